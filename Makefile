@@ -1,0 +1,33 @@
+# make test, make demo: each needs only Python 3.10-3.13 and make. Everything goes to .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: test lint demo clean
+
+# setup.py decides what is installed; a change of it installs again.
+$(VENV)/.test: setup.py pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	touch $@
+
+$(VENV)/.demo: setup.py pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[tutorials]"
+	touch $@
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+test: $(VENV)/.test lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
+
+demo: $(VENV)/.demo
+	$(BIN)/python tutorials/digits_demo.py --out demo_output
+
+clean:
+	rm -rf $(VENV) demo_output

@@ -1,0 +1,51 @@
+"""Metadata of the package; tool settings are in pyproject.toml."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "tfdp" / "__init__.py").read_text())[1]
+
+setup(
+    name="tfdp",
+    version=VERSION,
+    description="Differential privacy for TensorFlow and Keras 3, with a ledger that anybody can check",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["tfdp", "tfdp.*"]),
+    python_requires=">=3.10",
+    install_requires=[
+        "tensorflow>=2.18",
+        "keras>=3.8",
+        "tensorflow-probability>=0.25",
+        "tf-keras>=2.18",
+        "numpy>=1.26",
+        "scipy>=1.11",
+        "dp-accounting>=0.5",
+    ],
+    extras_require={
+        "tutorials": ["scikit-learn>=1.3", "matplotlib>=3.8"],
+        "test": [
+            "pytest>=8",
+            "pytest-xdist>=3.5",
+            "hypothesis>=6.100",
+            "mpmath>=1.3",
+            "ruff==0.17.5",
+            "scikit-learn>=1.3",
+            "matplotlib>=3.8",
+        ],
+        "federated": ["flwr>=1.13"],
+    },
+    entry_points={"console_scripts": ["tfdp = tfdp.cli:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

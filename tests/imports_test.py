@@ -1,0 +1,132 @@
+"""Imports point one way, and the parts that need no TensorFlow do not load it."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tfdp
+
+ROOT = pathlib.Path(tfdp.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+
+# What a folder may import of tfdp, besides itself.
+ALLOWED = {
+    "noise": set(),
+    "ledger": set(),
+    "accounting": {"ledger"},
+    "query": {"noise", "ledger"},
+    "sampling": {"noise", "ledger"},
+    "gradients": {"query", "ledger", "noise"},
+    "keras": {"gradients", "query", "sampling", "ledger", "accounting", "noise"},
+}
+# Inside functions, so that the module is loaded only when the function is called.
+ALLOWED_LAZILY = {"ledger": {"accounting"}}
+# A converter that the ledger loads only when asked to convert.
+ALLOWED_IN_FILE = {"ledger/dp_event.py": {"accounting"}}
+
+HEAVY = ("tensorflow", "keras", "tensorflow_probability", "tf_keras")
+
+
+def _loaded_after(code, names=HEAVY):
+    """Returns which of the modules are loaded once a new interpreter has run the code."""
+    report = f"{code}\nimport sys\nprint(*(name for name in {names!r} if name in sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def test_accounting_and_ledger_load_no_tensorflow():
+    assert _loaded_after("import tfdp, tfdp.accounting, tfdp.ledger") == []
+
+
+def test_ledger_loads_no_accounting():
+    assert _loaded_after("import tfdp.ledger", ("tfdp.accounting", "dp_accounting")) == []
+
+
+def test_keras_loads_no_tensorflow_probability():
+    loaded = _loaded_after("import tfdp.keras")
+    assert "tensorflow" in loaded  # The check sees what is loaded.
+    assert "tensorflow_probability" not in loaded
+    assert "tf_keras" not in loaded
+
+
+def _imports(path):
+    """Yields (folder or file of tfdp that is imported, whether inside a function)."""
+    inside = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            inside.update(id(child) for child in ast.walk(node))
+    for node in ast.walk(tree):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute."
+            # `from tfdp import query` names its folder on the right.
+            separate = node.module == "tfdp"
+            modules = [f"tfdp.{a.name}" for a in node.names] if separate else [node.module]
+        for module in modules:
+            if module.split(".")[0] == "tfdp" and module != "tfdp.__version__":
+                yield (module.split(".") + [""])[1], id(node) in inside
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_imports_point_one_way(path):
+    relative = path.relative_to(ROOT)
+    folder = relative.parts[0] if len(relative.parts) > 1 else None
+    if folder is None:  # The public names and the command line.
+        return
+    assert folder in ALLOWED, f"Say in ALLOWED what {folder} may import."
+    allowed = ALLOWED[folder] | ALLOWED_IN_FILE.get(relative.as_posix(), set()) | {folder}
+    for imported, lazily in _imports(path):
+        permitted = allowed | ALLOWED_LAZILY.get(folder, set()) if lazily else allowed
+        assert imported in permitted, f"{relative} imports tfdp.{imported}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_nothing_imports_keras_or_the_command_line(path):
+    if path.relative_to(ROOT).parts[0] in ("keras", "cli.py", "__main__.py"):
+        return
+    assert not {"keras", "cli"} & {imported for imported, _ in _imports(path)}
+
+
+def _problems(source):
+    """Returns the lines with an assert, which -O strips, or an except that hides any error."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            lines.append(node.lineno)
+        if isinstance(node, ast.ExceptHandler):
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if any(c is None or ast.unparse(c) in ("Exception", "BaseException") for c in caught):
+                lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_no_assert_and_no_bare_except(path):
+    assert _problems(path.read_text(encoding="utf-8")) == []
+
+
+def test_checker_finds_assert_and_bare_except():
+    attempt = "try:\n  pass\nexcept{}:\n  pass"
+    assert _problems("assert True") == [1]
+    for caught in ("", " Exception", " BaseException as e", " (ValueError, Exception)"):
+        assert _problems(attempt.format(caught)) == [3]
+    for caught in (" ValueError", " (ValueError, TypeError)", " (sqlite3.Error, OSError)"):
+        assert _problems(attempt.format(caught)) == []
+
+
+def test_checker_finds_a_wrong_import(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "from tfdp import keras\nimport tfdp.cli\ndef f():\n  from tfdp.noise import x\n"
+    )
+    assert list(_imports(path)) == [("keras", False), ("cli", False), ("noise", True)]

@@ -1,0 +1,55 @@
+"""Ledgers on file, replayed through every accountant: their epsilons must never change.
+
+The numbers were not computed by tfdp:
+
+- poisson and nested_poisson (two groups of multiplier 4 sqrt(2) on one sample, together 4):
+  dp-accounting 0.6.0 on the one collapsed Gaussian, with q = 256/60000, z = 1.1, 14040 steps, and
+  q = 0.01, z = 4, 10000 steps.
+- full_batch, shuffled and replace_fixed_size are unsampled, so they are one Gaussian with mu^2 the
+  sum of all (f S / sigma)^2: 20 (1/100 + 4/100) + 1/25 = 1.04; zero out in three passes, 3/64;
+  50 * 4/1600 = 0.125. For PLD the closed form of Balle and Wang 2018 (arXiv:1805.06530, theorem 8)
+  solved for epsilon; for RDP the minimum over real a of
+  a mu^2 / 2 + log(1 - 1/a) - log(1e-5 a) / (a - 1).
+- seeded: ten private steps and ten with a known seed.
+"""
+
+import math
+import pathlib
+
+import pytest
+
+from tfdp.accounting import ACCOUNTANTS, make_accountant
+from tfdp.ledger import PrivacyLedger
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+EPSILONS = {
+    "poisson": {"rdp": 2.5943633557853634, "pld": 2.3796435199377064},
+    "nested_poisson": {"rdp": 1.0354900660362436, "pld": 0.9469993068921693},
+    "full_batch": {"rdp": 4.836189293011913, "pld": 4.477765196195863},
+    "shuffled": {"rdp": 0.8657253856572137, "pld": 0.7912753789170076},
+    "replace_fixed_size": {"rdp": 1.478115992626568, "pld": 1.3564673644570395},
+    "seeded": {"rdp": math.inf, "pld": math.inf},
+}
+# RDP: the default orders are a grid, dp-accounting's or tfdp's. PLD: the losses are a grid.
+TOLERANCES = {"rdp": 1e-4, "dp_accounting.rdp": 1e-4, "pld": 1e-5}
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("name", EPSILONS)
+def test_golden_ledger(name, accountant):
+    ledger = PrivacyLedger.from_json_lines((GOLDEN / f"{name}.jsonl").read_text())
+    replayed = ledger.replay(make_accountant(accountant, ledger.neighboring_relation))
+    expected = EPSILONS[name][accountant.removeprefix("dp_accounting.")]
+    assert replayed.get_epsilon(1e-5) == pytest.approx(expected, rel=TOLERANCES[accountant])
+
+
+def test_golden_ledgers_are_all_replayed():
+    assert {path.stem for path in GOLDEN.glob("*.jsonl")} == set(EPSILONS)
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_golden_ledger_is_written_as_it_was(name):
+    text = (GOLDEN / f"{name}.jsonl").read_text()
+    written = PrivacyLedger.from_json_lines(text).to_json_lines()
+    # The header also holds the version of tfdp that wrote it.
+    assert written.splitlines()[1:] == text.splitlines()[1:]

@@ -1,0 +1,328 @@
+"""tfdp.ledger.PrivacyLedger: what was appended is what is saved, loaded, exported and replayed."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ledger.strategies import ledger_events
+from tfdp.ledger import (
+    ComposedEvent,
+    Event,
+    GaussianSumEvent,
+    LedgerEntry,
+    LedgerFormatError,
+    NeighboringRelation,
+    NonPrivateEvent,
+    PoissonSampling,
+    PrivacyLedger,
+    SampledEvent,
+    UnsupportedEventError,
+)
+
+A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
+B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
+
+ledgers = st.lists(st.tuples(ledger_events, st.integers(1, 10**6)), max_size=6)
+
+
+def _ledger(*pairs):
+    ledger = PrivacyLedger()
+    for event, count in pairs:
+        ledger.append(event, count)
+    return ledger
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "run.ledger"
+    _ledger((A, 3), (B, 2), (A, 1)).save(path)
+    return path
+
+
+def _edit(path, *statements):
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def test_consecutive_equal_events_are_counted_once():
+    ledger = _ledger((A, 1), (A, 2), (B, 1), (A, np.int64(5)))
+    assert list(ledger) == [LedgerEntry(A, 3), LedgerEntry(B, 1), LedgerEntry(A, 5)]
+    assert len(ledger) == 3
+    assert ledger.total_count == 9
+
+
+def test_empty_ledger(tmp_path):
+    ledger = PrivacyLedger()
+    assert (len(ledger), ledger.total_count, ledger.neighboring_relation) == (0, 0, None)
+    ledger.save(tmp_path / "empty")
+    assert PrivacyLedger.load(tmp_path / "empty") == ledger
+
+
+class _OtherEvent(Event):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("event", "count", "error"),
+    [
+        (A, 0, ValueError),
+        (A, -1, ValueError),
+        (A, 1.0, TypeError),
+        (A, True, TypeError),
+        (A, 2**63, ValueError),
+        ("step", 1, TypeError),
+        (_OtherEvent(), 1, UnsupportedEventError),
+        (ComposedEvent((_OtherEvent(),)), 1, UnsupportedEventError),
+    ],
+)
+def test_append_refuses_and_leaves_the_ledger_as_it_was(event, count, error):
+    ledger = _ledger((A, 1))
+    with pytest.raises(error):
+        ledger.append(event, count)
+    assert list(ledger) == [LedgerEntry(A, 1)]
+    assert ledger.total_count == 1
+
+
+def test_equality_is_of_id_and_content():
+    ledger = _ledger((A, 1))
+    copy = PrivacyLedger.from_json_lines(ledger.to_json_lines())
+    assert copy == ledger
+    copy.append(A)
+    assert copy != ledger
+    assert _ledger((A, 1)) != ledger
+    assert ledger != "ledger"
+
+
+def test_neighboring_relation_is_the_one_that_all_events_have():
+    zero_out = SampledEvent(A.sampling, A.event, NeighboringRelation.ZERO_OUT)
+    assert _ledger((zero_out, 1)).neighboring_relation is NeighboringRelation.ZERO_OUT
+    with pytest.raises(UnsupportedEventError, match="ADD_OR_REMOVE_ONE.*ZERO_OUT"):
+        _ = _ledger((A, 1), (zero_out, 1)).neighboring_relation
+
+
+def _grown(ledger, *pairs):
+    copy = PrivacyLedger.from_json_lines(ledger.to_json_lines())
+    for event, count in pairs:
+        copy.append(event, count)
+    return copy
+
+
+@pytest.mark.parametrize("more", [(), ((B, 1),), ((B, 1), (A, 4)), ((A, 1),)])
+def test_is_prefix_of_what_grew_from_it(more):
+    ledger = _ledger((A, 2), (B, 3))
+    assert ledger.is_prefix_of(_grown(ledger, *more))
+    assert _grown(ledger, *more).is_prefix_of(ledger) == (not more)
+
+
+def test_is_not_prefix_of_another_history():
+    ledger = _ledger((A, 2))
+    left, right = _grown(ledger, (B, 1)), _grown(ledger, (A, 1), (B, 1))
+    assert not left.is_prefix_of(right)
+    assert not right.is_prefix_of(left)
+    assert not _ledger((A, 2)).is_prefix_of(ledger)
+
+
+def test_empty_ledger_is_prefix_of_what_grew_from_it():
+    ledger = PrivacyLedger()
+    assert ledger.is_prefix_of(_grown(ledger, (A, 1)))
+    assert not ledger.is_prefix_of(_ledger((A, 1)))
+
+
+def test_repr_is_short():
+    ledger = _ledger(*[(A, 1), (B, 1)] * 1000)
+    assert repr(ledger) == f"PrivacyLedger({ledger.ledger_id}, entries=2000, total_count=2000)"
+
+
+class _Recorder:
+    def __init__(self):
+        self.calls = []
+
+    def compose(self, event, count):
+        self.calls.append((event, count))
+
+
+def test_replay_composes_every_entry_in_order_and_returns_the_accountant():
+    recorder = _Recorder()
+    assert _ledger((A, 3), (B, 2)).replay(recorder) is recorder
+    assert recorder.calls == [(A, 3), (B, 2)]
+
+
+def test_replay_needs_something_that_composes():
+    with pytest.raises(TypeError, match="compose"):
+        _ledger((A, 3)).replay(0.5)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pairs=ledgers)
+def test_save_and_load_round_trip(tmp_path_factory, pairs):
+    path = tmp_path_factory.mktemp("ledger") / "run.ledger"
+    ledger = _ledger(*pairs)
+    ledger.save(path)
+    assert PrivacyLedger.load(path) == ledger
+    assert [p.name for p in path.parent.iterdir()] == ["run.ledger"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(pairs=ledgers)
+def test_json_lines_round_trip(pairs):
+    ledger = _ledger(*pairs)
+    assert PrivacyLedger.from_json_lines(ledger.to_json_lines()) == ledger
+
+
+def test_json_lines_are_written_to_a_path_too(tmp_path):
+    text = _ledger((A, 1)).to_json_lines(tmp_path / "run.jsonl")
+    assert (tmp_path / "run.jsonl").read_text() == text
+
+
+def test_save_replaces_the_file(saved):
+    ledger = _ledger((B, 7))
+    ledger.save(saved)
+    assert PrivacyLedger.load(saved) == ledger
+
+
+def test_failed_save_keeps_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        _ledger((B, 7)).save(saved)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
+
+
+def test_save_into_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="create it"):
+        PrivacyLedger().save(tmp_path / "no" / "run.ledger")
+
+
+def test_load_of_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no ledger at"):
+        PrivacyLedger.load(tmp_path / "run.ledger")
+
+
+def test_load_does_not_write(saved):
+    before = saved.read_bytes()
+    saved.chmod(0o444)
+    PrivacyLedger.load(saved)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
+
+
+@pytest.mark.parametrize("name", ["a b?c#d%20.ledger", "-x'\"é.ledger"])
+def test_file_names_with_special_characters(tmp_path, name):
+    ledger = _ledger((A, 1))
+    ledger.save(tmp_path / name)
+    assert PrivacyLedger.load(tmp_path / name) == ledger
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite", b"{}\n", b"hello\n" * 1000, bytes(5000)])
+def test_load_of_something_else(tmp_path, content):
+    path = tmp_path / "run.ledger"
+    path.write_bytes(content)
+    with pytest.raises(LedgerFormatError, match="is not a ledger"):
+        PrivacyLedger.load(path)
+
+
+def test_load_of_truncated_file_at_every_length(saved):
+    content = saved.read_bytes()
+    for length in [*range(0, len(content), 97), len(content) - 1]:
+        saved.write_bytes(content[:length])
+        with pytest.raises(LedgerFormatError):
+            PrivacyLedger.load(saved)
+
+
+def test_load_of_file_with_a_flipped_byte_is_refused_or_well_formed(saved):
+    content = saved.read_bytes()
+    rng = np.random.default_rng(0)
+    used = [i for i, byte in enumerate(content) if byte]
+    refused = 0
+    for position in rng.choice(used, 150):
+        damaged = bytearray(content)
+        damaged[position] ^= int(rng.integers(1, 256))
+        saved.write_bytes(damaged)
+        try:
+            assert isinstance(PrivacyLedger.load(saved), PrivacyLedger)
+        except LedgerFormatError:
+            refused += 1
+    assert refused > 75
+
+
+def test_load_of_another_applications_file(tmp_path):
+    path = tmp_path / "other.db"
+    _edit(path, "CREATE TABLE entries (position INTEGER PRIMARY KEY, event TEXT, count INTEGER)")
+    with pytest.raises(LedgerFormatError, match="another application"):
+        PrivacyLedger.load(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("PRAGMA user_version = 2", "schema version 2.*newer"),
+        ("PRAGMA application_id = 1", "another application"),
+        ("DROP TABLE entries", "no such table"),
+        ("DROP TABLE meta", "no such table"),
+        ("DELETE FROM entries WHERE position = 2", "truncated or edited"),
+        ("DELETE FROM entries WHERE position = 1", "entry 1 is missing"),
+        ("DELETE FROM entries", "truncated or edited"),
+        ("UPDATE entries SET count = 30 WHERE position = 0", "total_count='?6'?, but it holds 33"),
+        ("UPDATE entries SET count = 0 WHERE position = 1", "entry 1: count must be"),
+        ("UPDATE entries SET count = 'x' WHERE position = 1", "entry 1: count must be"),
+        ("UPDATE entries SET count = 1.5 WHERE position = 1", "entry 1: count must be"),
+        ("UPDATE entries SET event = '{}' WHERE position = 1", "entry 1: event.type must be"),
+        ("UPDATE entries SET event = '{' WHERE position = 1", "entry 1 is not valid JSON"),
+        ("UPDATE entries SET event = x'00ff' WHERE position = 1", "entry 1: event must be text"),
+        ("UPDATE entries SET event = CAST(x'ff' AS TEXT) WHERE position = 1", "UTF-8"),
+        ("DELETE FROM meta WHERE key = 'ledger_id'", "malformed header"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'ledger_id'", "malformed ledger_id"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'total_count'", "total_count='x'"),
+        ("INSERT INTO meta VALUES ('x', 'y')", "malformed header"),
+    ],
+)
+def test_load_of_edited_file_says_where(saved, statement, message):
+    _edit(saved, statement)
+    with pytest.raises(LedgerFormatError, match=message):
+        PrivacyLedger.load(saved)
+
+
+LINES = _ledger((A, 3), (B, 2)).to_json_lines().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "line 1 is not valid JSON"),
+        (["{}"], "line 1 is not the header"),
+        (["[]"], "line 1 must be a JSON object"),
+        (LINES[1:], "line 1 is not the header"),
+        (LINES[:-1], "truncated or edited"),
+        ([LINES[0], LINES[2]], "truncated or edited"),
+        ([*LINES, "", ""], "line 4 is not valid JSON"),
+        ([*LINES, LINES[1]], "truncated or edited"),
+        ([LINES[0].replace('"version": 1', '"version": 2'), *LINES[1:]], "newer"),
+        ([LINES[0].replace('"version": 1', '"version": true'), *LINES[1:]], "newer"),
+        ([LINES[0].replace("ledger_id", "id"), *LINES[1:]], "malformed header"),
+        ([*LINES[:2], LINES[2].replace('"count": 2', '"count": 2.0')], "line 3: count"),
+        ([*LINES[:2], LINES[2].replace('"count": 2', '"n": 2')], "line 3 must have"),
+        ([*LINES[:2], LINES[2].replace("1.1", "NaN")], "line 3 is not valid JSON"),
+        ([*LINES[:2], LINES[2].replace("1.1", "1e999")], "line 3: event.event.noise_stddev"),
+    ],
+)
+def test_malformed_json_lines_say_where(lines, message):
+    with pytest.raises(LedgerFormatError, match=message):
+        PrivacyLedger.from_json_lines("\n".join(lines))
+
+
+def test_non_private_event_is_kept():
+    ledger = _ledger((NonPrivateEvent(), 1))
+    assert (
+        next(iter(PrivacyLedger.from_json_lines(ledger.to_json_lines()))).event == NonPrivateEvent()
+    )

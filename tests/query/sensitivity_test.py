@@ -1,0 +1,328 @@
+"""No record moves an un-noised sum by more than the event says, and the noise is what it says."""
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tfdp import query as tfdp_query
+from tfdp.query import WeightedRecord
+from tfdp.query.structure import flatten_up_to
+
+CLIP = 1.5
+TOLERANCE = 1e-5
+PART = {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}
+PAIR = [PART, np.zeros(2)]
+VARIABLES = [tf.zeros([2, 2]), tf.zeros([2])]
+WEIGHTED = WeightedRecord(PART, np.zeros(()))
+WEIGHTED_PAIR = [WEIGHTED, np.zeros(2)]
+
+
+def _gaussian(clip=CLIP, stddev=2.0):
+    return tfdp_query.GaussianSumQuery(clip, stddev)
+
+
+QUERIES = {
+    "gaussian_sum": (_gaussian(), PART),
+    "normalized": (tfdp_query.NormalizedQuery(_gaussian(), 4.0), PART),
+    "gaussian_average": (tfdp_query.GaussianAverageQuery(CLIP, 2.0, 4.0), PART),
+    "weighted_sum": (tfdp_query.WeightedSumQuery(_gaussian(), 2.0), WEIGHTED),
+    "weighted_average": (tfdp_query.WeightedAverageQuery(CLIP, 2.0, 4.0, 0.5), WEIGHTED),
+    "nested": (tfdp_query.NestedQuery([_gaussian(), _gaussian(0.5)]), PAIR),
+    "nested_sum": (tfdp_query.NestedSumQuery([_gaussian(), _gaussian(0.5)]), PAIR),
+    "nested_weighted": (
+        tfdp_query.NestedQuery([tfdp_query.WeightedSumQuery(_gaussian(), 3.0), _gaussian(0.5)]),
+        WEIGHTED_PAIR,
+    ),
+    "nested_in_nested": (
+        tfdp_query.NestedQuery(
+            [tfdp_query.NestedQuery(dict.fromkeys(PART, _gaussian())), _gaussian(9.0)]
+        ),
+        PAIR,
+    ),
+    "normalized_of_nested": (
+        tfdp_query.NormalizedQuery(tfdp_query.NestedQuery([_gaussian(), _gaussian(0.5)]), 4.0),
+        PAIR,
+    ),
+    "joint_clipping": (tfdp_query.JointClippingQuery([0.25, 4.0], CLIP, 2.0), PAIR),
+    "weighted_joint_clipping": (
+        tfdp_query.WeightedSumQuery(tfdp_query.JointClippingQuery([0.25, 4.0], CLIP, 2.0), 2.0),
+        WeightedRecord(PAIR, np.zeros(())),
+    ),
+    "per_layer_uniform": (tfdp_query.per_layer(VARIABLES, CLIP, 2.0, 4.0), VARIABLES),
+    "per_layer_dimension": (
+        tfdp_query.per_layer(VARIABLES, CLIP, 2.0, 4.0, split="dimension"),
+        VARIABLES,
+    ),
+}
+
+
+class SkipsTheClip(tfdp_query.GaussianSumQuery):
+    def preprocess_record(self, params, record):
+        return record
+
+
+class DoublesTheClip(tfdp_query.GaussianSumQuery):
+    def derive_sample_params(self, global_state):
+        return 2 * global_state.l2_norm_clip
+
+
+class ClipsEachLeaf(tfdp_query.GaussianSumQuery):
+    def preprocess_record(self, params, record):
+        preprocess = super().preprocess_record
+        return tf.nest.map_structure(lambda leaf: preprocess(params, leaf), record)
+
+
+class LetsNaNThrough(tfdp_query.GaussianSumQuery):
+    def preprocess_record(self, params, record):
+        norm = tf.linalg.global_norm(tf.nest.flatten(record))
+        factor = tf.minimum(1.0, params / tf.maximum(norm, 1e-30))
+        return tf.nest.map_structure(lambda leaf: leaf * factor, record)
+
+
+class DoesNotBoundTheWeight(tfdp_query.WeightedSumQuery):
+    def preprocess_record(self, params, record):
+        clipped = self.sum_query.preprocess_record(params, record.record)
+        return tf.nest.map_structure(lambda leaf: leaf * record.weight, clipped)
+
+
+class NegativeWeights(tfdp_query.WeightedSumQuery):
+    def preprocess_record(self, params, record):
+        clipped = self.sum_query.preprocess_record(params, record.record)
+        weight = tf.minimum(record.weight, self.max_weight)
+        return tf.nest.map_structure(lambda leaf: leaf * weight, clipped)
+
+
+class IgnoresTheWeightInItsEvent(tfdp_query.WeightedSumQuery):
+    def derive_event(self, global_state):
+        return self.sum_query.derive_event(global_state)
+
+
+class NoisesOneLeaf(tfdp_query.GaussianSumQuery):
+    def get_noised_result(self, sample_state, global_state):
+        result, state, event = super().get_noised_result(sample_state, global_state)
+        leaves = [tf.nest.flatten(result)[0], *tf.nest.flatten(sample_state)[1:]]
+        return tf.nest.pack_sequence_as(result, leaves), state, event
+
+
+class HalvesTheNoise(tfdp_query.GaussianSumQuery):
+    def get_noised_result(self, sample_state, global_state):
+        event = self.derive_event(global_state)
+        halved = global_state._replace(stddev=global_state.stddev / 2)
+        result, _, _ = super().get_noised_result(sample_state, halved)
+        return result, global_state, event
+
+
+class RepeatsTheNoise(tfdp_query.GaussianSumQuery):
+    """One draw for every coordinate."""
+
+    def get_noised_result(self, sample_state, global_state):
+        noise = global_state.stddev * tf.random.normal([])
+        result = tf.nest.map_structure(lambda leaf: leaf + noise, sample_state)
+        return result, global_state, self.derive_event(global_state)
+
+
+class SkipsOneGroup(tfdp_query.NestedQuery):
+    def preprocess_record(self, params, record):
+        return [super().preprocess_record(params, record)[0], record[1]]
+
+
+class JointlyClipsUnscaledNorms(tfdp_query.JointClippingQuery):
+    def preprocess_record(self, params, record):
+        norm = tf.linalg.global_norm(tf.nest.flatten(record))
+        factor = CLIP / tf.maximum(norm, CLIP)
+        return [
+            tf.nest.map_structure(lambda leaf: leaf * factor / 0.25, record[0]),
+            record[1] * factor / 4.0,
+        ]
+
+
+BROKEN_BOUNDS = {
+    "skips_the_clip": (SkipsTheClip(CLIP, 2.0), PART),
+    "doubles_the_clip": (DoublesTheClip(CLIP, 2.0), PART),
+    "clips_each_leaf": (ClipsEachLeaf(CLIP, 2.0), PART),
+    "lets_nan_through": (LetsNaNThrough(CLIP, 2.0), PART),
+    "does_not_bound_the_weight": (DoesNotBoundTheWeight(_gaussian(), 2.0), WEIGHTED),
+    "negative_weights": (NegativeWeights(_gaussian(), 2.0), WEIGHTED),
+    "ignores_the_weight_in_its_event": (IgnoresTheWeightInItsEvent(_gaussian(), 2.0), WEIGHTED),
+    "skips_one_group": (SkipsOneGroup([_gaussian(), _gaussian(0.5)]), PAIR),
+    "joint_norm_not_scaled": (JointlyClipsUnscaledNorms([0.25, 4.0], CLIP, 2.0), PAIR),
+    "broken_part": (tfdp_query.NestedQuery([_gaussian(), DoublesTheClip(0.5, 2.0)]), PAIR),
+    "broken_numerator": (tfdp_query.NormalizedQuery(DoublesTheClip(CLIP, 2.0), 4.0), PART),
+}
+BROKEN_NOISE = {
+    "noises_one_leaf": (NoisesOneLeaf(CLIP, 2.0), PART),
+    "halves_the_noise": (HalvesTheNoise(CLIP, 2.0), PART),
+    "repeats_the_noise": (RepeatsTheNoise(CLIP, 2.0), PART),
+    "noises_one_leaf_of_a_part": (
+        tfdp_query.NestedQuery([NoisesOneLeaf(CLIP, 2.0), _gaussian()]),
+        PAIR,
+    ),
+}
+
+
+def _parts(query, event, structure):
+    """Yields (event, part of the sum) for every Gaussian sum in the query."""
+    if isinstance(query, tfdp_query.NormalizedQuery):
+        yield from _parts(query.numerator_query, event, structure)
+    elif isinstance(query, tfdp_query.NestedQuery):
+        parts = flatten_up_to(query.queries, structure)
+        queries = tf.nest.flatten(query.queries)
+        for sub_query, sub_event, part in zip(queries, event.events, parts, strict=True):
+            yield from _parts(sub_query, sub_event, part)
+    else:
+        yield event, structure
+
+
+def _moved(query, state, neighbor):
+    """Returns, for every Gaussian sum, l2 distance / l2_norm_bound: at most one if all is well.
+
+    The state of joint clipping holds scaled groups, and its bound is on those.
+    """
+    event = query.derive_event(query.initial_global_state())
+    difference = tf.nest.map_structure(lambda a, b: np.float64(a) - np.float64(b), state, neighbor)
+    return [
+        np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(part)]))
+        / event.l2_norm_bound
+        for event, part in _parts(query, event, difference)
+    ]
+
+
+def _summation(query):
+    """Returns the function from a list of flat float32 records to their un-noised sum."""
+
+    @tf.function
+    def accumulate(state, record):
+        return query.accumulate_record(params, state, record)
+
+    params = query.derive_sample_params(query.initial_global_state())
+
+    def total(template, records):
+        state = query.initial_sample_state(_unflatten(template, np.zeros(_size(template))))
+        for record in records:
+            state = accumulate(state, _unflatten(template, record))
+        return state
+
+    return total
+
+
+def _size(template):
+    return sum(int(np.prod(leaf.shape)) for leaf in tf.nest.flatten(template))
+
+
+def _unflatten(template, values):
+    leaves, first = [], 0
+    for leaf in tf.nest.flatten(template):
+        size = int(np.prod(leaf.shape))
+        leaves.append(tf.constant(np.reshape(values[first : first + size], leaf.shape), tf.float32))
+        first += size
+    return tf.nest.pack_sequence_as(template, leaves)
+
+
+def _records(size):
+    # Ordinary values, which reach the bound often, and any float32 at all.
+    ordinary = st.sampled_from([0.0, 0.1, -1.0, 3.0, -20.0, 1e4])
+    anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
+    return st.lists(st.one_of(ordinary, anything), min_size=size, max_size=size)
+
+
+def check_sensitivity(query, template):
+    """Raises an AssertionError if a data set is found where one record moves a sum too far."""
+    total = _summation(query)
+    records = _records(_size(template))
+
+    @hypothesis.settings(
+        max_examples=60,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(others=st.lists(records, max_size=2), record=records, first=st.booleans())
+    def holds(others, record, first):
+        with_record = [record, *others] if first else [*others, record]
+        moved = _moved(query, total(template, with_record), total(template, others))
+        assert np.all(np.less_equal(moved, 1 + TOLERANCE)), moved
+
+    holds()
+
+
+@pytest.mark.parametrize("query, template", QUERIES.values(), ids=QUERIES)
+def test_one_record_moves_the_sum_by_at_most_the_bound(query, template):
+    check_sensitivity(query, template)
+
+
+@pytest.mark.parametrize("query, template", BROKEN_BOUNDS.values(), ids=BROKEN_BOUNDS)
+def test_checker_finds_a_broken_bound(query, template):
+    with pytest.raises(AssertionError):
+        check_sensitivity(query, template)
+
+
+@pytest.mark.parametrize("query, template", QUERIES.values(), ids=QUERIES)
+def test_some_record_attains_every_bound(query, template):
+    total = _summation(query)
+    empty = total(template, [])
+    # Joint clipping has one bound for all groups; every other group has its own.
+    moved = _moved(query, total(template, [np.full(_size(template), 50.0)]), empty)
+    np.testing.assert_allclose(moved, 1.0, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("query, template", QUERIES.values(), ids=QUERIES)
+def test_opposite_records_move_the_sum_by_at_most_twice_the_bound(query, template):
+    # The replace-one relation: |r - r'| <= |r| + |r'|, attained by r' = -r. A negative weight is none.
+    total = _summation(query)
+    record = np.full(_size(template), 50.0)
+    moved = _moved(query, total(template, [record]), total(template, [-record]))
+    assert np.all(np.less_equal(moved, 2 * (1 + TOLERANCE)))
+    assert max(moved) > 1.9 or "Weighted" in repr(query)
+
+
+DRAWS = 1000
+
+
+def check_noise(query, template, check_stddev):
+    """Raises an AssertionError unless every leaf of the result has the noise of the event.
+
+    Noise is on the sum; the result is multiplied by the denominator to see it.
+    """
+    global_state = query.initial_global_state()
+    event = query.derive_event(global_state)
+
+    @tf.function
+    def draw():
+        empty = query.initial_sample_state(_unflatten(template, np.zeros(_size(template))))
+        return query.get_noised_result(empty, global_state)[0]
+
+    draws = [draw() for _ in range(DRAWS)]
+    results = tf.nest.map_structure(lambda *leaves: np.stack(leaves), *draws)
+    divisor = getattr(query, "denominator", 1.0)
+    for part_event, part in _parts(query, event, results):
+        leaves = [np.reshape(leaf, [DRAWS, -1]) for leaf in tf.nest.flatten(part)]
+        columns = divisor * np.concatenate(leaves, axis=1)
+        for column in columns.T:
+            check_stddev(column, part_event.noise_stddev)
+        correlations = np.corrcoef(columns.T) - np.eye(columns.shape[1])
+        assert np.max(np.abs(correlations)) < 6.5 / np.sqrt(DRAWS)
+
+
+NOISY = [
+    "gaussian_sum",
+    "gaussian_average",
+    "weighted_sum",
+    "weighted_average",
+    "nested_sum",
+    "nested_in_nested",
+    "normalized_of_nested",
+]
+
+
+@pytest.mark.parametrize("query, template", [QUERIES[name] for name in NOISY], ids=NOISY)
+def test_noise_is_that_of_the_event(query, template, check_stddev):
+    check_noise(query, template, check_stddev)
+
+
+@pytest.mark.parametrize("query, template", BROKEN_NOISE.values(), ids=BROKEN_NOISE)
+def test_checker_finds_broken_noise(query, template, check_stddev):
+    with pytest.raises(AssertionError):
+        check_noise(query, template, check_stddev)

@@ -1,0 +1,178 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from tfdp.ledger import NeighboringRelation, UnknownSampling
+from tfdp.sampling import (
+    FixedSize,
+    FullBatch,
+    PaddedBatch,
+    Poisson,
+    SamplingPolicy,
+    Shuffled,
+    batches,
+)
+
+
+class Scripted(SamplingPolicy):
+    """Yields the samples it was given, over and over."""
+
+    neighboring_relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    expected_batch_size = None
+    padded_size = None
+
+    def __init__(self, samples, padded_size):
+        self._samples = [np.array(units, np.int64) for units in samples]
+        self.padded_size = padded_size
+
+    def resolve(self, population_size, batch_size):
+        return self
+
+    def event(self, pass_index):
+        return UnknownSampling()
+
+    def draw(self, generator):
+        return itertools.cycle(self._samples)
+
+
+def _take(count, *arguments, **keywords):
+    return list(itertools.islice(batches(*arguments, **keywords).as_numpy_iterator(), count))
+
+
+def _data(count):
+    """Row i of everything is known from i, and no row is zero."""
+    rows = np.arange(1, count + 1)
+    return rows[:, None] * np.array([1.0, 10.0], np.float32), 100 * rows, 1000.0 * rows
+
+
+def test_pads_to_a_fixed_shape_with_zeros():
+    x, y, weight = _data(6)
+    policy = Scripted([[4, 1], [], [0, 5, 2, 3]], padded_size=4)
+    two, none, four = _take(3, x, y, weight, policy)
+
+    np.testing.assert_array_equal(two.x, [[5, 50], [2, 20], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(two.y, [500, 200, 0, 0])
+    np.testing.assert_array_equal(two.sample_weight, [5000, 2000, 0, 0])
+    np.testing.assert_array_equal(two.mask, [True, True, False, False])
+
+    assert none.x.shape == (4, 2)
+    assert not none.x.any() and not none.y.any() and not none.mask.any()
+
+    np.testing.assert_array_equal(four.y, [100, 600, 300, 400])
+    assert four.mask.all()
+
+
+def test_keeps_dtypes():
+    x, y, weight = _data(3)
+    (batch,) = _take(1, x.astype(np.float16), y.astype(np.uint8), weight, FullBatch(3))
+    assert isinstance(batch, PaddedBatch)
+    assert (batch.x.dtype, batch.y.dtype) == (np.float16, np.uint8)
+    assert (batch.sample_weight.dtype, batch.mask.dtype) == (np.float64, np.bool_)
+
+
+@pytest.mark.parametrize("size, rows", [(3, 3), (4, 6), (6, 6), (7, 9)])
+def test_larger_sample_is_padded_to_a_multiple(size, rows):
+    x, y, _ = _data(8)
+    (batch,) = _take(1, x, y, None, Scripted([range(size)], padded_size=3))
+    assert batch.x.shape == (rows, 2)
+    assert batch.mask.sum() == size
+    np.testing.assert_array_equal(batch.y, [*range(100, 100 * size + 1, 100)] + [0] * (rows - size))
+
+
+def test_missing_y_and_sample_weight_stay_none():
+    x, _, _ = _data(4)
+    (batch,) = _take(1, x, None, None, FullBatch(4))
+    np.testing.assert_array_equal(batch.x, x)
+    assert batch.y is None
+    assert batch.sample_weight is None
+
+
+def test_nested_inputs_and_targets_stay_aligned():
+    # Lists come back as tuples.
+    x, y, weight = _data(5)
+    inputs = {"image": x, "extra": [y, (weight, -y)]}
+    targets = [y, {"b": x, "a": weight}]
+    (batch,) = _take(1, inputs, targets, weight, Scripted([[3, 0]], padded_size=3))
+    rows = np.array([4, 1, 0])
+    assert (type(batch.x["extra"]), type(batch.y)) == (tuple, tuple)
+    np.testing.assert_array_equal(batch.x["image"], rows[:, None] * [1, 10])
+    np.testing.assert_array_equal(batch.x["extra"][0], 100 * rows)
+    np.testing.assert_array_equal(batch.x["extra"][1][0], 1000 * rows)
+    np.testing.assert_array_equal(batch.x["extra"][1][1], -100 * rows)
+    np.testing.assert_array_equal(batch.y[0], 100 * rows)
+    np.testing.assert_array_equal(batch.y[1]["b"], rows[:, None] * [1, 10])
+    np.testing.assert_array_equal(batch.y[1]["a"], 1000 * rows)
+    np.testing.assert_array_equal(batch.sample_weight, 1000 * rows)
+
+
+def test_units_of_several_examples_come_and_go_together():
+    # 10 examples in units of 4: {0..3}, {4..7}, {8, 9}. Row i holds i + 1.
+    x, y, _ = _data(10)
+    policy = Scripted([[1], [2, 0], [2], [0, 1, 2]], padded_size=2)
+    one, two, last, three = _take(4, x, y, None, policy, examples_per_unit=4)
+
+    np.testing.assert_array_equal(one.y, [500, 600, 700, 800] + [0] * 4)
+    np.testing.assert_array_equal(one.mask, [1, 1, 1, 1, 0, 0, 0, 0])
+    # Every unit keeps four rows, so that a row's unit is known from its place.
+    np.testing.assert_array_equal(two.y, [900, 1000, 0, 0, 100, 200, 300, 400])
+    np.testing.assert_array_equal(two.mask, [1, 1, 0, 0, 1, 1, 1, 1])
+    np.testing.assert_array_equal(last.y, [900, 1000] + [0] * 6)
+    np.testing.assert_array_equal(last.mask, [1, 1, 0, 0, 0, 0, 0, 0])
+    assert three.y.shape == (16,)
+    assert three.mask.sum() == 10
+    for batch in (one, two, last, three):
+        np.testing.assert_array_equal(batch.x[:, 0] * 100, batch.y)
+        assert not batch.y[~batch.mask].any()
+
+
+def test_shuffled_pass_drops_nothing():
+    x, y, _ = _data(10)
+    policy = Shuffled().resolve(10, 4)
+    drawn = _take(2 * policy.steps_per_pass, x, y, None, policy)
+    for one_pass in (drawn[:3], drawn[3:]):
+        assert [batch.mask.sum() for batch in one_pass] == [4, 4, 2]
+        seen = np.concatenate([batch.y[batch.mask] for batch in one_pass])
+        assert sorted(seen) == sorted(y)
+
+
+def test_shuffled_pass_over_units_drops_nothing():
+    x, y, _ = _data(10)
+    policy = Shuffled().resolve(3, 2)
+    drawn = _take(policy.steps_per_pass, x, y, None, policy, examples_per_unit=4)
+    seen = np.concatenate([batch.y[batch.mask] for batch in drawn])
+    assert sorted(seen) == sorted(y)
+
+
+@pytest.mark.parametrize("policy", [Poisson(0.3, 10), FixedSize(4, 10), Shuffled(4, 10)])
+def test_rows_are_those_the_policy_draws(policy):
+    x, y, weight = _data(10)
+    drawn = _take(20, x, y, weight, policy, generator=np.random.default_rng(0))
+    expected = itertools.islice(policy.draw(np.random.default_rng(0)), 20)
+    for batch, units in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(batch.y[batch.mask], y[units])
+        np.testing.assert_array_equal(batch.x[batch.mask], x[units])
+        np.testing.assert_array_equal(batch.sample_weight[batch.mask], weight[units])
+        assert len(batch.mask) % policy.padded_size == 0
+
+
+def test_empty_poisson_samples_are_yielded():
+    # (1 - 0.01)^3 = 0.97 of the samples are empty.
+    x, y, _ = _data(3)
+    sizes = [batch.mask.sum() for batch in _take(50, x, y, None, Poisson(0.01, 3))]
+    assert len(sizes) == 50
+    assert 0 in sizes
+
+
+def test_draws_are_not_repeated_without_a_generator():
+    # Two equal permutations of 30: once in 10^32.
+    x, y, _ = _data(30)
+    left, right = (_take(1, x, y, None, Shuffled(30, 30))[0] for _ in range(2))
+    assert not np.array_equal(left.y, right.y)
+
+
+def test_second_iteration_does_not_repeat_the_first():
+    x, y, _ = _data(30)
+    dataset = batches(x, y, None, Shuffled(30, 30))
+    left, right = (next(dataset.as_numpy_iterator()) for _ in range(2))
+    assert not np.array_equal(left.y, right.y)

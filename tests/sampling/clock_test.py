@@ -1,0 +1,134 @@
+import itertools
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tfdp.ledger import (
+    GaussianSumEvent,
+    NeighboringRelation,
+    PrivacyLedger,
+    SampledEvent,
+    ShuffledSampling,
+)
+from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
+from tfdp.sampling.clock import PassClock
+
+POLICY = Shuffled(4, 10)  # Three steps a pass.
+
+
+def _ledger(*samplings):
+    ledger = PrivacyLedger()
+    for sampling in samplings:
+        event = GaussianSumEvent(1.0, 1.0)
+        ledger.append(SampledEvent(sampling, event, NeighboringRelation.ZERO_OUT))
+    return ledger
+
+
+def _step(clock):
+    sampling = clock.peek()
+    clock.advance()
+    return sampling
+
+
+def _passes(clock, steps):
+    return [_step(clock).pass_index for _ in range(steps)]
+
+
+def test_pass_ends_after_steps_per_pass():
+    assert _passes(PassClock(POLICY, _ledger()), 7) == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_describes_steps_by_the_policy():
+    assert _step(PassClock(POLICY, _ledger())) == ShuffledSampling(4, 10, 0)
+
+
+def test_begin_pass_ends_a_pass_early():
+    clock = PassClock(POLICY, _ledger())
+    assert _passes(clock, 2) == [0, 0]
+    clock.begin_pass()
+    assert _passes(clock, 4) == [1, 1, 1, 2]
+
+
+def test_begin_pass_before_a_step_changes_nothing():
+    clock = PassClock(POLICY, _ledger())
+    clock.begin_pass()
+    clock.begin_pass()
+    assert _passes(clock, 3) == [0, 0, 0]
+    clock.begin_pass()
+    clock.begin_pass()
+    assert _passes(clock, 1) == [1]
+
+
+def test_begin_pass_at_the_end_of_a_pass_does_not_skip_a_number():
+    clock = PassClock(POLICY, _ledger())
+    _passes(clock, 3)
+    clock.begin_pass()
+    assert _passes(clock, 1) == [1]
+
+
+def test_peek_counts_nothing():
+    clock = PassClock(POLICY, _ledger())
+    _passes(clock, 3)
+    assert {clock.peek().pass_index for _ in range(5)} == {1}
+    assert _passes(clock, 3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "samplings, first",
+    [
+        ([], 0),
+        ([ShuffledSampling(4, 10, 0)], 1),
+        ([ShuffledSampling(4, 10, 5), ShuffledSampling(4, 10, 2)], 6),
+        # A pass of another batch size, or over another data set, keeps its number too.
+        ([ShuffledSampling(2, 99, 3)], 4),
+        ([Poisson(0.1).event(0)], 0),
+        ([ShuffledSampling(4, 10, 1), Poisson(0.1).event(0)], 2),
+    ],
+)
+def test_passes_start_after_those_of_the_ledger(samplings, first):
+    # A run that was interrupted in mid-pass starts a new pass: its data are shuffled anew.
+    assert _passes(PassClock(POLICY, _ledger(*samplings)), 1) == [first]
+
+
+def test_events_without_sampling_have_no_pass():
+    ledger = PrivacyLedger()
+    ledger.append(GaussianSumEvent(1.0, 1.0))
+    assert _passes(PassClock(POLICY, ledger), 1) == [0]
+
+
+@pytest.mark.parametrize("policy", [Poisson(0.1, 10), FixedSize(2, 10), FullBatch(10), Unknown()])
+def test_policies_without_passes_describe_every_step_alike(policy):
+    clock = PassClock(policy, _ledger(ShuffledSampling(4, 10, 5)))
+    clock.begin_pass()
+    steps = [_step(clock) for _ in range(20)]
+    clock.begin_pass()
+    assert set(steps) | {_step(clock)} == {policy.event(0)}
+
+
+@pytest.mark.parametrize("policy", [Poisson(), Shuffled(), FixedSize(3)])
+def test_policy_that_cannot_describe_its_steps_is_refused_at_once(policy):
+    with pytest.raises(ValueError, match="Declare the"):
+        PassClock(policy, _ledger())
+
+
+@hypothesis.given(st.lists(st.sampled_from(["step", "begin"]), max_size=30), st.integers(1, 12))
+def test_never_counts_fewer_passes_than_there_were(calls, batch_size):
+    # A unit that was seen may be seen again after `begin`, or after steps_per_pass steps: so a
+    # number may not be shared across `begin`, nor by more than steps_per_pass steps.
+    policy = Shuffled(min(batch_size, 10), 10)
+    clock = PassClock(policy, _ledger(ShuffledSampling(4, 10, 2)))
+    numbers, real_pass, real_passes = [], 0, []
+    for call in calls:
+        if call == "begin":
+            clock.begin_pass()
+            real_pass += 1
+        else:
+            numbers.append(_step(clock).pass_index)
+            real_passes.append(real_pass)
+    assert numbers == sorted(numbers)
+    assert all(number > 2 for number in numbers)
+    for number, group in itertools.groupby(zip(numbers, real_passes, strict=True), lambda p: p[0]):
+        group = list(group)
+        assert len(group) <= policy.steps_per_pass, number
+        assert len({real for _, real in group}) == 1, number

@@ -1,0 +1,46 @@
+"""Differential privacy for TensorFlow and Keras 3.
+
+Names are imported on first use, so that `import tfdp.accounting` and the command line stay free of TensorFlow.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("accounting", "gradients", "keras", "ledger", "noise", "query", "sampling")
+_NAMES = {
+    "ComposedEvent": "ledger",
+    "DPQuery": "query",
+    "GaussianAverageQuery": "query",
+    "GaussianSumEvent": "ledger",
+    "GaussianSumQuery": "query",
+    "JointClippingQuery": "query",
+    "NeighboringRelation": "ledger",
+    "NestedQuery": "query",
+    "NestedSumQuery": "query",
+    "NoPrivacyAverageQuery": "query",
+    "NoPrivacySumQuery": "query",
+    "NonPrivateEvent": "ledger",
+    "NormalizedQuery": "query",
+    "PrivacyLedger": "ledger",
+    "SampledEvent": "ledger",
+    "SumAggregationDPQuery": "query",
+    "UnsupportedEventError": "ledger",
+    "WeightedAverageQuery": "query",
+    "clipped_gradient_sum": "gradients",
+}
+
+__all__ = ["__version__", *_SUBMODULES, *_NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"tfdp.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"tfdp.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'tfdp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

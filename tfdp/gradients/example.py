@@ -1,0 +1,47 @@
+"""The gradient of one example's loss."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+LossFn = Callable[[Any], Any]
+
+
+def example_gradient(
+    loss_fn: LossFn, variables: Sequence[Any], example: Any, has_aux: bool, loss_scale: float
+) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
+    """Returns (loss, aux, dense gradients) of a batch of one example.
+
+    Raises:
+        ValueError: the loss is not one number, or does not depend on one of the variables.
+    """
+    # A keras.Variable holds the tf.Variable that a tape can watch as its value.
+    sources = [v if isinstance(v, (tf.Variable, tf.Tensor)) else v.value for v in variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(sources)
+        outcome = loss_fn(example)
+        loss, aux = outcome if has_aux else (outcome, ())
+        loss = tf.convert_to_tensor(loss)
+        if loss.shape.num_elements() != 1:
+            raise ValueError(
+                "The loss of one example must be one number. Received a loss of shape "
+                f"{loss.shape}. Reduce it, for instance with tf.reduce_mean."
+            )
+        loss = tf.reshape(loss, [])
+        scaled = loss if loss_scale == 1.0 else loss * tf.cast(loss_scale, loss.dtype)
+    gradients = tape.gradient(scaled, sources)
+    missing = [_name(v) for v, g in zip(variables, gradients, strict=True) if g is None]
+    if missing:
+        raise ValueError(
+            f"The loss does not depend on these variables: {', '.join(missing)}. A variable without a gradient "
+            "would get noise and nothing else. Set `trainable = False` on its layer, or leave it out."
+        )
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    if loss_scale != 1.0:
+        gradients = [g / tf.cast(loss_scale, g.dtype) for g in gradients]
+    return loss, aux, gradients
+
+
+def _name(variable: Any) -> str:
+    return getattr(variable, "path", None) or getattr(variable, "name", None) or repr(variable)

@@ -1,0 +1,34 @@
+"""A fault of TensorFlow to stay clear of."""
+
+import tensorflow as tf
+
+_MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+
+
+def corrupts_memory(graph: tf.Graph) -> bool:
+    """Returns whether a graph may hit a heap corruption in oneDNN's batched matrix product.
+
+    In TensorFlow 2.18 to 2.21 on a CPU, a product of rank 4 or more whose operands differ in their batch dimensions, one of
+    which is 1, writes out of bounds (github.com/tensorflow/tensorflow/issues/117700). A Dense layer over a sequence becomes
+    just that under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In graphs
+    inside graphs only the shapes of results are recorded: there, any product of rank 4 counts.
+    """
+    if any(_is_faulty(op) for op in graph.get_operations() if op.type in _MATMULS):
+        return True
+    functions = graph.as_graph_def(add_shapes=True).library.function
+    return any(
+        _may_be_faulty(node) for f in functions for node in f.node_def if node.op in _MATMULS
+    )
+
+
+def _is_faulty(op: tf.Operation) -> bool:
+    left, right = (tensor.shape for tensor in op.inputs)
+    if left.rank is None or right.rank is None:
+        return True
+    batch = [shape.as_list()[:-2] for shape in (left, right)]
+    return max(left.rank, right.rank) >= 4 and batch[0] != batch[1]
+
+
+def _may_be_faulty(node) -> bool:
+    (shape,) = node.attr["_output_shapes"].list.shape or [None]
+    return shape is None or shape.unknown_rank or len(shape.dim) >= 4

@@ -1,0 +1,13 @@
+"""Private training of Keras 3 models on the TensorFlow backend."""
+
+from tfdp.keras.callbacks import PrivacyBudget as PrivacyBudget
+from tfdp.keras.constructors import DPKerasAdagradOptimizer as DPKerasAdagradOptimizer
+from tfdp.keras.constructors import DPKerasAdamOptimizer as DPKerasAdamOptimizer
+from tfdp.keras.constructors import DPKerasSGDOptimizer as DPKerasSGDOptimizer
+from tfdp.keras.errors import LedgerMismatchError as LedgerMismatchError
+from tfdp.keras.errors import NotPrivateError as NotPrivateError
+from tfdp.keras.errors import PrivacyBudgetExceededError as PrivacyBudgetExceededError
+from tfdp.keras.models import DPModel as DPModel
+from tfdp.keras.models import DPSequential as DPSequential
+from tfdp.keras.models import make_private as make_private
+from tfdp.keras.optimizer import DPOptimizer as DPOptimizer

@@ -1,0 +1,105 @@
+"""Keras models with private training."""
+
+from typing import Any
+
+import keras
+
+from tfdp.keras import validation
+from tfdp.keras.training import PrivateTraining
+
+
+def make_private(model: keras.Model) -> keras.Model:
+    """Returns a model of the same layers and weights whose training is private.
+
+    Sequential and functional models keep their form; any other model becomes the single layer of the result. Weights are
+    shared with `model`, not copied. `save` writes a plain Keras model, which loads without tfdp.
+
+    Args:
+        model: A Keras model, compiled or not; compile the result, with a `tfdp.keras.DPOptimizer`.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        NotPrivateError: it has training code of its own, which a private step would bypass.
+
+    Example:
+        >>> import keras, tfdp
+        >>> model = tfdp.keras.make_private(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]))
+        >>> query = tfdp.GaussianAverageQuery(l2_norm_clip=1.0, noise_multiplier=1.1, denominator=8)
+        >>> model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), loss="mse")
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"make_private takes a keras.Model. Received: {model!r}.")
+    if isinstance(model, PrivateTraining):
+        return model
+    validation.check_plain_training(model)
+    if type(model) is keras.Sequential:
+        return DPSequential(_sequential_layers(model), name=model.name)
+    if type(model) is _FUNCTIONAL:
+        return _DPFunctional(model.input, model.output, name=model.name)
+    return _DPWrapper(model)
+
+
+class DPModel(PrivateTraining, keras.Model):
+    """`keras.Model` with private training: `DPModel(inputs, outputs)`, or a base class.
+
+    A class derived from it needs itself, and therefore tfdp, to be loaded; `make_private` of a plain Keras class does not.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        if cls is DPModel and (len(args) == 2 or "inputs" in kwargs):
+            return _DPFunctional(*args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        if len(args) == 2 or "inputs" in kwargs:
+            # Keras would rewrite the bases of this class, for every model derived from it.
+            raise TypeError(
+                f"{type(self).__name__} cannot be built from inputs and outputs. Define call(), or use "
+                "tfdp.keras.make_private(keras.Model(inputs, outputs))."
+            )
+        super().__init__(*args, **kwargs)
+
+
+class DPSequential(PrivateTraining, keras.Sequential):
+    """`keras.Sequential` with private training."""
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
+        keras.Sequential(_sequential_layers(self), name=self.name).save(filepath, overwrite=overwrite, **kwargs)
+
+
+class _DPFunctional(PrivateTraining, keras.Model):
+    """`keras.Model(inputs, outputs)` with private training."""
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes a plain functional `keras.Model`, not compiled; it loads without tfdp."""
+        keras.Model(self.input, self.output, name=self.name).save(filepath, overwrite=overwrite, **kwargs)
+
+
+class _DPWrapper(DPModel):
+    """Private training around a model whose form Keras does not know."""
+
+    def __init__(self, model: keras.Model):
+        super().__init__(name=model.name)
+        self.model = model
+        self.built = model.built
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the wrapped model, which loads where its class does, without tfdp."""
+        self.model.save(filepath, overwrite=overwrite, **kwargs)
+
+
+# Keras does not export the class that Model(inputs, outputs) makes.
+_probe = keras.Input((1,))
+_FUNCTIONAL = type(keras.Model(_probe, _probe))
+
+
+def _sequential_layers(model: keras.Sequential) -> list[Any]:
+    """Returns the layers, preceded by the Input where the model has one."""
+    if not model.built or not model.inputs:
+        return list(model.layers)
+    tensor = model.inputs[0]
+    return [keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype), *model.layers]

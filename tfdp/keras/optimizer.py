@@ -1,0 +1,465 @@
+"""The optimizer that drives a query."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.gradients import assign_microbatches, clipped_gradient_sum
+from tfdp.gradients.clipped_sum import ENGINES
+from tfdp.gradients.microbatches import consecutive_microbatches
+from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.events import Event, SampledEvent, positive_integer, real_number, scale_sensitivity
+from tfdp.query.dp_query import DPQuery, is_concrete
+from tfdp.sampling import SamplingPolicy, Unknown
+from tfdp.sampling.clock import PassClock
+
+Guard = Callable[[PrivacyLedger, Event], None]
+
+
+@dataclasses.dataclass
+class _HostState:
+    """What belongs to this process, in one object that Keras and TensorFlow do not track."""
+
+    ledger: PrivacyLedger
+    clock: PassClock
+    guards: tuple[Guard, ...] = ()
+    issued: dict[int, Any] = dataclasses.field(default_factory=dict)  # By id: the gradients that apply() accepts.
+    error: Exception | None = None
+
+
+class DPOptimizer(keras.optimizers.Optimizer):
+    """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
+
+    In `fit` of a private model (`tfdp.keras.make_private`) everything happens by itself. A custom loop calls
+    `private_gradients` and gives the result to `apply`. Gradients that did not come from there are refused.
+
+    Guarantees:
+        The event of a step is in `ledger` before the step's noised gradients exist. Every step is charged, an empty
+        sample included.
+
+    Args:
+        inner_optimizer: Any Keras optimizer; it post-processes private gradients.
+        query: The mechanism, over the model's list of trainable variables.
+        num_microbatches: None: each example is a record. M: each example joins one of M microbatches at random, and a
+            record is a microbatch's mean gradient. Where batches hold M examples (as `fit` knows), each example is a
+            record too.
+        privacy_unit: What one addition or removal is. "example" (default): in microbatches of several examples the
+            event's bound is twice the query's. "microbatch": examples come and go in groups of batch_size / M
+            consecutive ones, and the bound is the query's.
+        physical_batch_size: Most examples whose gradients are in memory at once; no effect on the result.
+        engine: How gradients are computed: "vectorized" or "loop".
+        loss_scale_factor: Constant by which the loss is multiplied for the backward pass; gradients are divided by it
+            before they are clipped. By default 1, and 1024 in a mixed_float16 model.
+        ledger: Where events go; by default a new `tfdp.PrivacyLedger`.
+        name: Name of the optimizer.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of range, or the inner optimizer does what would void the accounting.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        query: DPQuery,
+        num_microbatches: int | None = None,
+        *,
+        privacy_unit: str = "example",
+        physical_batch_size: int | None = None,
+        engine: str = "vectorized",
+        loss_scale_factor: float | None = None,
+        ledger: PrivacyLedger | None = None,
+        name: str | None = None,
+    ):
+        _check_inner(inner_optimizer)
+        if not isinstance(query, DPQuery):
+            raise TypeError(f"query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: query={query!r}.")
+        if engine not in ENGINES:
+            raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
+        if privacy_unit not in ("example", "microbatch"):
+            raise ValueError(f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}.")
+        if num_microbatches is not None:
+            num_microbatches = positive_integer("num_microbatches", num_microbatches)
+        elif privacy_unit == "microbatch":
+            raise ValueError("privacy_unit='microbatch' needs num_microbatches.")
+        if physical_batch_size is not None:
+            physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
+        if loss_scale_factor is not None:
+            loss_scale_factor = real_number("loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False)
+        if not (ledger is None or isinstance(ledger, PrivacyLedger)):
+            raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
+
+        super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
+        self.inner_optimizer = inner_optimizer
+        self.query = query
+        self.num_microbatches = num_microbatches
+        self.privacy_unit = privacy_unit
+        self.physical_batch_size = physical_batch_size
+        self.engine = engine
+        self._examples_per_microbatch = None if num_microbatches is not None else 1
+        ledger = PrivacyLedger() if ledger is None else ledger
+        self._host = _HostState(ledger, PassClock(Unknown(), ledger))
+
+    # What was done, and what may be done.
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The ledger that the next step is written to."""
+        return self._host.ledger
+
+    @ledger.setter
+    def ledger(self, ledger: PrivacyLedger) -> None:
+        if not isinstance(ledger, PrivacyLedger):
+            raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
+        self._host.ledger = ledger
+        self._host.clock = PassClock(self._host.clock.policy, ledger)
+
+    @property
+    def sampling(self) -> SamplingPolicy:
+        """How samples are drawn, as the ledger will say. `fit` sets it; a custom loop declares it."""
+        return self._host.clock.policy
+
+    @sampling.setter
+    def sampling(self, policy: SamplingPolicy) -> None:
+        if not isinstance(policy, SamplingPolicy):
+            raise TypeError(f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}.")
+        self._host.clock = PassClock(policy, self._host.ledger)
+
+    def begin_pass(self) -> None:
+        """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""
+        self._host.clock.begin_pass()
+
+    def set_batch_size(self, batch_size: int | None) -> bool:
+        """Tells how many examples a batch is expected to hold; None where that is not known.
+
+        Returns:
+            Whether the way examples become records changed, so that a traced step is out of date.
+
+        Raises:
+            ValueError: batches of this size cannot be cut into `num_microbatches` units.
+        """
+        before = self._examples_per_microbatch
+        if self.num_microbatches is not None:
+            per_microbatch = None if batch_size is None else batch_size / self.num_microbatches
+            if self.privacy_unit == "microbatch" and (per_microbatch is None or per_microbatch % 1):
+                raise ValueError(
+                    "privacy_unit='microbatch' needs batches of a known size that num_microbatches divides. "
+                    f"Received: batch_size={batch_size}, num_microbatches={self.num_microbatches}."
+                )
+            self._examples_per_microbatch = per_microbatch
+        return before != self._examples_per_microbatch
+
+    def next_event(self) -> SampledEvent:
+        """Returns the event that the next step will write to the ledger."""
+        state = [np.asarray(v) for v in self._state_variables()] if self.built else None
+        return self._sampled_event(self._global_state(state), self._sensitivity_factor)
+
+    def add_guard(self, guard: Guard) -> None:
+        """Registers a function of (ledger, next event) that is called before each step and may raise."""
+        self._host.guards = (*self._host.guards, guard)
+
+    def remove_guard(self, guard: Guard) -> None:
+        """Removes a function that `add_guard` registered."""
+        self._host.guards = tuple(g for g in self._host.guards if g is not guard)
+
+    def take_host_error(self) -> Exception | None:
+        """Returns, once, the error that stopped a step from being charged inside a graph."""
+        error, self._host.error = self._host.error, None
+        return error
+
+    @property
+    def _sensitivity_factor(self) -> int:
+        """How often the query's bound one privacy unit can move the sum."""
+        alone = self._examples_per_microbatch == 1 or self.privacy_unit == "microbatch"
+        return 1 if alone else 2
+
+    def _sampled_event(self, global_state: Any, factor: int) -> SampledEvent:
+        event = self.query.derive_event(global_state)
+        if not isinstance(event, Event):
+            raise TypeError(
+                f"{type(self.query).__name__}.derive_event must return a tfdp event, such as tfdp.GaussianSumEvent. "
+                f"Received: {event!r}."
+            )
+        event = event if factor == 1 else scale_sensitivity(event, factor)
+        relation = self._host.clock.policy.neighboring_relation
+        return SampledEvent(self._host.clock.peek(), event, relation, self.privacy_unit)
+
+    def _commit(self, factor: int, position: int, ledger_key: int, *state: np.ndarray) -> tuple[np.int64, np.int64]:
+        """Writes the event of the step that is about to run, or raises. Runs on the host, before the step."""
+        try:
+            key = int(self._host.ledger.ledger_id[:15], 16)
+            if position > self._host.ledger.total_count or (position > 0 and ledger_key != key):
+                raise LedgerMismatchError(
+                    f"The weights come from at least {int(position)} private steps that this ledger (of "
+                    f"{self._host.ledger.total_count} steps) does not hold. Set `model.ledger` to the ledger of that run: "
+                    "tfdp.PrivacyLedger.load(path)."
+                )
+            event = self._sampled_event(self._global_state(state), factor)
+            for guard in self._host.guards:
+                guard(self._host.ledger, event)
+            self._host.ledger.append(event)
+            self._host.clock.advance()
+        except (ValueError, TypeError, RuntimeError) as error:
+            # A graph reports only the text of an error; whoever runs it can ask for the error itself.
+            self._host.error = error
+            raise
+        return np.int64(self._host.ledger.total_count), np.int64(key)
+
+    # State: the query's, and where in which ledger these weights are.
+
+    def build(self, variables: list[Any]) -> None:
+        """Creates the slots of the inner optimizer and the variables of the query's state."""
+        if self.built:
+            return
+        self._ledger_position = self.add_variable((), dtype="int64", name="ledger_position")
+        self._ledger_key = self.add_variable((), dtype="int64", name="ledger_key")
+        for leaf in tf.nest.flatten(self.query.initial_global_state()):
+            if tf.is_tensor(leaf):
+                self.add_variable(leaf.shape, lambda *_, value=leaf, **__: value, leaf.dtype.name, name="query_state")
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def _state_variables(self) -> list[keras.Variable]:
+        return [v for v in self._variables if v.name == "query_state"]
+
+    def _global_state(self, values: Any) -> Any:
+        """Returns the query's state with its changing leaves taken from `values`; None: as at the start."""
+        initial = self.query.initial_global_state()
+        if values is None:
+            return initial
+        remaining = iter(values)
+        leaves = [next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)]
+        return tf.nest.pack_sequence_as(initial, leaves)
+
+    # The step.
+
+    def private_gradients(
+        self,
+        loss_fn: Callable[[Any], Any],
+        variables: list[Any],
+        examples: Any,
+        *,
+        mask: tf.Tensor | None = None,
+        microbatch_ids: tf.Tensor | None = None,
+        data_independent_loss: Callable[[], tf.Tensor] | None = None,
+        has_aux: bool = False,
+        loss_scale: float | None = None,
+        jit_compile: bool = False,
+    ) -> Any:
+        """Charges one step to the ledger and returns its noised gradients, which `apply` accepts.
+
+        Works eagerly and in `tf.function`. A function that contains it cannot itself be compiled by XLA, because the
+        ledger is on the host; `jit_compile=True` here compiles the part after the ledger.
+
+        Args:
+            loss_fn: As in `tfdp.clipped_gradient_sum`.
+            variables: List of trainable variables.
+            examples: Structure of tensors with a common leading axis: the sample, as `sampling` describes it.
+            mask: bool [n]; false marks padding.
+            microbatch_ids: The microbatch of every example; drawn independently by default.
+            data_independent_loss: A penalty on the variables, such as weight decay; its gradient is added after the
+                noise.
+            has_aux: Whether `loss_fn` returns `(loss, aux)`.
+            loss_scale: In place of `loss_scale_factor`, for this call.
+            jit_compile: Whether to compile gradients, clipping and noise with XLA.
+
+        Returns:
+            List of gradients; with `has_aux` a pair of it and aux stacked over the examples, which is NOT private.
+
+        Raises:
+            LedgerMismatchError, PrivacyBudgetExceededError: the step may not run. In a graph they come as a
+                `tf.errors.OpError` with the same text.
+        """
+        variables = list(variables)
+        if not self.built:
+            with tf.init_scope():
+                self.build(variables)
+        state_variables = self._state_variables()
+        factor = self._sensitivity_factor
+        values = [v.value for v in state_variables]
+        position, key = self._charge(factor, values)
+
+        def core(examples, mask, ids, values):
+            global_state = self._global_state(values)
+            total = clipped_gradient_sum(
+                loss_fn,
+                variables,
+                examples,
+                self.query,
+                self.query.derive_sample_params(global_state),
+                mask=mask,
+                num_microbatches=None if ids is None else self._microbatch_count(mask),
+                microbatch_ids=ids,
+                physical_batch_size=self.physical_batch_size,
+                engine=self.engine,
+                has_aux=has_aux,
+                loss_scale=loss_scale or self.loss_scale_factor or 1.0,
+            )
+            gradients, new_state, event = self.query.get_noised_result(total.sample_state, global_state)
+            self._check_event(event, global_state)
+            return tf.nest.flatten(gradients), _changing_leaves(self.query, new_state), total.aux
+
+        with tf.control_dependencies([position, key]):
+            if mask is None:
+                mask = tf.ones(tf.shape(_first_tensor(examples))[:1], tf.bool)
+            ids = self._microbatch_ids(mask, microbatch_ids)
+            step = tf.function(core, jit_compile=True, autograph=False) if jit_compile else core
+            gradients, new_values, aux = step(examples, mask, ids, values)
+        self._ledger_position.assign(position)
+        self._ledger_key.assign(key)
+        for variable, value in zip(state_variables, new_values, strict=True):
+            variable.assign(value)
+        gradients = _add_penalty(gradients, variables, data_independent_loss)
+        self._host.issued = {id(g): g for g in gradients}
+        return (gradients, aux) if has_aux else gradients
+
+    def _charge(self, factor: int, state: list[tf.Tensor]) -> list[Any]:
+        inputs = [self._ledger_position.value, self._ledger_key.value, *state]
+        commit = functools.partial(self._commit, factor)
+        if tf.executing_eagerly():
+            return [tf.constant(v) for v in commit(*[np.asarray(t) for t in inputs])]
+        outputs = tf.numpy_function(commit, inputs, [tf.int64, tf.int64], stateful=True)
+        return [tf.ensure_shape(output, []) for output in outputs]
+
+    def _microbatch_ids(self, mask, microbatch_ids):
+        if self._examples_per_microbatch == 1:
+            if microbatch_ids is not None:
+                raise ValueError("microbatch_ids were given, but each example is a record of its own.")
+            return None
+        if microbatch_ids is not None:
+            return tf.cast(microbatch_ids, tf.int32)
+        rows = tf.shape(mask)[0]
+        if self.privacy_unit == "example":
+            return assign_microbatches(rows, self.num_microbatches)
+        if self._examples_per_microbatch is None:
+            raise ValueError(
+                "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call set_batch_size first."
+            )
+        return consecutive_microbatches(rows, int(self._examples_per_microbatch))
+
+    def _microbatch_count(self, mask):
+        if self.privacy_unit == "example" or self._examples_per_microbatch is None:
+            return self.num_microbatches
+        # Batches of whole units may hold more or fewer of them than expected.
+        return -(-tf.shape(mask)[0] // int(self._examples_per_microbatch))
+
+    def _check_event(self, event: Event | None, global_state: Any) -> None:
+        if event is None and not is_concrete(global_state):
+            return
+        if event is None or event != self.query.derive_event(global_state):
+            raise NotPrivateError(
+                f"{type(self.query).__name__}.get_noised_result describes another release than its derive_event, "
+                f"which is what the ledger was told.\n  get_noised_result: {event!r}\n"
+                f"  derive_event: {self.query.derive_event(global_state)!r}"
+            )
+
+    def apply(self, grads: list[Any], trainable_variables: list[Any] | None = None) -> None:
+        """Updates the variables with gradients from `private_gradients`.
+
+        Raises:
+            NotPrivateError: a gradient did not come from there.
+        """
+        grads = list(grads)
+        if not grads or any(self._host.issued.get(id(g)) is not g for g in grads):
+            raise NotPrivateError(
+                "DPOptimizer received gradients that did not come through its private step. In `fit`, wrap the model: "
+                "model = tfdp.keras.make_private(model). In a custom loop, take them from "
+                "optimizer.private_gradients(...) and pass them on unchanged. Private gradients that you have processed "
+                "further may go to optimizer.inner_optimizer.apply."
+            )
+        self._host.issued = {}
+        self.inner_optimizer.apply(grads, trainable_variables)
+
+    # What Keras expects of an optimizer that wraps another.
+
+    @property
+    def variables(self):
+        return self._variables + self.inner_optimizer.variables
+
+    @property
+    def learning_rate(self):
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def iterations(self):
+        return self.inner_optimizer.iterations
+
+    def finalize_variable_values(self, var_list):
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self):
+        """Refuses: a query has no serialized form. A private model is saved as a plain Keras model."""
+        raise TypeError(
+            "A DPOptimizer is not serialized. model.save() of a private model writes a plain Keras model; "
+            "model.save_weights() keeps the optimizer's state and the ledger for resuming."
+        )
+
+    def save_own_variables(self, store):
+        for index, variable in enumerate(self.variables):
+            store[str(index)] = variable.numpy()
+        store["ledger"] = np.frombuffer(self._host.ledger.to_json_lines().encode(), np.uint8)
+
+    def load_own_variables(self, store):
+        if not self.built or len(store.keys()) != len(self.variables) + 1:
+            raise ValueError(
+                "The checkpoint's optimizer does not match this one. Build the model, compile it with the same inner "
+                "optimizer and query, call optimizer.build(model.trainable_variables), and load again."
+            )
+        saved = PrivacyLedger.from_json_lines(bytes(np.asarray(store["ledger"])).decode())
+        if not self._host.ledger.total_count:
+            self.ledger = saved
+        elif not saved.is_prefix_of(self._host.ledger):
+            raise LedgerMismatchError(
+                "This run's ledger does not continue the checkpoint's. Load the checkpoint before training, or set "
+                "`model.ledger` to the ledger of that run."
+            )
+        for index, variable in enumerate(self.variables):
+            variable.assign(store[str(index)])
+
+
+def _check_inner(inner: Any) -> None:
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise TypeError(f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}.")
+    if isinstance(inner, DPOptimizer):
+        raise ValueError("inner_optimizer is already a DPOptimizer.")
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "A LossScaleOptimizer follows the data (it reacts to overflow), which no event covers. Pass its "
+            "inner optimizer, and a constant loss_scale_factor to DPOptimizer."
+        )
+    if inner.loss_scale_factor is not None:
+        raise ValueError("Gradients must be unscaled before they are clipped: set loss_scale_factor on DPOptimizer.")
+    if inner.gradient_accumulation_steps is not None:
+        raise ValueError(
+            "gradient_accumulation_steps would add noise, and charge, for every partial batch. For large batches in "
+            "little memory use DPOptimizer(physical_batch_size=...): one noise draw, one event."
+        )
+
+
+def _changing_leaves(query: DPQuery, state: Any) -> list[Any]:
+    pairs = zip(tf.nest.flatten(query.initial_global_state()), tf.nest.flatten(state), strict=True)
+    return [new for initial, new in pairs if tf.is_tensor(initial)]
+
+
+def _first_tensor(examples: Any) -> tf.Tensor:
+    return next(tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(examples) if leaf is not None)
+
+
+def _add_penalty(gradients, variables, penalty):
+    if penalty is None:
+        return gradients
+    sources = [v if isinstance(v, tf.Variable) else v.value for v in variables]
+    with tf.GradientTape() as tape:
+        loss = penalty()
+    extra = tape.gradient(loss, sources)
+    return [g if e is None else g + tf.convert_to_tensor(e) for g, e in zip(gradients, extra, strict=True)]

@@ -1,0 +1,402 @@
+"""Training a Keras model through a `DPOptimizer`."""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp import sampling as sampling_policies
+from tfdp.keras import validation
+from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.records import RecordLoss
+from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.events import positive_integer
+from tfdp.sampling import PaddedBatch, SamplingPolicy
+
+
+class PrivateTraining:
+    """Mixin of `keras.Model` whose training step goes through the optimizer's query.
+
+    After `compile` with a `tfdp.keras.DPOptimizer`, `fit`, callbacks and metrics are Keras' own.
+
+    Guarantees:
+        The weights depend on the training data only through what the optimizer's query released. Not covered:
+        training metrics and losses in logs, which are raw statistics of the training data for the eyes of whoever
+        trains; callbacks that would act on them are refused.
+    """
+
+    _record_loss: RecordLoss | None = None
+    _record_scope: keras.StatelessScope | None = None
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The ledger of the optimizer."""
+        return self._dp_optimizer().ledger
+
+    @ledger.setter
+    def ledger(self, ledger: PrivacyLedger) -> None:
+        self._dp_optimizer().ledger = ledger
+
+    def _dp_optimizer(self) -> DPOptimizer:
+        optimizer = getattr(self, "optimizer", None)
+        if not isinstance(optimizer, DPOptimizer):
+            raise NotPrivateError(
+                "A private model is compiled with a tfdp.keras.DPOptimizer: "
+                "model.compile(optimizer=tfdp.keras.DPOptimizer(inner_optimizer, query), ...). "
+                f"Received: optimizer={optimizer!r}."
+            )
+        return optimizer
+
+    @property
+    def losses(self) -> list[Any]:
+        """Losses that layers added; while a record's gradient is taken, without the weight penalties."""
+        if self._record_scope is not None:
+            return list(self._record_scope.losses)
+        return super().losses
+
+    @contextlib.contextmanager
+    def losses_of_record(self, scope: keras.StatelessScope) -> Iterator[None]:
+        """Makes `losses` those that were added in `scope`."""
+        self._record_scope = scope
+        try:
+            yield
+        finally:
+            self._record_scope = None
+
+    def compile(self, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> None:
+        """Configures training; as `keras.Model.compile`, with a `tfdp.keras.DPOptimizer`.
+
+        Raises:
+            NotPrivateError: the optimizer is another one, or a layer mixes records.
+        """
+        if not isinstance(optimizer, DPOptimizer):
+            raise NotPrivateError(
+                "A private model needs a tfdp.keras.DPOptimizer. Wrap yours: "
+                f"tfdp.keras.DPOptimizer(optimizer, query=...). Received: optimizer={optimizer!r}."
+            )
+        validation.check_layers(self)
+        # Keras would wrap the optimizer in a loss scale that follows the data.
+        super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+        sampling: SamplingPolicy | None = None,
+    ) -> keras.callbacks.History:
+        """Trains the model; as `keras.Model.fit`, with one more argument.
+
+        Args:
+            x: Arrays, from which tfdp samples, or a data set or generator, whose sampling must be declared. The rest as
+                in `keras.Model.fit`.
+            batch_size: For arrays, the expected number of examples in a sample; 32 by default.
+            sampling: A policy from `tfdp.sampling`. Arrays are Poisson sampled by default, with probability
+                batch_size / N. For a data set it declares how it was built; undeclared, the ledger says unknown,
+                and accountants grant no amplification.
+
+        Raises:
+            NotPrivateError: a callback would act on raw training metrics.
+            ValueError: the data are empty or of different lengths, or the sizes do not fit the policy.
+        """
+        optimizer = self._dp_optimizer()
+        validation.check_callbacks(callbacks)
+        if sampling is not None and not isinstance(sampling, SamplingPolicy):
+            raise TypeError(f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}.")
+        if not shuffle:
+            raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
+
+        begin_pass = False
+        if _is_dataset(x):
+            policy = sampling
+            if policy is None:
+                warnings.warn(
+                    "How this data set samples its records is unknown to tfdp, so no amplification is granted. Pass "
+                    "arrays, or declare it: fit(..., sampling=tfdp.sampling.Shuffled(batch_size=..., "
+                    "population_size=...)).",
+                    stacklevel=2,
+                )
+                policy = sampling_policies.Unknown()
+            expected = policy.expected_batch_size
+            self._begin(policy, None if expected is None else expected)
+            if isinstance(x, tf.data.Dataset):
+                self._build_for(*_spec_of_first_example(x))
+            begin_pass = True
+        else:
+            x, y, sample_weight, validation_data = _prepare_arrays(
+                x, y, sample_weight, class_weight, validation_split, validation_data
+            )
+            num_examples = _length(x, y, sample_weight)
+            policy, examples_per_unit = self._resolve(sampling, num_examples, batch_size)
+            self._build_for(*tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight)))
+            x = sampling_policies.batches(x, y, sample_weight, policy, examples_per_unit)
+            if steps_per_epoch is None:
+                steps_per_epoch = policy.steps_per_epoch
+            y = sample_weight = batch_size = class_weight = None
+            validation_split = 0.0
+
+        extra = [_PassBegins(optimizer)] if begin_pass else []
+        return super().fit(
+            x=x,
+            y=y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=_with(callbacks, extra),
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=False,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
+
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+        """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless declared."""
+        structure = tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[:1], (x, y, sample_weight))
+        self._build_for(*structure)
+        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+
+    def _resolve(self, policy, num_examples, batch_size):
+        """Returns (policy for these sizes, examples that come and go together)."""
+        policy = sampling_policies.Poisson() if policy is None else policy
+        optimizer = self._dp_optimizer()
+        if batch_size is not None:
+            batch_size = positive_integer("batch_size", batch_size)
+        elif isinstance(policy, sampling_policies.FullBatch):
+            batch_size = num_examples
+        else:
+            batch_size = 32
+        if optimizer.privacy_unit == "example":
+            policy = policy.resolve(num_examples, batch_size)
+            self._begin(policy, batch_size)
+            return policy, 1
+        if batch_size % optimizer.num_microbatches:
+            raise ValueError(
+                "With privacy_unit='microbatch', batch_size must be a multiple of num_microbatches. "
+                f"Received: batch_size={batch_size}, num_microbatches={optimizer.num_microbatches}."
+            )
+        size = batch_size // optimizer.num_microbatches
+        policy = policy.resolve(-(-num_examples // size), batch_size // size)
+        self._begin(policy, batch_size)
+        return policy, size
+
+    def _begin(self, policy: SamplingPolicy, batch_size: float | None) -> None:
+        optimizer = self._dp_optimizer()
+        optimizer.sampling = policy
+        if optimizer.set_batch_size(batch_size):
+            self.train_function = None
+
+    def _build_for(self, x: Any, y: Any, sample_weight: Any) -> None:
+        """Creates all variables outside of any graph, from the shapes of one example; values do not matter."""
+        unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
+        if not unbuilt:
+            return
+        zeros = tf.nest.map_structure(lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight))
+        x, y, sample_weight = zeros
+        y_pred = self(x)
+        validation.check_layers(self)
+        self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        self.compute_metrics(x, y, y_pred, sample_weight)
+        self.reset_metrics()
+        self._dp_optimizer().build(self.trainable_variables)
+        self._record_loss = RecordLoss(self)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Builds the step: the ledger runs on the host, gradients and noise under XLA where `jit_compile` asks."""
+        if self.train_function is not None and not force:
+            return self.train_function
+        compiled, self.jit_compile = self.jit_compile, False
+        try:
+            super().make_train_function(force=True)
+        finally:
+            self.jit_compile = compiled
+        self.train_function = functools.partial(_raise_host_error, self._dp_optimizer(), self.train_function)
+        return self.train_function
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """One private step; `data` is a `PaddedBatch` or what Keras' own train_step takes."""
+        if not isinstance(data, PaddedBatch):
+            data = PaddedBatch(*keras.utils.unpack_x_y_sample_weight(data), None)
+        if self._record_loss is None:
+            raise NotPrivateError(
+                "The model must be built before its first step. Give it an Input, or call it once on a batch, and "
+                "use fit() or train_on_batch()."
+            )
+        rows = tf.shape(_first(data.x))[0]
+        mask = tf.ones([rows], tf.bool) if data.mask is None else data.mask
+        optimizer = self._dp_optimizer()
+        record_loss = self._record_loss
+        gradients, (losses, y_pred) = optimizer.private_gradients(
+            record_loss,
+            self.trainable_variables,
+            (data.x, data.y, data.sample_weight, record_loss.seeds(rows)),
+            mask=mask,
+            data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
+            has_aux=True,
+            loss_scale=_loss_scale(self, optimizer),
+            jit_compile=bool(self.jit_compile) and not self.run_eagerly,
+        )
+        optimizer.apply(gradients, self.trainable_variables)
+        record_loss.advance_seeds()
+        return self._update_metrics(data, mask, losses, y_pred)
+
+    def _update_metrics(self, data, mask, losses, y_pred):
+        # A record that is not finite is left out like padding: logs must not tell that there was one.
+        keep = mask & tf.math.is_finite(losses)
+        y_pred = self._record_loss.unbatch(y_pred)
+        x, y, sample_weight = tf.nest.map_structure(
+            lambda t: None if t is None else tf.boolean_mask(t, keep), (data.x, data.y, data.sample_weight)
+        )
+        y_pred = _select(y_pred, keep)
+        losses = tf.boolean_mask(losses, keep)
+        if self._record_loss.has_penalty:
+            losses += tf.cast(self._record_loss.penalty(), losses.dtype)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(losses)
+        if len(tf.nest.flatten(y_pred)) > 1:
+            # The losses of single outputs are metrics that compute_loss updates on the way.
+            self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+
+class _PassBegins(keras.callbacks.Callback):
+    """Tells the optimizer that a data set starts from its beginning."""
+
+    def __init__(self, optimizer: DPOptimizer):
+        super().__init__()
+        self._optimizer = optimizer
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._optimizer.begin_pass()
+
+
+def _with(callbacks: Any, extra: list[keras.callbacks.Callback]) -> Any:
+    if not extra:
+        return callbacks
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        for callback in extra:
+            callbacks.append(callback)
+        return callbacks
+    return extra + ([] if callbacks is None else keras.tree.flatten(callbacks))
+
+
+def _raise_host_error(optimizer, train_function, iterator):
+    """Runs a step; an error that the ledger or a guard raised inside the graph comes out as itself."""
+    try:
+        return train_function(iterator)
+    except tf.errors.OpError as error:
+        host_error = optimizer.take_host_error()
+        if host_error is None:
+            raise
+        raise host_error from error
+
+
+def _select(y_pred: Any, keep: tf.Tensor) -> Any:
+    def select(t):
+        selected = tf.boolean_mask(t, keep)
+        if getattr(t, "_keras_mask", None) is not None:
+            selected._keras_mask = tf.boolean_mask(t._keras_mask, keep)
+        return selected
+
+    return tf.nest.map_structure(select, y_pred)
+
+
+def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:
+    if optimizer.loss_scale_factor is None and model.compute_dtype == "float16":
+        return 1024.0
+    return None
+
+
+def _first(x: Any) -> Any:
+    return next(leaf for leaf in tf.nest.flatten(x) if leaf is not None)
+
+
+def _is_dataset(x: Any) -> bool:
+    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
+        return True
+    return not hasattr(x, "__array__") and not isinstance(x, (list, tuple, dict)) and hasattr(x, "__iter__")
+
+
+def _spec_of_first_example(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
+    spec = dataset.element_spec
+    parts = keras.utils.unpack_x_y_sample_weight(spec)
+    return tf.nest.map_structure(
+        lambda s: None if s is None else tf.zeros([1, *s.shape[1:]], s.dtype), parts
+    )
+
+
+def _prepare_arrays(x, y, sample_weight, class_weight, validation_split, validation_data):
+    x, y, sample_weight = (_as_arrays(part) for part in (x, y, sample_weight))
+    num_examples = _length(x, y, sample_weight)
+    if class_weight is not None:
+        if sample_weight is not None:
+            raise ValueError("Give class_weight or sample_weight, not both.")
+        sample_weight = _weights_of_classes(y, class_weight)
+    if validation_split and validation_data is None:
+        if not 0 < validation_split < 1:
+            raise ValueError(f"validation_split must be between 0 and 1. Received: {validation_split=}.")
+        at = int(num_examples * (1 - validation_split))
+        if at in (0, num_examples):
+            raise ValueError(f"validation_split={validation_split} of {num_examples} examples leaves one part empty.")
+        parts = (x, y, sample_weight)
+        held_out = tf.nest.map_structure(lambda a: None if a is None else a[at:], parts)
+        x, y, sample_weight = tf.nest.map_structure(lambda a: None if a is None else a[:at], parts)
+        validation_data = held_out if held_out[2] is not None else held_out[:2]
+    return x, y, sample_weight, validation_data
+
+
+def _as_arrays(part: Any) -> Any:
+    def convert(leaf):
+        if leaf is None:
+            return None
+        array = np.asarray(leaf)
+        if array.ndim == 0:
+            raise ValueError(f"Data must be arrays with a leading axis of examples. Received: {leaf!r}.")
+        if np.issubdtype(array.dtype, np.floating):
+            array = array.astype(keras.config.floatx(), copy=False)
+        return array
+
+    return None if part is None else keras.tree.map_structure(convert, part)
+
+
+def _length(*parts: Any) -> int:
+    lengths = {len(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None}
+    if len(lengths) != 1:
+        raise ValueError(f"x, y and sample_weight must have the same length. Received lengths: {sorted(lengths)}.")
+    (length,) = lengths
+    if not length:
+        raise ValueError("The training data are empty.")
+    return length
+
+
+def _weights_of_classes(y: Any, class_weight: dict[int, float]) -> np.ndarray:
+    if not isinstance(y, np.ndarray):
+        raise ValueError("class_weight needs a model with one output. Use sample_weight.")
+    labels = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y))
+    weights = [class_weight.get(int(label), 1.0) for label in labels]
+    return np.asarray(weights, keras.config.floatx())

@@ -1,0 +1,212 @@
+"""Events to plain JSON values, and strictly back.
+
+An event is an object whose "type" is the name of its class and whose other members are all the
+fields of that class, by name; a member that is missing, unknown or of another type is an error that
+names its place. Floats survive exactly, because JSON text carries Python's shortest round-trip
+representation.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tfdp.ledger import events
+from tfdp.ledger.errors import LedgerFormatError
+
+# Events and samplings nested deeper than this are refused on both ways, far below Python's
+# recursion limit.
+MAX_DEPTH = 32
+
+_Decoder = Callable[[Any, str, int], Any]
+
+
+def _show(value: Any) -> str:
+    """Returns a short text for a JSON value, without descending into it."""
+    if isinstance(value, (dict, list)):
+        return f"{type(value).__name__} of {len(value)} members"
+    return f"{value!r:.200}"
+
+
+def _float(value: Any, where: str, depth: int) -> float:
+    is_number = isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool))
+    if not is_number:
+        raise LedgerFormatError(f"{where} must be a number. Received: {_show(value)}.")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise LedgerFormatError(
+            f"{where} is too large for a 64-bit float. Received: {_show(value)}."
+        ) from error
+    if number != value or not math.isfinite(number):
+        raise LedgerFormatError(
+            f"{where} must be finite and a 64-bit float. Received: {_show(value)}."
+        )
+    return number
+
+
+def _integer(value: Any, where: str, depth: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise LedgerFormatError(f"{where} must be an integer. Received: {_show(value)}.")
+    return value
+
+
+def _optional_integer(value: Any, where: str, depth: int) -> int | None:
+    return None if value is None else _integer(value, where, depth)
+
+
+def _boolean(value: Any, where: str, depth: int) -> bool:
+    if not isinstance(value, bool):
+        raise LedgerFormatError(f"{where} must be true or false. Received: {_show(value)}.")
+    return value
+
+
+def _string(value: Any, where: str, depth: int) -> str:
+    if not isinstance(value, str):
+        raise LedgerFormatError(f"{where} must be a string. Received: {_show(value)}.")
+    return value
+
+
+def _relation(value: Any, where: str, depth: int) -> events.NeighboringRelation:
+    names = [relation.value for relation in events.NeighboringRelation]
+    if not isinstance(value, str) or value not in names:
+        raise LedgerFormatError(f"{where} must be one of {names}. Received: {_show(value)}.")
+    return events.NeighboringRelation(value)
+
+
+def _event(value: Any, where: str, depth: int) -> events.Event:
+    return _instance(value, where, depth, events.Event)
+
+
+def _sampling(value: Any, where: str, depth: int) -> events.Sampling:
+    return _instance(value, where, depth, events.Sampling)
+
+
+def _events(value: Any, where: str, depth: int) -> tuple[events.Event, ...]:
+    if not isinstance(value, list):
+        raise LedgerFormatError(f"{where} must be a list. Received: {_show(value)}.")
+    return tuple(_event(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
+
+
+# Everything a ledger can hold: class -> field -> how the field is read.
+FIELDS: dict[type, dict[str, _Decoder]] = {
+    events.ComposedEvent: {"events": _events},
+    events.FixedSizeSampling: {"sample_size": _integer, "population_size": _integer},
+    events.FullBatchSampling: {"population_size": _optional_integer},
+    events.GaussianSumEvent: {"l2_norm_bound": _float, "noise_stddev": _float, "seeded": _boolean},
+    events.NonPrivateEvent: {},
+    events.PoissonSampling: {"sampling_probability": _float, "population_size": _optional_integer},
+    events.SampledEvent: {
+        "sampling": _sampling,
+        "event": _event,
+        "neighboring_relation": _relation,
+        "privacy_unit": _string,
+    },
+    events.ShuffledSampling: {
+        "batch_size": _integer,
+        "population_size": _integer,
+        "pass_index": _integer,
+    },
+    events.UnknownSampling: {},
+}
+_TYPES = {cls.__name__: cls for cls in FIELDS}
+
+
+def _instance(value: Any, where: str, depth: int, base: type) -> Any:
+    if depth >= MAX_DEPTH:
+        raise LedgerFormatError(f"{where} is nested deeper than {MAX_DEPTH} levels.")
+    if not isinstance(value, dict):
+        raise LedgerFormatError(f"{where} must be an object with a type. Received: {_show(value)}.")
+    name = value.get("type")
+    cls = _TYPES.get(name) if isinstance(name, str) else None
+    if cls is None or not issubclass(cls, base):
+        known = sorted(n for n, c in _TYPES.items() if issubclass(c, base))
+        raise LedgerFormatError(
+            f"{where}.type must be one of {known}. Received: {_show(name)}. "
+            "A ledger written by a newer tfdp needs that version to be read."
+        )
+    decoders = FIELDS[cls]
+    if value.keys() != {"type", *decoders}:
+        raise LedgerFormatError(
+            f"{where} must have exactly the members {['type', *decoders]} of a {name}. "
+            f"Received: {sorted(map(str, value))}."
+        )
+    arguments = {
+        field: decoder(value[field], f"{where}.{field}", depth + 1)
+        for field, decoder in decoders.items()
+    }
+    try:
+        return cls(**arguments)
+    except (TypeError, ValueError) as error:
+        raise LedgerFormatError(f"{where} is not a valid {name}: {error}") from error
+
+
+def _encode(value: Any, depth: int) -> Any:
+    fields = FIELDS.get(type(value))
+    if fields is not None:
+        if depth >= MAX_DEPTH:
+            raise events.UnsupportedEventError(
+                f"A ledger stores at most {MAX_DEPTH} nested levels. Flatten the ComposedEvent."
+            )
+        encoded = {"type": type(value).__name__}
+        encoded.update((field, _encode(getattr(value, field), depth + 1)) for field in fields)
+        return encoded
+    if isinstance(value, tuple):
+        return [_encode(item, depth) for item in value]
+    if isinstance(value, events.NeighboringRelation):
+        return value.value
+    if value is None or isinstance(value, (bool, str, int, float)):
+        return value
+    raise events.UnsupportedEventError(
+        f"A ledger cannot store a {type(value).__name__}: {value!r}. Known: {sorted(_TYPES)}."
+    )
+
+
+def encode(event: events.Event) -> dict[str, Any]:
+    """Returns `event` as a JSON value: dicts, lists, strings, numbers, booleans and None.
+
+    Raises:
+        UnsupportedEventError: the event, or one inside it, is of a type that a ledger cannot store,
+            or it is nested deeper than `MAX_DEPTH`.
+    """
+    if not isinstance(event, events.Event):
+        raise TypeError(f"event must be an Event. Received: event={event!r}.")
+    return _encode(event, 0)
+
+
+def decode(value: Any, where: str = "event") -> events.Event:
+    """Returns the event that `encode` made `value` from.
+
+    Args:
+        value: A JSON value.
+        where: What error messages call the place of `value`.
+
+    Raises:
+        LedgerFormatError: `value` is not exactly what `encode` writes.
+    """
+    return _event(value, where, 0)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not allowed")
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError(f"a member is given twice: {[name for name, _ in pairs]}")
+    return members
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parses JSON as the standard has it: no NaN, no Infinity, no member given twice.
+
+    Raises:
+        LedgerFormatError: `text` is not such JSON.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_members)
+    except (ValueError, RecursionError) as error:
+        raise LedgerFormatError(
+            f"{where} is not valid JSON: {error}. Received: {text!r:.200}."
+        ) from error

@@ -1,0 +1,7 @@
+"""Where random numbers come from."""
+
+from tfdp.noise.source import RandomSource as RandomSource
+from tfdp.noise.source import SeededRandomSource as SeededRandomSource
+from tfdp.noise.source import SystemRandomSource as SystemRandomSource
+from tfdp.noise.source import host_generator as host_generator
+from tfdp.noise.source import system_random_source as system_random_source

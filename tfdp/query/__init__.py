@@ -1,0 +1,16 @@
+"""Mechanisms: which vectors are clipped how, and which noise is added."""
+
+from tfdp.query.dp_query import DPQuery as DPQuery
+from tfdp.query.dp_query import SumAggregationDPQuery as SumAggregationDPQuery
+from tfdp.query.gaussian import GaussianSumQuery as GaussianSumQuery
+from tfdp.query.joint_clipping import JointClippingQuery as JointClippingQuery
+from tfdp.query.nested import NestedQuery as NestedQuery
+from tfdp.query.nested import NestedSumQuery as NestedSumQuery
+from tfdp.query.no_privacy import NoPrivacyAverageQuery as NoPrivacyAverageQuery
+from tfdp.query.no_privacy import NoPrivacySumQuery as NoPrivacySumQuery
+from tfdp.query.normalized import GaussianAverageQuery as GaussianAverageQuery
+from tfdp.query.normalized import NormalizedQuery as NormalizedQuery
+from tfdp.query.per_layer import per_layer as per_layer
+from tfdp.query.weighted import WeightedAverageQuery as WeightedAverageQuery
+from tfdp.query.weighted import WeightedRecord as WeightedRecord
+from tfdp.query.weighted import WeightedSumQuery as WeightedSumQuery

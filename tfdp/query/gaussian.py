@@ -1,0 +1,116 @@
+"""Sum of clipped records with Gaussian noise."""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdp.ledger.events import GaussianSumEvent, real_number
+from tfdp.noise import RandomSource, system_random_source
+from tfdp.query import norm_factors
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete
+
+
+class GaussianGlobalState(NamedTuple):
+    """Clip norm and absolute noise of the next step: Python floats, or scalar tensors where they adapt."""
+
+    l2_norm_clip: float
+    stddev: float
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianSumQuery(SumAggregationDPQuery):
+    """Clips every record to `l2_norm_clip` over all of its leaves, sums, adds N(0, stddev^2) to every coordinate.
+
+        result = sum_i r_i * min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)
+
+    Guarantees:
+        Adding or removing one record moves the sum by at most `l2_norm_clip`. The event is
+        `GaussianSumEvent(l2_norm_clip, stddev)`.
+
+    Edge cases:
+        A record with a NaN or infinity contributes zero. A zero record stays zero. `stddev=0` adds no noise and
+        says so in the event: accountants then answer infinity.
+
+    Args:
+        l2_norm_clip: Bound on the l2 norm of a record; positive.
+        stddev: Standard deviation of the noise on the sum (not on an average); zero or positive.
+        random_source: Where the noise comes from; by default keyed by the operating system.
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: it is not finite or out of range.
+
+    Example:
+        >>> query = GaussianSumQuery(l2_norm_clip=1.0, stddev=0.0)
+        >>> state = query.initial_sample_state(tf.zeros([2]))
+        >>> state = query.accumulate_record(1.0, state, tf.constant([3.0, 4.0]))
+        >>> query.get_noised_result(state, query.initial_global_state())[0].numpy().round(3).tolist()
+        [0.6, 0.8]
+
+    References:
+        McMahan et al. 2018, arXiv:1812.06210, section 2; Abadi et al. 2016, arXiv:1607.00133, algorithm 1.
+    """
+
+    l2_norm_clip: float
+    stddev: float
+    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self):
+        clip = real_number("l2_norm_clip", self.l2_norm_clip, minimum=0, inclusive=False)
+        stddev = real_number("stddev", self.stddev, minimum=0, inclusive=True)
+        check_random_source(self.random_source)
+        object.__setattr__(self, "l2_norm_clip", clip)
+        object.__setattr__(self, "stddev", stddev)
+
+    def initial_global_state(self):
+        return GaussianGlobalState(self.l2_norm_clip, self.stddev)
+
+    def derive_sample_params(self, global_state):
+        return global_state.l2_norm_clip
+
+    @property
+    def num_norm_groups(self):
+        return 1
+
+    def norm_groups(self, template):
+        return [0] * len(tf.nest.flatten(template))
+
+    def scale_factors(self, params, norms):
+        return norm_factors.clip_factors(params, norms)
+
+    def preprocess_record(self, params, record):
+        return norm_factors.scale_record(self, params, record)
+
+    def get_noised_result(self, sample_state, global_state):
+        result = add_noise(sample_state, global_state.stddev, self._source)
+        event = self.derive_event(global_state) if is_concrete(global_state) else None
+        return result, global_state, event
+
+    def derive_event(self, global_state):
+        clip, stddev = float(global_state.l2_norm_clip), float(global_state.stddev)
+        return GaussianSumEvent(clip, stddev, seeded=self._source.seeded)
+
+    @property
+    def _source(self) -> RandomSource:
+        return self.random_source or system_random_source()
+
+
+def check_random_source(random_source: RandomSource | None) -> None:
+    """Raises a TypeError that says what was received, if it is something else."""
+    if not (random_source is None or isinstance(random_source, RandomSource)):
+        raise TypeError(
+            f"random_source must be a tfdp.noise.RandomSource or None. Received: random_source={random_source!r}."
+        )
+
+
+def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSource) -> Structure:
+    """Returns the structure with independent N(0, stddev^2) added to every coordinate of every leaf."""
+
+    def noised(leaf):
+        leaf = tf.convert_to_tensor(leaf)
+        dtype = norm_factors.accumulation_dtype(leaf.dtype)
+        noise = source.normal(tf.shape(leaf), dtype) * tf.cast(stddev, dtype)
+        return tf.cast(tf.cast(leaf, dtype) + noise, leaf.dtype)
+
+    return tf.nest.map_structure(noised, structure)

@@ -1,0 +1,88 @@
+"""Clipping of several groups by one joint norm (McMahan et al. 2018, arXiv:1812.06210, section 2)."""
+
+import tensorflow as tf
+
+from tfdp.ledger.events import GaussianSumEvent, real_number
+from tfdp.noise import RandomSource, system_random_source
+from tfdp.query import norm_factors
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery
+from tfdp.query.gaussian import add_noise, check_random_source
+from tfdp.query.structure import flatten_up_to
+
+
+class JointClippingQuery(SumAggregationDPQuery):
+    """Scales each group by 1/alpha_g, clips the joint norm, sums, adds noise, and scales back.
+
+        s_g    = sum_i (r_ig / alpha_g) * min(1, C / |(r_i1 / alpha_1, ..., r_iG / alpha_G)|)
+        result = alpha_g * (s_g + N(0, (z C)^2 I))
+
+    A larger alpha_g lets group g be larger and gives it more noise, at the same privacy cost.
+
+    Guarantees:
+        Adding or removing one record moves the scaled sum (s_1, ..., s_G) by at most `l2_norm_clip`. All groups are
+        one Gaussian sum: the event is `GaussianSumEvent(l2_norm_clip, noise_multiplier * l2_norm_clip)`.
+
+    Edge cases:
+        A record with a NaN or infinity in any group contributes zero to all of them.
+
+    Args:
+        scales: Structure of positive numbers alpha_g, a prefix of the structure of the records: each scale goes
+            with all the leaves below it.
+        l2_norm_clip: C, the bound on the joint norm of a scaled record; positive.
+        noise_multiplier: z; zero or positive.
+        random_source: Where the noise comes from; by default keyed by the operating system.
+
+    Raises:
+        TypeError: an argument is not a number, or `scales` is empty.
+        ValueError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        scales: Structure,
+        l2_norm_clip: float,
+        noise_multiplier: float,
+        random_source: RandomSource | None = None,
+    ):
+        flat = tf.nest.flatten(scales)
+        if not flat:
+            raise TypeError(f"scales must hold at least one number. Received: scales={scales!r}.")
+        self._flat_scales = tuple(real_number("scales", scale, minimum=0, inclusive=False) for scale in flat)
+        self._scales = tf.nest.pack_sequence_as(scales, list(self._flat_scales))
+        self._l2_norm_clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
+        self._noise_multiplier = real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True)
+        check_random_source(random_source)
+        self._random_source = random_source
+
+    def __repr__(self):
+        return f"JointClippingQuery({self._scales!r}, {self._l2_norm_clip!r}, {self._noise_multiplier!r})"
+
+    @property
+    def _source(self) -> RandomSource:
+        return self._random_source or system_random_source()
+
+    @property
+    def num_norm_groups(self):
+        return len(self._flat_scales)
+
+    def norm_groups(self, template):
+        parts = flatten_up_to(self._scales, template)
+        return [group for group, part in enumerate(parts) for _ in tf.nest.flatten(part)]
+
+    def scale_factors(self, params, norms):
+        scales = tf.constant(self._flat_scales, norms.dtype)
+        joint = tf.norm(norms / scales, axis=-1, keepdims=True)
+        return norm_factors.clip_factors(self._l2_norm_clip, joint) / scales
+
+    def preprocess_record(self, params, record):
+        return norm_factors.scale_record(self, params, record)
+
+    def get_noised_result(self, sample_state, global_state):
+        noised = add_noise(sample_state, self._noise_multiplier * self._l2_norm_clip, self._source)
+        leaves, groups = tf.nest.flatten(noised), self.norm_groups(noised)
+        result = [leaf * self._flat_scales[group] for leaf, group in zip(leaves, groups, strict=True)]
+        return tf.nest.pack_sequence_as(noised, result), global_state, self.derive_event(global_state)
+
+    def derive_event(self, global_state):
+        stddev = self._noise_multiplier * self._l2_norm_clip
+        return GaussianSumEvent(self._l2_norm_clip, stddev, seeded=self._source.seeded)

@@ -1,0 +1,137 @@
+"""A structure of queries over a structure of tensors (McMahan et al. 2018, arXiv:1812.06210, section 3)."""
+
+import collections
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.ledger.events import ComposedEvent
+from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
+from tfdp.query.structure import flatten_up_to
+
+
+class NestedQuery(DPQuery):
+    """Applies each of `queries` to its own part of every record.
+
+    `queries` is a structure whose leaves are queries, and a prefix of the structure of the records: with
+    `NestedQuery([a, {"k": b, "b": c}])` a record is `[x, {"k": y, "b": z}]`, where x, y, z may be structures.
+    Sample states, global states and results have the structure of `queries`.
+
+    Guarantees:
+        The event is the composition of the sub-queries' events on the same sample. For Gaussian sums with bounds
+        S_g and noise sigma_g that is one Gaussian with noise multiplier (sum_g (S_g / sigma_g)^2)^(-1/2); the
+        event keeps every pair, and accountants do the arithmetic.
+
+    Edge cases:
+        A record whose part for one query is not finite contributes zero to that query. The gradient engines
+        drop such a record from all of them.
+
+    Args:
+        queries: Structure of `DPQuery`.
+
+    Raises:
+        TypeError: a leaf of `queries` is not a `DPQuery`, or there is none.
+    """
+
+    def __init__(self, queries: Structure):
+        leaves = tf.nest.flatten(queries)
+        if not leaves or not all(isinstance(query, DPQuery) for query in leaves):
+            raise TypeError(f"queries must be a structure of DPQuery objects. Received: queries={queries!r}.")
+        # A copy: the caller may change the list or dict later.
+        self._queries = tf.nest.pack_sequence_as(queries, leaves)
+        self._flat_queries = tuple(leaves)
+
+    @property
+    def queries(self) -> Structure:
+        """The structure of queries given at construction."""
+        return self._queries
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self._queries!r})"
+
+    def _split(self, *structures: Structure) -> list[tuple[Any, ...]]:
+        """Returns (query, part of each structure) for every query."""
+        parts = [flatten_up_to(self._queries, structure) for structure in structures]
+        return list(zip(self._flat_queries, *parts, strict=True))
+
+    def _pack(self, values: list[Any]) -> Structure:
+        return tf.nest.pack_sequence_as(self._queries, values)
+
+    def initial_global_state(self):
+        return self._pack([query.initial_global_state() for query in self._flat_queries])
+
+    def derive_sample_params(self, global_state):
+        return self._pack([query.derive_sample_params(state) for query, state in self._split(global_state)])
+
+    def initial_sample_state(self, template):
+        return self._pack([query.initial_sample_state(part) for query, part in self._split(template)])
+
+    def preprocess_record(self, params, record):
+        split = self._split(params, record)
+        return self._pack([query.preprocess_record(param, part) for query, param, part in split])
+
+    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+        split = self._split(sample_state, preprocessed_record)
+        return self._pack([query.accumulate_preprocessed_record(state, part) for query, state, part in split])
+
+    def merge_sample_states(self, sample_state_1, sample_state_2):
+        split = self._split(sample_state_1, sample_state_2)
+        return self._pack([query.merge_sample_states(left, right) for query, left, right in split])
+
+    def get_noised_result(self, sample_state, global_state):
+        split = self._split(sample_state, global_state)
+        outcomes = [query.get_noised_result(sample, state) for query, sample, state in split]
+        results, states, events = zip(*outcomes, strict=True)
+        event = None if any(e is None for e in events) else ComposedEvent(events)
+        return self._pack(list(results)), self._pack(list(states)), event
+
+    def derive_event(self, global_state):
+        return ComposedEvent(tuple(query.derive_event(state) for query, state in self._split(global_state)))
+
+    def derive_metrics(self, global_state):
+        metrics: collections.OrderedDict[str, Any] = collections.OrderedDict()
+        for index, (query, state) in enumerate(self._split(global_state)):
+            for name, value in query.derive_metrics(state).items():
+                metrics[f"{index}/{name}"] = value
+        return metrics
+
+    @property
+    def is_sum(self):
+        return all(query.is_sum for query in self._flat_queries)
+
+    @property
+    def num_norm_groups(self):
+        counts = [query.num_norm_groups for query in self._flat_queries]
+        return None if any(count is None for count in counts) else sum(counts)
+
+    def norm_groups(self, template):
+        result, first = [], 0
+        for query, part in self._split(template):
+            result += [first + group for group in query.norm_groups(part)]
+            first += query.num_norm_groups
+        return result
+
+    def scale_factors(self, params, norms):
+        factors, first = [], 0
+        for query, param in self._split(params):
+            end = first + query.num_norm_groups
+            factors.append(query.scale_factors(param, norms[..., first:end]))
+            first = end
+        return tf.concat(factors, axis=-1)
+
+
+class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
+    """A `NestedQuery` all of whose sub-queries sum, and which is therefore one summing query itself.
+
+    Args:
+        queries: Structure of queries that sum.
+
+    Raises:
+        TypeError: a sub-query does not sum.
+    """
+
+    def __init__(self, queries: Structure):
+        super().__init__(queries)
+        for query in self._flat_queries:
+            if not query.is_sum:
+                raise TypeError(f"Every query of a NestedSumQuery must be a sum. Received: {query!r}.")

@@ -1,0 +1,54 @@
+"""Queries without protection, for comparison. Their event says so."""
+
+import tensorflow as tf
+
+from tfdp.ledger.events import NonPrivateEvent
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add
+
+
+class NoPrivacySumQuery(SumAggregationDPQuery):
+    """The plain sum of the records.
+
+    Guarantees:
+        None. The event is `NonPrivateEvent`, for which accountants answer infinity.
+    """
+
+    def get_noised_result(self, sample_state, global_state):
+        return sample_state, global_state, self.derive_event(global_state)
+
+    def derive_event(self, global_state):
+        return NonPrivateEvent()
+
+
+class NoPrivacyAverageQuery(DPQuery):
+    """The plain average of the records, over their realised (weighted) number.
+
+    Guarantees:
+        None. The event is `NonPrivateEvent`, for which accountants answer infinity.
+
+    Edge cases:
+        The average of no records is zero.
+    """
+
+    def initial_sample_state(self, template):
+        return NoPrivacySumQuery().initial_sample_state(template), tf.zeros([], tf.float64)
+
+    def accumulate_preprocessed_record(self, sample_state, preprocessed_record, weight=1):
+        total, count = sample_state
+        weighted = tf.nest.map_structure(lambda leaf: leaf * tf.cast(weight, leaf.dtype), preprocessed_record)
+        return add(total, weighted), count + tf.cast(weight, count.dtype)
+
+    def accumulate_record(self, params, sample_state, record, weight=1):
+        """Returns the sample state with one more record in it, `weight` times."""
+        return self.accumulate_preprocessed_record(sample_state, self.preprocess_record(params, record), weight)
+
+    def merge_sample_states(self, sample_state_1, sample_state_2):
+        return add(sample_state_1[0], sample_state_2[0]), sample_state_1[1] + sample_state_2[1]
+
+    def get_noised_result(self, sample_state, global_state):
+        total, count = sample_state
+        average = tf.nest.map_structure(lambda leaf: tf.math.divide_no_nan(leaf, tf.cast(count, leaf.dtype)), total)
+        return average, global_state, self.derive_event(global_state)
+
+    def derive_event(self, global_state):
+        return NonPrivateEvent()

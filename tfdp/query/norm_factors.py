@@ -1,0 +1,57 @@
+"""Clipping as scaling by functions of norms: one definition for queries and for engines."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def accumulation_dtype(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype in which norms of tensors of `dtype` are summed: float32 at least."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
+    """Returns the squared l2 norm of every leaf: scalars, or [batch] where leaves have a leading batch axis.
+
+    Edge cases: a NaN or infinity anywhere makes the norm of its record non-finite. So does a finite
+    float32 gradient whose square overflows (norm above 1.8e19): it is treated as not finite.
+    """
+    result = []
+    for leaf in leaves:
+        leaf = tf.cast(leaf, accumulation_dtype(leaf.dtype))
+        axes = list(range(1, leaf.shape.rank)) if batched else None
+        result.append(tf.reduce_sum(tf.square(leaf), axes))
+    return result
+
+
+def group_norms(squares: Sequence[tf.Tensor], groups: Sequence[int], num_groups: int) -> tf.Tensor:
+    """Returns l2 norms of groups, [..., G], from the squared norms of leaves and each leaf's group."""
+    dtype = tf.float64 if all(s.dtype == tf.float64 for s in squares) else tf.float32
+    totals = []
+    for group in range(num_groups):
+        members = [tf.cast(s, dtype) for s, g in zip(squares, groups, strict=True) if g == group]
+        totals.append(tf.add_n(members) if members else tf.zeros_like(squares[0], dtype))
+    return tf.sqrt(tf.stack(totals, axis=-1))
+
+
+def clip_factors(l2_norm_clip: float | tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
+    """Returns min(1, l2_norm_clip / norm), one where the norm is zero and zero where it is not finite."""
+    clip = tf.cast(l2_norm_clip, norms.dtype)
+    return tf.where(tf.math.is_finite(norms), clip / tf.maximum(norms, clip), tf.zeros_like(norms))
+
+
+def scale(leaf: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Returns factor * leaf, and exactly zero where the factor is zero, whatever the leaf holds."""
+    dtype = tf.float64 if tf.float64 in (leaf.dtype, factor.dtype) else factor.dtype
+    scaled = tf.cast(tf.cast(leaf, dtype) * tf.cast(factor, dtype), leaf.dtype)
+    return tf.where(factor > 0, scaled, tf.zeros_like(leaf))
+
+
+def scale_record(query, params, record):
+    """Returns the preprocessed record of a norm-factor query (`DPQuery.norm_groups`)."""
+    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
+    groups = query.norm_groups(record)
+    norms = group_norms(squared_norms(leaves, batched=False), groups, query.num_norm_groups)
+    factors = query.scale_factors(params, norms)
+    scaled = [scale(leaf, factors[group]) for leaf, group in zip(leaves, groups, strict=True)]
+    return tf.nest.pack_sequence_as(record, scaled)

@@ -1,0 +1,146 @@
+"""Averages: a sum query over a fixed, public denominator."""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdp.ledger.events import real_number
+from tfdp.noise import RandomSource
+from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.gaussian import GaussianSumQuery
+
+
+class NormalizedGlobalState(NamedTuple):
+    """The numerator's state, and the denominator."""
+
+    numerator_state: Structure
+    denominator: float
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalizedQuery(DPQuery):
+    """Divides the result of `numerator_query` by a constant.
+
+    Guarantees:
+        The denominator is fixed and public, so dividing is post-processing: the event is the numerator's. The
+        size of the sample is never used; an empty sample gives noise over the denominator.
+
+    Args:
+        numerator_query: Any query.
+        denominator: Expected number (or total weight) of records in a sample; positive.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: the denominator is not finite and positive.
+    """
+
+    numerator_query: DPQuery
+    denominator: float
+
+    def __post_init__(self):
+        if not isinstance(self.numerator_query, DPQuery):
+            raise TypeError(
+                f"numerator_query must be a DPQuery. Received: numerator_query={self.numerator_query!r}."
+            )
+        denominator = real_number("denominator", self.denominator, minimum=0, inclusive=False)
+        object.__setattr__(self, "denominator", denominator)
+
+    def initial_global_state(self):
+        return NormalizedGlobalState(self.numerator_query.initial_global_state(), self.denominator)
+
+    def derive_sample_params(self, global_state):
+        return self.numerator_query.derive_sample_params(global_state.numerator_state)
+
+    def initial_sample_state(self, template):
+        return self.numerator_query.initial_sample_state(template)
+
+    def preprocess_record(self, params, record):
+        return self.numerator_query.preprocess_record(params, record)
+
+    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+        return self.numerator_query.accumulate_preprocessed_record(sample_state, preprocessed_record)
+
+    def merge_sample_states(self, sample_state_1, sample_state_2):
+        return self.numerator_query.merge_sample_states(sample_state_1, sample_state_2)
+
+    def get_noised_result(self, sample_state, global_state):
+        noised, numerator_state, event = self.numerator_query.get_noised_result(
+            sample_state, global_state.numerator_state
+        )
+        result = tf.nest.map_structure(lambda t: t / tf.cast(global_state.denominator, t.dtype), noised)
+        return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
+
+    def derive_event(self, global_state):
+        return self.numerator_query.derive_event(global_state.numerator_state)
+
+    def derive_metrics(self, global_state):
+        return self.numerator_query.derive_metrics(global_state.numerator_state)
+
+    @property
+    def is_sum(self):
+        return self.numerator_query.is_sum
+
+    @property
+    def num_norm_groups(self):
+        return self.numerator_query.num_norm_groups
+
+    def norm_groups(self, template):
+        return self.numerator_query.norm_groups(template)
+
+    def scale_factors(self, params, norms):
+        return self.numerator_query.scale_factors(params, norms)
+
+
+class GaussianAverageQuery(NormalizedQuery):
+    """Average of clipped records with Gaussian noise: `GaussianSumQuery` over a fixed denominator.
+
+        result = (sum_i r_i * min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
+
+    Args:
+        l2_norm_clip: Bound on the l2 norm of a record; positive.
+        noise_multiplier: stddev / l2_norm_clip.
+        denominator: The expected number of records in a sample: fixed, public, positive.
+        stddev: Standard deviation of the noise on the sum, in place of `noise_multiplier`.
+        random_source: Where the noise comes from; by default keyed by the operating system.
+
+    Raises:
+        TypeError: an argument is of the wrong type, or not exactly one of `noise_multiplier` and `stddev` is given,
+            or the denominator is missing.
+        ValueError: a number is out of range.
+
+    Example:
+        >>> query = GaussianAverageQuery(l2_norm_clip=2.0, noise_multiplier=1.5, denominator=256)
+        >>> query.derive_event(query.initial_global_state())
+        GaussianSumEvent(l2_norm_bound=2.0, noise_stddev=3.0, seeded=False)
+    """
+
+    def __init__(
+        self,
+        l2_norm_clip: float,
+        noise_multiplier: float | None = None,
+        denominator: float | None = None,
+        *,
+        stddev: float | None = None,
+        random_source: RandomSource | None = None,
+    ):
+        if denominator is None:
+            raise TypeError(
+                "GaussianAverageQuery needs a denominator: the expected number of records in a sample, which is "
+                "public. The size of the sample itself is private."
+            )
+        stddev = resolve_stddev(l2_norm_clip, noise_multiplier, stddev)
+        super().__init__(GaussianSumQuery(l2_norm_clip, stddev, random_source), denominator)
+
+
+def resolve_stddev(sensitivity: float, noise_multiplier: float | None, stddev: float | None) -> float:
+    """Returns the absolute noise from whichever of the two was given."""
+    if (noise_multiplier is None) == (stddev is None):
+        raise TypeError(
+            "Give exactly one of noise_multiplier and stddev. "
+            f"Received: noise_multiplier={noise_multiplier!r}, stddev={stddev!r}."
+        )
+    if stddev is not None:
+        return stddev
+    sensitivity = real_number("l2_norm_clip", sensitivity, minimum=0, inclusive=False)
+    return real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True) * sensitivity

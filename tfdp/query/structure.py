@@ -1,0 +1,39 @@
+"""Prefix structures: which query, or which scale, goes with which part of a record."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.query.dp_query import Structure, describe
+
+
+def flatten_up_to(prefix: Structure, structure: Structure) -> list[Any]:
+    """Returns the parts of `structure` that stand where `prefix` has its leaves.
+
+    Lists and tuples match each other; dicts are read in the order of their sorted keys, as in `tf.nest`.
+
+    Raises:
+        ValueError: the structures do not match; the message shows both.
+    """
+    parts: list[Any] = []
+    if not _collect(prefix, structure, parts):
+        raise ValueError(
+            "The record does not have the structure of the queries (or scales) it is meant for.\n"
+            f"  Expected: {tf.nest.map_structure(lambda _: '.', prefix)}\n"
+            f"  Received: {describe(structure)}"
+        )
+    return parts
+
+
+def _collect(prefix: Structure, structure: Structure, parts: list[Any]) -> bool:
+    if not tf.nest.is_nested(prefix):
+        parts.append(structure)
+        return True
+    if isinstance(prefix, Mapping):
+        if not isinstance(structure, Mapping) or set(prefix) != set(structure):
+            return False
+        return all(_collect(prefix[key], structure[key], parts) for key in sorted(prefix))
+    if not isinstance(structure, (list, tuple)) or len(prefix) != len(structure):
+        return False
+    return all(_collect(p, s, parts) for p, s in zip(prefix, structure, strict=True))

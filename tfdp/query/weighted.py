@@ -1,0 +1,124 @@
+"""Weighted sums and averages of records whose weights are bounded."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.ledger.events import real_number, scale_sensitivity
+from tfdp.noise import RandomSource
+from tfdp.query import norm_factors
+from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
+from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.normalized import NormalizedQuery, resolve_stddev
+
+
+class WeightedRecord(NamedTuple):
+    """A record and its weight (a scalar)."""
+
+    record: Structure
+    weight: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedSumQuery(SumAggregationDPQuery):
+    """Multiplies every record, after `sum_query` has preprocessed it, by a weight in [0, max_weight].
+
+    Records are `WeightedRecord(record, weight)`; results have the structure of `record`.
+
+    Guarantees:
+        A record moves the sum by at most max_weight times what it could move that of `sum_query`, and the event
+        says so.
+
+    Edge cases:
+        Weights above `max_weight` are lowered to it; negative ones and NaN count as zero.
+
+    Args:
+        sum_query: A query that sums, such as `GaussianSumQuery`.
+        max_weight: The largest weight a record can have; positive.
+    """
+
+    sum_query: DPQuery
+    max_weight: float
+
+    def __post_init__(self):
+        if not (isinstance(self.sum_query, DPQuery) and self.sum_query.is_sum):
+            raise TypeError(f"sum_query must be a DPQuery that sums. Received: sum_query={self.sum_query!r}.")
+        max_weight = real_number("max_weight", self.max_weight, minimum=0, inclusive=False)
+        object.__setattr__(self, "max_weight", max_weight)
+
+    def initial_global_state(self):
+        return self.sum_query.initial_global_state()
+
+    def derive_sample_params(self, global_state):
+        return self.sum_query.derive_sample_params(global_state)
+
+    def initial_sample_state(self, template):
+        return self.sum_query.initial_sample_state(_check(template).record)
+
+    def preprocess_record(self, params, record):
+        record = _check(record)
+        weight = tf.convert_to_tensor(record.weight)
+        weight = tf.cast(weight, norm_factors.accumulation_dtype(weight.dtype))
+        # maximum() keeps a NaN; the comparison is false for it.
+        weight = tf.where(weight > 0, tf.minimum(weight, self.max_weight), tf.zeros_like(weight))
+        clipped = self.sum_query.preprocess_record(params, record.record)
+        return tf.nest.map_structure(lambda leaf: norm_factors.scale(leaf, weight), clipped)
+
+    def get_noised_result(self, sample_state, global_state):
+        result, new_state, event = self.sum_query.get_noised_result(sample_state, global_state)
+        return result, new_state, None if event is None else scale_sensitivity(event, self.max_weight)
+
+    def derive_event(self, global_state):
+        return scale_sensitivity(self.sum_query.derive_event(global_state), self.max_weight)
+
+    def derive_metrics(self, global_state):
+        return self.sum_query.derive_metrics(global_state)
+
+
+class WeightedAverageQuery(NormalizedQuery):
+    """Weighted average of clipped records, over a fixed denominator, with Gaussian noise.
+
+        result = (sum_i w_i r_i min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
+
+    Records are `WeightedRecord(record, weight)`, weights in [0, max_weight].
+
+    Guarantees:
+        Adding or removing one record moves the sum by at most max_weight * l2_norm_clip, which is the
+        l2_norm_bound of the event.
+
+    Args:
+        l2_norm_clip: Bound on the l2 norm of a record before it is weighted; positive.
+        noise_multiplier: stddev / (max_weight * l2_norm_clip).
+        denominator: Expected total weight of a sample: fixed, public, positive.
+        max_weight: The largest weight a record can have.
+        stddev: Standard deviation of the noise on the weighted sum, in place of `noise_multiplier`.
+        random_source: Where the noise comes from; by default keyed by the operating system.
+
+    References:
+        McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, section 2.2 (the estimator with a fixed denominator).
+    """
+
+    def __init__(
+        self,
+        l2_norm_clip: float,
+        noise_multiplier: float | None = None,
+        denominator: float | None = None,
+        max_weight: float = 1.0,
+        *,
+        stddev: float | None = None,
+        random_source: RandomSource | None = None,
+    ):
+        if denominator is None:
+            raise TypeError("WeightedAverageQuery needs a denominator: the expected total weight of a sample.")
+        max_weight = real_number("max_weight", max_weight, minimum=0, inclusive=False)
+        clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
+        stddev = resolve_stddev(clip * max_weight, noise_multiplier, stddev)
+        sum_query = GaussianSumQuery(clip, stddev, random_source)
+        super().__init__(WeightedSumQuery(sum_query, max_weight), denominator)
+
+
+def _check(record: Any) -> WeightedRecord:
+    if not isinstance(record, WeightedRecord):
+        raise TypeError(f"Records must be tfdp.query.WeightedRecord(record, weight). Received: {record!r}.")
+    return record

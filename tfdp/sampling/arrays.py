@@ -1,0 +1,90 @@
+"""Padded batches of records drawn from arrays."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.noise import host_generator
+from tfdp.sampling.policy import SamplingPolicy
+
+
+class PaddedBatch(NamedTuple):
+    """One sample, padded with zeros to a fixed number of rows.
+
+    Attributes:
+        x: Inputs, structure of [rows, ...].
+        y: Targets, likewise, or None.
+        sample_weight: [rows], or None.
+        mask: bool [rows]; false marks padding.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    mask: Any
+
+
+def batches(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    policy: SamplingPolicy,
+    examples_per_unit: int = 1,
+    generator: np.random.Generator | None = None,
+) -> tf.data.Dataset:
+    """Returns an endless data set of `PaddedBatch` drawn from arrays.
+
+    Unit u holds the examples u * examples_per_unit to (u + 1) * examples_per_unit - 1; the last may be smaller. In a
+    batch, units keep `examples_per_unit` rows each.
+
+    Args:
+        x: Structure of arrays that share their first axis. Lists come back as tuples: tf.data makes tensors of lists.
+        y: Structure of arrays of the same length, or None.
+        sample_weight: Array of the same length, or None.
+        policy: A resolved policy.
+        examples_per_unit: Examples that come and go together.
+        generator: Source of the draws; by default keyed by the operating system.
+    """
+    # tf.nest.map_structure would call the function on None leaves.
+    structure = _lists_to_tuples((x, y, sample_weight))
+    flat = tf.nest.flatten(structure)
+    arrays = [leaf for leaf in flat if leaf is not None]
+    num_examples = len(arrays[0])
+    rows = policy.padded_size * examples_per_unit
+    generator = generator or host_generator()
+
+    def padded() -> Iterator[tuple[np.ndarray, ...]]:
+        for units in policy.draw(generator):
+            examples = units[:, None] * examples_per_unit + np.arange(examples_per_unit)
+            examples = examples.reshape(-1)
+            total = rows * max(1, -(-len(examples) // rows))
+            mask = np.zeros(total, bool)
+            mask[: len(examples)] = examples < num_examples
+            present = np.flatnonzero(mask)
+            chosen = examples[present]
+            leaves = []
+            for array in arrays:
+                leaf = np.zeros((total, *array.shape[1:]), array.dtype)
+                leaf[present] = array[chosen]
+                leaves.append(leaf)
+            yield *leaves, mask
+
+    def rebuild(*leaves):
+        remaining = iter(leaves[:-1])
+        values = [None if leaf is None else next(remaining) for leaf in flat]
+        return PaddedBatch(*tf.nest.pack_sequence_as(structure, values), leaves[-1])
+
+    signature = tuple(tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in arrays)
+    signature += (tf.TensorSpec([None], tf.bool),)
+    return tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
+
+
+def _lists_to_tuples(structure: Any) -> Any:
+    if isinstance(structure, dict):
+        return {key: _lists_to_tuples(part) for key, part in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        parts = [_lists_to_tuples(part) for part in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    return structure
