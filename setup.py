@@ -6,12 +6,13 @@ import re
 from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
-VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "tfdp" / "__init__.py").read_text())[1]
+SOURCE = (ROOT / "tfdp" / "__init__.py").read_text()
+VERSION = re.search(r'__version__ = "([^"]+)"', SOURCE)[1]
 
 setup(
     name="tfdp",
     version=VERSION,
-    description="Differential privacy for TensorFlow and Keras 3, with a ledger that anybody can check",
+    description="Differential privacy for TensorFlow and Keras 3, with a ledger anybody can check",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -1,6 +1,7 @@
 """Differential privacy for TensorFlow and Keras 3.
 
-Names are imported on first use, so that `import tfdp.accounting` and the command line stay free of TensorFlow.
+Names are imported on first use, so that `import tfdp.accounting` and the command line stay free of
+TensorFlow.
 """
 
 import importlib

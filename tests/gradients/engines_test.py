@@ -65,7 +65,10 @@ MODELS = {
     "conv3d": lambda: (_chain(L.Conv3D(2, 2)), _normal(4, 4, 4, 1)),
     "separable": lambda: (_chain(L.SeparableConv2D(3, 3)), _normal(6, 6, 2)),
     "embedding": lambda: (_chain(L.Embedding(7, 4)), _tokens()),
-    "masked_embedding": lambda: (_chain(L.Embedding(7, 4, mask_zero=True), L.LSTM(3)), _tokens() % 4),
+    "masked_embedding": lambda: (
+        _chain(L.Embedding(7, 4, mask_zero=True), L.LSTM(3)),
+        _tokens() % 4,
+    ),
     "lstm": lambda: (_chain(L.LSTM(4)), _normal(4, 3)),
     "gru": lambda: (_chain(L.GRU(4, return_sequences=True)), _normal(4, 3)),
     "attention": lambda: (_attention(), _normal(4, 6)),
@@ -155,7 +158,9 @@ def explicit_sum(problem, query):
 def test_engines_equal_the_explicit_sum_for_every_layer(problem, engine):
     loss_fn, variables, examples = problem
     query = nested_query(variables)
-    step = tf.function(lambda e: run((loss_fn, variables, e), query, engine=engine), autograph=False)
+    step = tf.function(
+        lambda e: run((loss_fn, variables, e), query, engine=engine), autograph=False
+    )
     with warnings.catch_warnings():
         # A masked recurrent layer cannot be vectorized; the engine says so.
         warnings.filterwarnings("ignore", "Gradients are computed one example at a time")
@@ -213,7 +218,9 @@ def test_eager_equals_graph_equals_xla(small, engine, physical, microbatches):
     expected = run(small, query, **kwargs)
     for jit in (False, True):
         step = tf.function(
-            lambda x, y: run((*small[:2], (x, y)), query, **kwargs), jit_compile=jit, autograph=False
+            lambda x, y: run((*small[:2], (x, y)), query, **kwargs),
+            jit_compile=jit,
+            autograph=False,
         )
         assert_close(step(*small[2]).sample_state, expected.sample_state)
 
@@ -222,7 +229,9 @@ def test_microbatch_record_is_the_mean_gradient_of_its_examples(small):
     # Without clipping, the sum over microbatches of the mean gradient, by hand.
     _, variables, _ = small
     sums = [
-        run((*small[:2], [leaf[i : i + 1] for leaf in small[2]]), tfdp.NoPrivacySumQuery()).sample_state
+        run(
+            (*small[:2], [leaf[i : i + 1] for leaf in small[2]]), tfdp.NoPrivacySumQuery()
+        ).sample_state
         for i in range(7)
     ]
     expected = []
@@ -281,7 +290,9 @@ def test_nested_structures_of_variables_and_double_precision():
     b = tf.Variable([0.5, -0.5], dtype=tf.float64)
     variables = {"layer": (w, [b])}
     x = tf.constant(np.random.default_rng(0).normal(size=(4, 3)))
-    query = tfdp.NestedQuery({"layer": (tfdp.GaussianSumQuery(0.5, 1.0), tfdp.GaussianSumQuery(0.2, 1.0))})
+    query = tfdp.NestedQuery(
+        {"layer": (tfdp.GaussianSumQuery(0.5, 1.0), tfdp.GaussianSumQuery(0.2, 1.0))}
+    )
 
     def loss_fn(example):
         return tf.reduce_sum((example @ w + b) ** 2)
@@ -300,7 +311,11 @@ def test_loss_scale_changes_nothing_in_the_result(small):
 def test_aux_is_stacked_over_examples(small):
     loss_fn, variables, (x, y) = small
     result = tfdp.clipped_gradient_sum(
-        lambda e: (loss_fn(e), {"label": e[1]}), variables, (x, y), flat_query(variables), has_aux=True
+        lambda e: (loss_fn(e), {"label": e[1]}),
+        variables,
+        (x, y),
+        flat_query(variables),
+        has_aux=True,
     )
     np.testing.assert_array_equal(result.aux["label"][:, 0], y)
 

@@ -16,18 +16,23 @@ def clipped_sum(points, ids, num_microbatches):
     """Sum over microbatches of the clipped mean of the points: the gradient of x.w is x."""
     w = tf.Variable([0.0, 0.0])
     points = tf.constant(points, tf.float32)
-    return tfdp.clipped_gradient_sum(
-        lambda x: tf.reduce_sum(x * w),
-        [w],
-        points,
-        QUERY,
-        num_microbatches=num_microbatches,
-        microbatch_ids=tf.constant(ids),
-    ).sample_state[0].numpy()
+    return (
+        tfdp.clipped_gradient_sum(
+            lambda x: tf.reduce_sum(x * w),
+            [w],
+            points,
+            QUERY,
+            num_microbatches=num_microbatches,
+            microbatch_ids=tf.constant(ids),
+        )
+        .sample_state[0]
+        .numpy()
+    )
 
 
 def test_one_example_can_move_a_clipped_mean_by_twice_the_clip():
-    # A microbatch holds (3, 0), clipped to (1, 0). Adding (-9, 0) makes the mean (-3, 0), clipped to (-1, 0).
+    # A microbatch holds (3, 0), clipped to (1, 0). Adding (-9, 0) makes the mean (-3, 0), clipped
+    # to (-1, 0).
     without = clipped_sum([[3.0, 0.0]], [0], 1)
     with_example = clipped_sum([[3.0, 0.0], [-9.0, 0.0]], [0, 0], 1)
     np.testing.assert_allclose(np.linalg.norm(with_example - without), 2.0, rtol=1e-6)
@@ -45,8 +50,9 @@ def test_one_example_never_moves_the_sum_by_more_than_twice_the_clip(seed):
 
 
 def test_consecutive_slices_break_the_bound_where_independent_ones_keep_it():
-    # Slices of two of 10, -4, -4, 10, ...: every mean is 3, clipped to 1: eight microbatches sum to 8. One more example
-    # in front makes them (6, 10), (-4, -4), (10, 10), (-4, -4), ...: the sum falls to about 0.
+    # Slices of two of 10, -4, -4, 10, ...: every mean is 3, clipped to 1: eight microbatches sum to
+    # 8. One more example in front makes them (6, 10), (-4, -4), (10, 10), (-4, -4), ...: the sum
+    # falls to about 0.
     points = np.array([[10.0, 0.0], [-4.0, 0.0], [-4.0, 0.0], [10.0, 0.0]] * 4)
     neighbour = np.concatenate([[[6.0, 0.0]], points])
 
@@ -61,8 +67,9 @@ def test_consecutive_slices_break_the_bound_where_independent_ones_keep_it():
 
 
 def test_assignment_does_not_depend_on_the_other_examples():
-    # Whether two examples share a microbatch has probability 1/M, wherever they stand in the sample. With consecutive
-    # slices of 8 neighbours share one with probability 7/8 and far ones never do.
+    # Whether two examples share a microbatch has probability 1/M, wherever they stand in the
+    # sample. With consecutive slices of 8 neighbours share one with probability 7/8 and far ones
+    # never do.
     draws = 4000
     source = SeededRandomSource(11)
     ids = np.stack([assign_microbatches(32, 4, source).numpy() for _ in range(draws)])

@@ -20,6 +20,7 @@ from tfdp.ledger import (
     PrivacyLedger,
     SampledEvent,
     UnsupportedEventError,
+    storage,
 )
 
 A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
@@ -209,10 +210,12 @@ def test_load_of_missing_file(tmp_path):
         PrivacyLedger.load(tmp_path / "run.ledger")
 
 
-def test_load_does_not_write(saved):
+def test_load_opens_the_file_read_only(saved):
     before = saved.read_bytes()
-    saved.chmod(0o444)
     PrivacyLedger.load(saved)
+    with storage._open(saved) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            connection.execute("DELETE FROM meta")
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
 

@@ -270,7 +270,7 @@ def test_some_record_attains_every_bound(query, template):
 
 @pytest.mark.parametrize("query, template", QUERIES.values(), ids=QUERIES)
 def test_opposite_records_move_the_sum_by_at_most_twice_the_bound(query, template):
-    # The replace-one relation: |r - r'| <= |r| + |r'|, attained by r' = -r. A negative weight is none.
+    # The replace-one relation: |r - r'| <= |r| + |r'|, attained by r' = -r where weights allow it.
     total = _summation(query)
     record = np.full(_size(template), 50.0)
     moved = _moved(query, total(template, [record]), total(template, [-record]))

@@ -2,7 +2,6 @@
 
 import abc
 import collections
-from typing import Self
 
 from tfdp.accounting.normal_form import (
     Protection,
@@ -43,7 +42,7 @@ class Accountant(abc.ABC):
         """The relation of the events composed so far, or None where there are none."""
         return None if self._protection is None else self._protection.neighboring_relation
 
-    def compose(self, event: Event, count: int = 1) -> Self:
+    def compose(self, event: Event, count: int = 1) -> "Accountant":
         """Accounts for `count` more events like this one, and returns the accountant.
 
         Raises:

@@ -19,7 +19,8 @@ class ClippedSum(NamedTuple):
     Attributes:
         sample_state: The query's sample state, for `query.get_noised_result`.
         losses: Loss of every example, [n]; padding included.
-        aux: What `loss_fn` returned beside the loss, stacked over the examples; `()` without `has_aux`.
+        aux: What `loss_fn` returned beside the loss, stacked over the examples; `()` without
+            `has_aux`.
     """
 
     sample_state: Any
@@ -44,36 +45,41 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Returns the sum, over records, of the preprocessed (clipped) gradient of the record's loss.
 
-    A record is one example, or, with `num_microbatches`, the mean gradient of the examples of one microbatch.
-    Works eagerly, in `tf.function` and under XLA; every engine gives the same result.
+    A record is one example, or, with `num_microbatches`, the mean gradient of the examples of one
+    microbatch. Works eagerly, in `tf.function` and under XLA; every engine gives the same result.
 
     Guarantees:
-        With one example a record, adding or removing one example moves the sum by at most the query's bound. In a
-        microbatch of several, one example changes the mean that it is part of, from one vector within the bound
-        to another: the sum moves by at most twice the bound (`tfdp.ledger.events.scale_sensitivity`).
+        With one example a record, adding or removing one example moves the sum by at most the
+        query's bound. In a microbatch of several, one example changes the mean that it is part of,
+        from one vector within the bound to another: the sum moves by at most twice the bound
+        (`tfdp.ledger.events.scale_sensitivity`).
 
     Edge cases:
-        A record with a NaN or infinity contributes zero, in all of its groups. Rows with a false mask contribute
-        exactly nothing. An empty batch gives the initial sample state. Microbatches may be of any size, empty
-        included.
+        A record with a NaN or infinity contributes zero, in all of its groups. Rows with a false
+        mask contribute exactly nothing. An empty batch gives the initial sample state. Microbatches
+        may be of any size, empty included.
 
     Args:
-        loss_fn: Called with `examples` cut down to a batch of one example (leading axes of size 1); returns the loss,
-            one number, or `(loss, aux)` with `has_aux`. It must not depend on anything else that varies with the data.
+        loss_fn: Called with `examples` cut down to a batch of one example (leading axes of size 1);
+            returns the loss, one number, or `(loss, aux)` with `has_aux`. It must not depend on
+            anything else that varies with the data.
         variables: Structure of variables; records have this structure, and so must the query.
-        examples: Structure of tensors that share their first axis, n. None leaves are passed on as None.
+        examples: Structure of tensors that share their first axis, n. None leaves are passed on as
+            None.
         query: Any `DPQuery`.
         params: From `query.derive_sample_params`; by default those of the initial global state.
         mask: bool [n]; false marks padding.
         num_microbatches: M, or None where each example is a record.
-        microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`. An example's must not depend on which
-            other examples there are; `tfdp.gradients.assign_microbatches` draws them independently.
-        physical_batch_size: Most examples whose gradients are in memory at once. Changes the memory, not the result. The
-            "loop" engine always holds one.
+        microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`. An example's must
+            not depend on which other examples there are; `tfdp.gradients.assign_microbatches` draws
+            them independently.
+        physical_batch_size: Most examples whose gradients are in memory at once. Changes the
+            memory, not the result. The "loop" engine always holds one.
         engine: "vectorized", or "loop", the slow reference.
         has_aux: Whether `loss_fn` returns a pair.
-        loss_scale: The loss is multiplied by this and the gradient divided, before clipping, so that small float16
-            gradients survive the backward pass. A constant: it must not follow the data.
+        loss_scale: The loss is multiplied by this and the gradient divided, before clipping, so
+            that small float16 gradients survive the backward pass. A constant: it must not follow
+            the data.
 
     Returns:
         A `ClippedSum`.
@@ -83,7 +89,8 @@ def clipped_gradient_sum(
         TypeError: an argument is of the wrong type.
 
     References:
-        Abadi et al. 2016, arXiv:1607.00133, algorithm 1; McMahan et al. 2018, arXiv:1812.06210, section 2.
+        Abadi et al. 2016, arXiv:1607.00133, algorithm 1; McMahan et al. 2018, arXiv:1812.06210,
+        section 2.
     """
     if not isinstance(query, DPQuery):
         raise TypeError(f"query must be a DPQuery. Received: query={query!r}.")
@@ -95,8 +102,9 @@ def clipped_gradient_sum(
         physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
     if (num_microbatches is None) != (microbatch_ids is None):
         raise ValueError(
-            "num_microbatches and microbatch_ids go together; tfdp.gradients.assign_microbatches makes the ids. "
-            f"Received: num_microbatches={num_microbatches!r}, microbatch_ids={microbatch_ids!r}."
+            "num_microbatches and microbatch_ids go together; tfdp.gradients.assign_microbatches "
+            f"makes the ids. Received: num_microbatches={num_microbatches!r}, "
+            f"microbatch_ids={microbatch_ids!r}."
         )
     if num_microbatches is not None:
         if not tf.is_tensor(num_microbatches):
@@ -110,7 +118,9 @@ def clipped_gradient_sum(
     _check_lengths([*leaves, mask] + ([] if microbatch_ids is None else [microbatch_ids]))
 
     def gradient(example):
-        return example_gradient(loss_fn, tf.nest.flatten(variables), rebuild(example), has_aux, loss_scale)
+        return example_gradient(
+            loss_fn, tf.nest.flatten(variables), rebuild(example), has_aux, loss_scale
+        )
 
     args = (gradient, variables, leaves, query, params, mask, microbatch_ids, num_microbatches)
     if engine == "loop":
@@ -136,7 +146,9 @@ def _without_none(examples: Any):
 
 def _check_lengths(leaves: list[tf.Tensor]) -> None:
     if any(leaf.shape.rank == 0 for leaf in leaves):
-        raise ValueError("Every leaf of examples needs a leading axis of examples. Received a scalar.")
+        raise ValueError(
+            "Every leaf of examples needs a leading axis of examples. Received a scalar."
+        )
     lengths = {leaf.shape[0] for leaf in leaves if leaf.shape.rank is not None} - {None}
     if len(lengths) > 1:
         raise ValueError(

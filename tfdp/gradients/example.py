@@ -34,8 +34,9 @@ def example_gradient(
     missing = [_name(v) for v, g in zip(variables, gradients, strict=True) if g is None]
     if missing:
         raise ValueError(
-            f"The loss does not depend on these variables: {', '.join(missing)}. A variable without a gradient "
-            "would get noise and nothing else. Set `trainable = False` on its layer, or leave it out."
+            f"The loss does not depend on these variables: {', '.join(missing)}. A variable "
+            "without a gradient would get noise and nothing else. Set `trainable = False` on its "
+            "layer, or leave it out."
         )
     gradients = [tf.convert_to_tensor(g) for g in gradients]
     if loss_scale != 1.0:

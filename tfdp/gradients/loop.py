@@ -1,4 +1,6 @@
-"""The reference engine: one example at a time, one record at a time. Slow, and obviously what the paper says."""
+"""The reference engine: one example at a time, one record at a time. Slow, and obviously what the
+paper says.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +13,9 @@ from tfdp.query.dp_query import DPQuery
 
 
 def is_finite(leaves: list[tf.Tensor]) -> tf.Tensor:
-    """Returns whether a record has a finite norm; see `norm_factors.squared_norms` for the edge cases."""
+    """Returns whether a record has a finite norm; see `norm_factors.squared_norms` for the edge
+    cases.
+    """
     squares = norm_factors.squared_norms(leaves, batched=False)
     return tf.reduce_all([tf.math.is_finite(square) for square in squares])
 
@@ -39,7 +43,9 @@ def loop_sum(
     def accumulate(state, record, is_real):
         return tf.cond(
             is_real & is_finite(record),
-            lambda: query.accumulate_record(params, state, tf.nest.pack_sequence_as(variables, record)),
+            lambda: query.accumulate_record(
+                params, state, tf.nest.pack_sequence_as(variables, record)
+            ),
             lambda: tf.nest.map_structure(tf.identity, state),
         )
 
@@ -57,10 +63,15 @@ def loop_sum(
 
             def add():
                 at = [[ids[i]]]
-                new = [tf.tensor_scatter_nd_add(s, at, g[None]) for s, g in zip(sums, record, strict=True)]
+                new = [
+                    tf.tensor_scatter_nd_add(s, at, g[None])
+                    for s, g in zip(sums, record, strict=True)
+                ]
                 return new, tf.tensor_scatter_nd_add(counts, at, tf.ones([1], tf.float64))
 
-            return tf.cond(mask[i], add, lambda: (list(map(tf.identity, sums)), tf.identity(counts)))
+            return tf.cond(
+                mask[i], add, lambda: (list(map(tf.identity, sums)), tf.identity(counts))
+            )
 
     state, losses, aux = _for_each_example(size, gradient_of, fold, add_example)
     if num_microbatches is None:
@@ -86,7 +97,10 @@ def _for_each_example(size, gradient, state, add_example):
 
     def body(i, state, arrays):
         loss, aux, record = gradient(i)
-        written = [a.write(i, v) for a, v in zip(tf.nest.flatten(arrays), tf.nest.flatten((loss, aux)), strict=True)]
+        written = [
+            a.write(i, v)
+            for a, v in zip(tf.nest.flatten(arrays), tf.nest.flatten((loss, aux)), strict=True)
+        ]
         return i + 1, add_example(state, i, record), tf.nest.pack_sequence_as(arrays, written)
 
     _, state, arrays = tf.while_loop(lambda i, *_: i < size, body, (tf.constant(0), state, arrays))

@@ -13,9 +13,10 @@ def assign_microbatches(
 ) -> tf.Tensor:
     """Returns an independent, uniform microbatch index for each example.
 
-    Cutting a sample into consecutive slices would let one more example shift all that follow it into
-    other microbatches, and no bound on one microbatch would bound that. With independent draws, an example's
-    microbatch says nothing about who else was sampled, so one more example changes one microbatch only.
+    Cutting a sample into consecutive slices would let one more example shift all that follow it
+    into other microbatches, and no bound on one microbatch would bound that. With independent
+    draws, an example's microbatch says nothing about who else was sampled, so one more example
+    changes one microbatch only.
 
     Args:
         num_examples: Number of examples, padding included.
@@ -44,8 +45,12 @@ def empty_sums(variables: list[Any], num_microbatches: int | tf.Tensor):
     return sums, tf.zeros(tf.stack([num_microbatches]), tf.float64)
 
 
-def segment_sums(gradients: list[tf.Tensor], mask: tf.Tensor, ids: tf.Tensor, num_microbatches: Any):
-    """Returns (sums over the examples of each microbatch, [M, ...] per leaf; counts, float64 [M])."""
+def segment_sums(
+    gradients: list[tf.Tensor], mask: tf.Tensor, ids: tf.Tensor, num_microbatches: Any
+):
+    """Returns (sums over the examples of each microbatch, [M, ...] per leaf; counts, float64
+    [M]).
+    """
     # Masked rows go to a segment of their own: adding zero times a NaN would not be nothing.
     segments = tf.where(mask, ids, num_microbatches)
     sums = [tf.math.unsorted_segment_sum(g, segments, num_microbatches + 1)[:-1] for g in gradients]

@@ -35,7 +35,9 @@ def vectorized_sum(
         initial = query.initial_sample_state(variables)
 
         def add(state, records, mask, ids):
-            return query.merge_sample_states(state, sum_records(query, params, variables, records, mask))
+            return query.merge_sample_states(
+                state, sum_records(query, params, variables, records, mask)
+            )
 
         def finish(state):
             return state
@@ -48,7 +50,9 @@ def vectorized_sum(
 
         def finish(state):
             sums, counts = state
-            return sum_records(query, params, variables, microbatches.means(sums, counts), counts > 0)
+            return sum_records(
+                query, params, variables, microbatches.means(sums, counts), counts > 0
+            )
 
     if ids is None:
         ids = tf.zeros_like(mask, tf.int32)
@@ -62,27 +66,39 @@ def vectorized_sum(
     return finish(state), losses, aux
 
 
-def _vectorize(gradient: Callable[[list[tf.Tensor]], Any], examples: list[tf.Tensor], rows: int | None):
-    """Returns (function from leaves [rows, ...] to losses, aux and gradients over rows; specs of losses and aux)."""
+def _vectorize(
+    gradient: Callable[[list[tf.Tensor]], Any], examples: list[tf.Tensor], rows: int | None
+):
+    """Returns (function from leaves [rows, ...] to losses, aux and gradients over rows; specs of
+    losses and aux).
+    """
 
     def one(example):
         return gradient([leaf[None] for leaf in example])
 
     def stacked(*leaves):
-        return tf.vectorized_map(one, list(leaves))
+        return tf.vectorized_map(one, list(leaves), warn=False)
 
     def mapped(*leaves):
-        signature = tf.function(one, autograph=False).get_concrete_function([leaf[0] for leaf in leaves])
-        spec = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), signature.structured_outputs)
+        signature = tf.function(one, autograph=False).get_concrete_function(
+            [leaf[0] for leaf in leaves]
+        )
+        spec = tf.nest.map_structure(
+            lambda t: tf.TensorSpec(t.shape, t.dtype), signature.structured_outputs
+        )
         return tf.map_fn(one, list(leaves), fn_output_signature=spec)
 
     specs = [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
     try:
         call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
     except TypeError as error:
-        # tf.vectorized_map cannot convert some operations, such as those of recurrent layers with a mask. If the fault is
-        # the caller's, the same error comes again below.
-        warnings.warn(f"Gradients are computed one example at a time, because TensorFlow cannot vectorize: {error}", stacklevel=2)
+        # tf.vectorized_map cannot convert some operations, such as those of recurrent layers with a
+        # mask. If the fault is the caller's, the same error comes again below.
+        warnings.warn(
+            "Gradients are computed one example at a time, because TensorFlow cannot vectorize: "
+            f"{error}",
+            stacklevel=2,
+        )
         call = tf.function(mapped, autograph=False).get_concrete_function(*specs)
     outputs = call.structured_outputs[:2]
     if corrupts_memory(call.graph):
@@ -90,8 +106,12 @@ def _vectorize(gradient: Callable[[list[tf.Tensor]], Any], examples: list[tf.Ten
     return call, outputs
 
 
-def sum_records(query: DPQuery, params: Any, variables: Any, records: list[tf.Tensor], mask: tf.Tensor):
-    """Returns the sample state of the records (leaves [n, ...]) at which `mask` is true and that are finite."""
+def sum_records(
+    query: DPQuery, params: Any, variables: Any, records: list[tf.Tensor], mask: tf.Tensor
+):
+    """Returns the sample state of the records (leaves [n, ...]) at which `mask` is true and that
+    are finite.
+    """
     squares = norm_factors.squared_norms(records, batched=True)
     keep = mask & tf.math.is_finite(tf.add_n([tf.cast(s, tf.float64) for s in squares]))
     for square in squares:
@@ -108,11 +128,13 @@ def sum_records(query: DPQuery, params: Any, variables: Any, records: list[tf.Te
         return tf.nest.pack_sequence_as(query.initial_sample_state(variables), sums)
 
     preprocessed = tf.vectorized_map(
-        lambda leaves: query.preprocess_record(params, tf.nest.pack_sequence_as(variables, leaves)), records
+        lambda leaves: query.preprocess_record(params, tf.nest.pack_sequence_as(variables, leaves)),
+        records,
     )
     if query.is_sum:
         return tf.nest.map_structure(
-            lambda r: tf.reduce_sum(tf.where(_like(keep, r), r, tf.zeros_like(r)), axis=0), preprocessed
+            lambda r: tf.reduce_sum(tf.where(_like(keep, r), r, tf.zeros_like(r)), axis=0),
+            preprocessed,
         )
     return _accumulate_one_by_one(query, query.initial_sample_state(variables), preprocessed, keep)
 
@@ -151,7 +173,9 @@ def _fold_whole(gradients, add, state, inputs):
 
 
 def _fold_chunks(gradients, outputs, add, state, inputs, rows: int):
-    """Folds `add` over chunks of `rows` rows; what is missing in the last is padded with rows that the mask leaves out."""
+    """Folds `add` over chunks of `rows` rows; what is missing in the last is padded with rows that
+    the mask leaves out.
+    """
     size = tf.shape(inputs[1])[0]
     num_chunks = tf.maximum(-(-size // rows), 1)
     inputs = _pad(inputs, num_chunks * rows - size)
@@ -164,7 +188,9 @@ def _fold_chunks(gradients, outputs, add, state, inputs, rows: int):
         examples, mask, ids = tf.nest.map_structure(lambda t: t[i], chunked)
         losses, aux, records = gradients(*examples)
         pairs = zip(tf.nest.flatten(arrays), tf.nest.flatten((losses, aux)), strict=True)
-        written = tf.nest.pack_sequence_as(arrays, [array.write(i, value) for array, value in pairs])
+        written = tf.nest.pack_sequence_as(
+            arrays, [array.write(i, value) for array, value in pairs]
+        )
         return i + 1, add(state, records, mask, ids), written
 
     _, state, arrays = tf.while_loop(

@@ -14,12 +14,12 @@ from tfdp.ledger.events import Event, real_number
 class PrivacyBudget(keras.callbacks.Callback):
     """Stops training before the step that would spend more than (target_epsilon, target_delta).
 
-    The whole ledger counts, earlier runs that it holds included. The epsilon spent so far is added to the logs of every
-    epoch as "epsilon".
+    The whole ledger counts, earlier runs that it holds included. The epsilon spent so far is added
+    to the logs of every epoch as "epsilon".
 
     Guarantees:
-        A step that would exceed the budget is not run: `fit` ends before it, and should anything try to run it all the
-        same, it is refused with `PrivacyBudgetExceededError`.
+        A step that would exceed the budget is not run: `fit` ends before it, and should anything
+        try to run it all the same, it is refused with `PrivacyBudgetExceededError`.
 
     Args:
         target_epsilon: The most that may be spent; positive.
@@ -37,14 +37,18 @@ class PrivacyBudget(keras.callbacks.Callback):
         accountant: Callable[[], Accountant] = RDPAccountant,
     ):
         super().__init__()
-        self._target_epsilon = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=False)
-        self._target_delta = real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
+        self._target_epsilon = real_number(
+            "target_epsilon", target_epsilon, minimum=0, inclusive=False
+        )
+        self._target_delta = real_number(
+            "target_delta", target_delta, minimum=0, inclusive=False, maximum=1
+        )
         if self._target_delta == 1:
             raise ValueError("target_delta must be less than 1. Received: target_delta=1.")
         if not callable(accountant):
             raise TypeError(
-                "accountant must be something that makes one, such as the class tfdp.accounting.RDPAccountant. "
-                f"Received: accountant={accountant!r}."
+                "accountant must be something that makes one, such as the class "
+                f"tfdp.accounting.RDPAccountant. Received: accountant={accountant!r}."
             )
         self._make_accountant = accountant
         self._planned = None  # (event, ledger position, affordable further steps at that position)
@@ -55,13 +59,17 @@ class PrivacyBudget(keras.callbacks.Callback):
         if self._affordable(optimizer.ledger, optimizer.next_event()) < 1:
             optimizer.remove_guard(self._guard)
             raise PrivacyBudgetExceededError(
-                f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does not cover one more "
-                f"step: {optimizer.ledger.total_count} steps are spent. Raise the budget or the noise, or sample fewer."
+                f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does "
+                f"not cover one more step: {optimizer.ledger.total_count} steps are spent. Raise "
+                "the budget or the noise, or sample fewer."
             )
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = self._optimizer()
-        if self._affordable(optimizer.ledger, optimizer.next_event()) < self.model.steps_per_execution:
+        if (
+            self._affordable(optimizer.ledger, optimizer.next_event())
+            < self.model.steps_per_execution
+        ):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
@@ -82,8 +90,8 @@ class PrivacyBudget(keras.callbacks.Callback):
     def _guard(self, ledger: PrivacyLedger, event: Event) -> None:
         if self._affordable(ledger, event) < 1:
             raise PrivacyBudgetExceededError(
-                f"The next step would spend more than epsilon={self._target_epsilon} at delta={self._target_delta}; "
-                f"{ledger.total_count} steps are spent."
+                f"The next step would spend more than epsilon={self._target_epsilon} at "
+                f"delta={self._target_delta}; {ledger.total_count} steps are spent."
             )
 
     def _epsilon(self, ledger: PrivacyLedger, event: Event | None = None, count: int = 0) -> float:

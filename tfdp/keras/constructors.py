@@ -19,8 +19,8 @@ def _compose(
     denominator = num_microbatches if denominator is None else denominator
     if denominator is None:
         raise TypeError(
-            "Give num_microbatches (the batch size, for one record an example) or denominator=<expected batch size>: "
-            "the average is over a fixed, public number."
+            "Give num_microbatches (the batch size, for one record an example) or "
+            "denominator=<expected batch size>: the average is over a fixed, public number."
         )
     query = GaussianAverageQuery(l2_norm_clip, noise_multiplier, denominator)
     return DPOptimizer(inner_class(**inner_arguments), query, num_microbatches)
@@ -34,19 +34,23 @@ def DPKerasSGDOptimizer(  # noqa: N802 - the name that users of TensorFlow Priva
     denominator: float | None = None,
     **kwargs: Any,
 ) -> DPOptimizer:
-    """Returns `DPOptimizer(keras.optimizers.SGD(**kwargs), GaussianAverageQuery(...), num_microbatches)`.
+    """Returns `DPOptimizer(keras.optimizers.SGD(**kwargs), GaussianAverageQuery(...),
+    num_microbatches)`.
 
     Args:
         l2_norm_clip: Bound on the gradient norm of a record.
         noise_multiplier: Noise on the sum, divided by `l2_norm_clip`.
-        num_microbatches: As in `DPOptimizer`. With as many as examples in a batch, each example is a record.
+        num_microbatches: As in `DPOptimizer`. With as many as examples in a batch, each example is
+            a record.
         denominator: What the noised sum is divided by; by default `num_microbatches`.
         **kwargs: For the Keras optimizer.
 
     Raises:
         TypeError: neither `num_microbatches` nor `denominator` is given.
     """
-    return _compose(keras.optimizers.SGD, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs)
+    return _compose(
+        keras.optimizers.SGD, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs
+    )
 
 
 def DPKerasAdamOptimizer(  # noqa: N802
@@ -58,7 +62,9 @@ def DPKerasAdamOptimizer(  # noqa: N802
     **kwargs: Any,
 ) -> DPOptimizer:
     """Returns a `DPOptimizer` around `keras.optimizers.Adam`; see `DPKerasSGDOptimizer`."""
-    return _compose(keras.optimizers.Adam, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs)
+    return _compose(
+        keras.optimizers.Adam, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs
+    )
 
 
 def DPKerasAdagradOptimizer(  # noqa: N802
@@ -70,4 +76,11 @@ def DPKerasAdagradOptimizer(  # noqa: N802
     **kwargs: Any,
 ) -> DPOptimizer:
     """Returns a `DPOptimizer` around `keras.optimizers.Adagrad`; see `DPKerasSGDOptimizer`."""
-    return _compose(keras.optimizers.Adagrad, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs)
+    return _compose(
+        keras.optimizers.Adagrad,
+        l2_norm_clip,
+        noise_multiplier,
+        num_microbatches,
+        denominator,
+        kwargs,
+    )

@@ -11,8 +11,9 @@ from tfdp.keras.training import PrivateTraining
 def make_private(model: keras.Model) -> keras.Model:
     """Returns a model of the same layers and weights whose training is private.
 
-    Sequential and functional models keep their form; any other model becomes the single layer of the result. Weights are
-    shared with `model`, not copied. `save` writes a plain Keras model, which loads without tfdp.
+    Sequential and functional models keep their form; any other model becomes the single layer of
+    the result. Weights are shared with `model`, not copied. `save` writes a plain Keras model,
+    which loads without tfdp.
 
     Args:
         model: A Keras model, compiled or not; compile the result, with a `tfdp.keras.DPOptimizer`.
@@ -23,7 +24,8 @@ def make_private(model: keras.Model) -> keras.Model:
 
     Example:
         >>> import keras, tfdp
-        >>> model = tfdp.keras.make_private(keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]))
+        >>> model = tfdp.keras.make_private(keras.Sequential([keras.Input((4,)),
+        keras.layers.Dense(2)]))
         >>> query = tfdp.GaussianAverageQuery(l2_norm_clip=1.0, noise_multiplier=1.1, denominator=8)
         >>> model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), loss="mse")
     """
@@ -42,7 +44,8 @@ def make_private(model: keras.Model) -> keras.Model:
 class DPModel(PrivateTraining, keras.Model):
     """`keras.Model` with private training: `DPModel(inputs, outputs)`, or a base class.
 
-    A class derived from it needs itself, and therefore tfdp, to be loaded; `make_private` of a plain Keras class does not.
+    A class derived from it needs itself, and therefore tfdp, to be loaded; `make_private` of a
+    plain Keras class does not.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any):
@@ -54,8 +57,8 @@ class DPModel(PrivateTraining, keras.Model):
         if len(args) == 2 or "inputs" in kwargs:
             # Keras would rewrite the bases of this class, for every model derived from it.
             raise TypeError(
-                f"{type(self).__name__} cannot be built from inputs and outputs. Define call(), or use "
-                "tfdp.keras.make_private(keras.Model(inputs, outputs))."
+                f"{type(self).__name__} cannot be built from inputs and outputs. Define call(), or "
+                "use tfdp.keras.make_private(keras.Model(inputs, outputs))."
             )
         super().__init__(*args, **kwargs)
 
@@ -65,7 +68,9 @@ class DPSequential(PrivateTraining, keras.Sequential):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
-        keras.Sequential(_sequential_layers(self), name=self.name).save(filepath, overwrite=overwrite, **kwargs)
+        keras.Sequential(_sequential_layers(self), name=self.name).save(
+            filepath, overwrite=overwrite, **kwargs
+        )
 
 
 class _DPFunctional(PrivateTraining, keras.Model):
@@ -73,7 +78,9 @@ class _DPFunctional(PrivateTraining, keras.Model):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain functional `keras.Model`, not compiled; it loads without tfdp."""
-        keras.Model(self.input, self.output, name=self.name).save(filepath, overwrite=overwrite, **kwargs)
+        keras.Model(self.input, self.output, name=self.name).save(
+            filepath, overwrite=overwrite, **kwargs
+        )
 
 
 class _DPWrapper(DPModel):

@@ -29,39 +29,45 @@ class _HostState:
     ledger: PrivacyLedger
     clock: PassClock
     guards: tuple[Guard, ...] = ()
-    issued: dict[int, Any] = dataclasses.field(default_factory=dict)  # By id: the gradients that apply() accepts.
+    issued: dict[int, Any] = dataclasses.field(
+        default_factory=dict
+    )  # By id: the gradients that apply() accepts.
     error: Exception | None = None
 
 
 class DPOptimizer(keras.optimizers.Optimizer):
     """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
 
-    In `fit` of a private model (`tfdp.keras.make_private`) everything happens by itself. A custom loop calls
-    `private_gradients` and gives the result to `apply`. Gradients that did not come from there are refused.
+    In `fit` of a private model (`tfdp.keras.make_private`) everything happens by itself. A custom
+    loop calls `private_gradients` and gives the result to `apply`. Gradients that did not come from
+    there are refused.
 
     Guarantees:
-        The event of a step is in `ledger` before the step's noised gradients exist. Every step is charged, an empty
-        sample included.
+        The event of a step is in `ledger` before the step's noised gradients exist. Every step is
+        charged, an empty sample included.
 
     Args:
         inner_optimizer: Any Keras optimizer; it post-processes private gradients.
         query: The mechanism, over the model's list of trainable variables.
-        num_microbatches: None: each example is a record. M: each example joins one of M microbatches at random, and a
-            record is a microbatch's mean gradient. Where batches hold M examples (as `fit` knows), each example is a
-            record too.
-        privacy_unit: What one addition or removal is. "example" (default): in microbatches of several examples the
-            event's bound is twice the query's. "microbatch": examples come and go in groups of batch_size / M
-            consecutive ones, and the bound is the query's.
-        physical_batch_size: Most examples whose gradients are in memory at once; no effect on the result.
+        num_microbatches: None: each example is a record. M: each example joins one of M
+            microbatches at random, and a record is a microbatch's mean gradient. Where batches hold
+            M examples (as `fit` knows), each example is a record too.
+        privacy_unit: What one addition or removal is. "example" (default): in microbatches of
+            several examples the event's bound is twice the query's. "microbatch": examples come and
+            go in groups of batch_size / M consecutive ones, and the bound is the query's.
+        physical_batch_size: Most examples whose gradients are in memory at once; no effect on the
+            result.
         engine: How gradients are computed: "vectorized" or "loop".
-        loss_scale_factor: Constant by which the loss is multiplied for the backward pass; gradients are divided by it
-            before they are clipped. By default 1, and 1024 in a mixed_float16 model.
+        loss_scale_factor: Constant by which the loss is multiplied for the backward pass; gradients
+            are divided by it before they are clipped. By default 1, and 1024 in a mixed_float16
+            model.
         ledger: Where events go; by default a new `tfdp.PrivacyLedger`.
         name: Name of the optimizer.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of range, or the inner optimizer does what would void the accounting.
+        ValueError: an argument is out of range, or the inner optimizer does what would void the
+            accounting.
     """
 
     def __init__(
@@ -79,11 +85,16 @@ class DPOptimizer(keras.optimizers.Optimizer):
     ):
         _check_inner(inner_optimizer)
         if not isinstance(query, DPQuery):
-            raise TypeError(f"query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: query={query!r}.")
+            raise TypeError(
+                "query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: "
+                f"query={query!r}."
+            )
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
         if privacy_unit not in ("example", "microbatch"):
-            raise ValueError(f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}.")
+            raise ValueError(
+                f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}."
+            )
         if num_microbatches is not None:
             num_microbatches = positive_integer("num_microbatches", num_microbatches)
         elif privacy_unit == "microbatch":
@@ -91,7 +102,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         if physical_batch_size is not None:
             physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
         if loss_scale_factor is not None:
-            loss_scale_factor = real_number("loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False)
+            loss_scale_factor = real_number(
+                "loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False
+            )
         if not (ledger is None or isinstance(ledger, PrivacyLedger)):
             raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
 
@@ -122,13 +135,17 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     @property
     def sampling(self) -> SamplingPolicy:
-        """How samples are drawn, as the ledger will say. `fit` sets it; a custom loop declares it."""
+        """How samples are drawn, as the ledger will say. `fit` sets it; a custom loop declares
+        it.
+        """
         return self._host.clock.policy
 
     @sampling.setter
     def sampling(self, policy: SamplingPolicy) -> None:
         if not isinstance(policy, SamplingPolicy):
-            raise TypeError(f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}.")
+            raise TypeError(
+                f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
+            )
         self._host.clock = PassClock(policy, self._host.ledger)
 
     def begin_pass(self) -> None:
@@ -149,8 +166,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
             per_microbatch = None if batch_size is None else batch_size / self.num_microbatches
             if self.privacy_unit == "microbatch" and (per_microbatch is None or per_microbatch % 1):
                 raise ValueError(
-                    "privacy_unit='microbatch' needs batches of a known size that num_microbatches divides. "
-                    f"Received: batch_size={batch_size}, num_microbatches={self.num_microbatches}."
+                    "privacy_unit='microbatch' needs batches of a known size that "
+                    f"num_microbatches divides. Received: batch_size={batch_size}, "
+                    f"num_microbatches={self.num_microbatches}."
                 )
             self._examples_per_microbatch = per_microbatch
         return before != self._examples_per_microbatch
@@ -161,7 +179,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         return self._sampled_event(self._global_state(state), self._sensitivity_factor)
 
     def add_guard(self, guard: Guard) -> None:
-        """Registers a function of (ledger, next event) that is called before each step and may raise."""
+        """Registers a function of (ledger, next event) that is called before each step and may
+        raise.
+        """
         self._host.guards = (*self._host.guards, guard)
 
     def remove_guard(self, guard: Guard) -> None:
@@ -183,22 +203,26 @@ class DPOptimizer(keras.optimizers.Optimizer):
         event = self.query.derive_event(global_state)
         if not isinstance(event, Event):
             raise TypeError(
-                f"{type(self.query).__name__}.derive_event must return a tfdp event, such as tfdp.GaussianSumEvent. "
-                f"Received: {event!r}."
+                f"{type(self.query).__name__}.derive_event must return a tfdp event, such as "
+                f"tfdp.GaussianSumEvent. Received: {event!r}."
             )
         event = event if factor == 1 else scale_sensitivity(event, factor)
         relation = self._host.clock.policy.neighboring_relation
         return SampledEvent(self._host.clock.peek(), event, relation, self.privacy_unit)
 
-    def _commit(self, factor: int, position: int, ledger_key: int, *state: np.ndarray) -> tuple[np.int64, np.int64]:
-        """Writes the event of the step that is about to run, or raises. Runs on the host, before the step."""
+    def _commit(
+        self, factor: int, position: int, ledger_key: int, *state: np.ndarray
+    ) -> tuple[np.int64, np.int64]:
+        """Writes the event of the step that is about to run, or raises. Runs on the host, before
+        the step.
+        """
         try:
             key = int(self._host.ledger.ledger_id[:15], 16)
             if position > self._host.ledger.total_count or (position > 0 and ledger_key != key):
                 raise LedgerMismatchError(
-                    f"The weights come from at least {int(position)} private steps that this ledger (of "
-                    f"{self._host.ledger.total_count} steps) does not hold. Set `model.ledger` to the ledger of that run: "
-                    "tfdp.PrivacyLedger.load(path)."
+                    f"The weights come from at least {int(position)} private steps that this "
+                    f"ledger (of {self._host.ledger.total_count} steps) does not hold. Set "
+                    "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path)."
                 )
             event = self._sampled_event(self._global_state(state), factor)
             for guard in self._host.guards:
@@ -206,7 +230,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
             self._host.ledger.append(event)
             self._host.clock.advance()
         except (ValueError, TypeError, RuntimeError) as error:
-            # A graph reports only the text of an error; whoever runs it can ask for the error itself.
+            # A graph reports only the text of an error; whoever runs it can ask for the error
+            # itself.
             self._host.error = error
             raise
         return np.int64(self._host.ledger.total_count), np.int64(key)
@@ -221,7 +246,12 @@ class DPOptimizer(keras.optimizers.Optimizer):
         self._ledger_key = self.add_variable((), dtype="int64", name="ledger_key")
         for leaf in tf.nest.flatten(self.query.initial_global_state()):
             if tf.is_tensor(leaf):
-                self.add_variable(leaf.shape, lambda *_, value=leaf, **__: value, leaf.dtype.name, name="query_state")
+                self.add_variable(
+                    leaf.shape,
+                    lambda *_, value=leaf, **__: value,
+                    leaf.dtype.name,
+                    name="query_state",
+                )
         self.inner_optimizer.build(variables)
         super().build(variables)
 
@@ -229,12 +259,16 @@ class DPOptimizer(keras.optimizers.Optimizer):
         return [v for v in self._variables if v.name == "query_state"]
 
     def _global_state(self, values: Any) -> Any:
-        """Returns the query's state with its changing leaves taken from `values`; None: as at the start."""
+        """Returns the query's state with its changing leaves taken from `values`; None: as at the
+        start.
+        """
         initial = self.query.initial_global_state()
         if values is None:
             return initial
         remaining = iter(values)
-        leaves = [next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)]
+        leaves = [
+            next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)
+        ]
         return tf.nest.pack_sequence_as(initial, leaves)
 
     # The step.
@@ -254,27 +288,30 @@ class DPOptimizer(keras.optimizers.Optimizer):
     ) -> Any:
         """Charges one step to the ledger and returns its noised gradients, which `apply` accepts.
 
-        Works eagerly and in `tf.function`. A function that contains it cannot itself be compiled by XLA, because the
-        ledger is on the host; `jit_compile=True` here compiles the part after the ledger.
+        Works eagerly and in `tf.function`. A function that contains it cannot itself be compiled by
+        XLA, because the ledger is on the host; `jit_compile=True` here compiles the part after the
+        ledger.
 
         Args:
             loss_fn: As in `tfdp.clipped_gradient_sum`.
             variables: List of trainable variables.
-            examples: Structure of tensors with a common leading axis: the sample, as `sampling` describes it.
+            examples: Structure of tensors with a common leading axis: the sample, as `sampling`
+                describes it.
             mask: bool [n]; false marks padding.
             microbatch_ids: The microbatch of every example; drawn independently by default.
-            data_independent_loss: A penalty on the variables, such as weight decay; its gradient is added after the
-                noise.
+            data_independent_loss: A penalty on the variables, such as weight decay; its gradient is
+                added after the noise.
             has_aux: Whether `loss_fn` returns `(loss, aux)`.
             loss_scale: In place of `loss_scale_factor`, for this call.
             jit_compile: Whether to compile gradients, clipping and noise with XLA.
 
         Returns:
-            List of gradients; with `has_aux` a pair of it and aux stacked over the examples, which is NOT private.
+            List of gradients; with `has_aux` a pair of it and aux stacked over the examples, which
+            is NOT private.
 
         Raises:
-            LedgerMismatchError, PrivacyBudgetExceededError: the step may not run. In a graph they come as a
-                `tf.errors.OpError` with the same text.
+            LedgerMismatchError, PrivacyBudgetExceededError: the step may not run. In a graph they
+                come as a `tf.errors.OpError` with the same text.
         """
         variables = list(variables)
         if not self.built:
@@ -301,7 +338,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 has_aux=has_aux,
                 loss_scale=loss_scale or self.loss_scale_factor or 1.0,
             )
-            gradients, new_state, event = self.query.get_noised_result(total.sample_state, global_state)
+            gradients, new_state, event = self.query.get_noised_result(
+                total.sample_state, global_state
+            )
             self._check_event(event, global_state)
             return tf.nest.flatten(gradients), _changing_leaves(self.query, new_state), total.aux
 
@@ -330,7 +369,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def _microbatch_ids(self, mask, microbatch_ids):
         if self._examples_per_microbatch == 1:
             if microbatch_ids is not None:
-                raise ValueError("microbatch_ids were given, but each example is a record of its own.")
+                raise ValueError(
+                    "microbatch_ids were given, but each example is a record of its own."
+                )
             return None
         if microbatch_ids is not None:
             return tf.cast(microbatch_ids, tf.int32)
@@ -339,7 +380,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
             return assign_microbatches(rows, self.num_microbatches)
         if self._examples_per_microbatch is None:
             raise ValueError(
-                "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call set_batch_size first."
+                "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call "
+                "set_batch_size first."
             )
         return consecutive_microbatches(rows, int(self._examples_per_microbatch))
 
@@ -354,7 +396,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
             return
         if event is None or event != self.query.derive_event(global_state):
             raise NotPrivateError(
-                f"{type(self.query).__name__}.get_noised_result describes another release than its derive_event, "
+                f"{type(self.query).__name__}.get_noised_result describes another release than its "
+                "derive_event, "
                 f"which is what the ledger was told.\n  get_noised_result: {event!r}\n"
                 f"  derive_event: {self.query.derive_event(global_state)!r}"
             )
@@ -368,10 +411,11 @@ class DPOptimizer(keras.optimizers.Optimizer):
         grads = list(grads)
         if not grads or any(self._host.issued.get(id(g)) is not g for g in grads):
             raise NotPrivateError(
-                "DPOptimizer received gradients that did not come through its private step. In `fit`, wrap the model: "
-                "model = tfdp.keras.make_private(model). In a custom loop, take them from "
-                "optimizer.private_gradients(...) and pass them on unchanged. Private gradients that you have processed "
-                "further may go to optimizer.inner_optimizer.apply."
+                "DPOptimizer received gradients that did not come through its private step. In "
+                "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
+                "take them from optimizer.private_gradients(...) and pass them on unchanged. "
+                "Private gradients that you have processed further may go to "
+                "optimizer.inner_optimizer.apply."
             )
         self._host.issued = {}
         self.inner_optimizer.apply(grads, trainable_variables)
@@ -398,10 +442,13 @@ class DPOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self):
-        """Refuses: a query has no serialized form. A private model is saved as a plain Keras model."""
+        """Refuses: a query has no serialized form. A private model is saved as a plain Keras
+        model.
+        """
         raise TypeError(
-            "A DPOptimizer is not serialized. model.save() of a private model writes a plain Keras model; "
-            "model.save_weights() keeps the optimizer's state and the ledger for resuming."
+            "A DPOptimizer is not serialized. model.save() of a private model writes a plain "
+            "Keras model; model.save_weights() keeps the optimizer's state and the ledger for "
+            "resuming."
         )
 
     def save_own_variables(self, store):
@@ -412,16 +459,17 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def load_own_variables(self, store):
         if not self.built or len(store.keys()) != len(self.variables) + 1:
             raise ValueError(
-                "The checkpoint's optimizer does not match this one. Build the model, compile it with the same inner "
-                "optimizer and query, call optimizer.build(model.trainable_variables), and load again."
+                "The checkpoint's optimizer does not match this one. Build the model, compile it "
+                "with the same inner optimizer and query, call "
+                "optimizer.build(model.trainable_variables), and load again."
             )
         saved = PrivacyLedger.from_json_lines(bytes(np.asarray(store["ledger"])).decode())
         if not self._host.ledger.total_count:
             self.ledger = saved
         elif not saved.is_prefix_of(self._host.ledger):
             raise LedgerMismatchError(
-                "This run's ledger does not continue the checkpoint's. Load the checkpoint before training, or set "
-                "`model.ledger` to the ledger of that run."
+                "This run's ledger does not continue the checkpoint's. Load the checkpoint before "
+                "training, or set `model.ledger` to the ledger of that run."
             )
         for index, variable in enumerate(self.variables):
             variable.assign(store[str(index)])
@@ -429,20 +477,26 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
 def _check_inner(inner: Any) -> None:
     if not isinstance(inner, keras.optimizers.Optimizer):
-        raise TypeError(f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}.")
+        raise TypeError(
+            f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}."
+        )
     if isinstance(inner, DPOptimizer):
         raise ValueError("inner_optimizer is already a DPOptimizer.")
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
-            "A LossScaleOptimizer follows the data (it reacts to overflow), which no event covers. Pass its "
-            "inner optimizer, and a constant loss_scale_factor to DPOptimizer."
+            "A LossScaleOptimizer follows the data (it reacts to overflow), which no event "
+            "covers. Pass its inner optimizer, and a constant loss_scale_factor to DPOptimizer."
         )
     if inner.loss_scale_factor is not None:
-        raise ValueError("Gradients must be unscaled before they are clipped: set loss_scale_factor on DPOptimizer.")
+        raise ValueError(
+            "Gradients must be unscaled before they are clipped: set loss_scale_factor on "
+            "DPOptimizer."
+        )
     if inner.gradient_accumulation_steps is not None:
         raise ValueError(
-            "gradient_accumulation_steps would add noise, and charge, for every partial batch. For large batches in "
-            "little memory use DPOptimizer(physical_batch_size=...): one noise draw, one event."
+            "gradient_accumulation_steps would add noise, and charge, for every partial batch. "
+            "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
+            "noise draw, one event."
         )
 
 
@@ -452,7 +506,9 @@ def _changing_leaves(query: DPQuery, state: Any) -> list[Any]:
 
 
 def _first_tensor(examples: Any) -> tf.Tensor:
-    return next(tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(examples) if leaf is not None)
+    return next(
+        tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(examples) if leaf is not None
+    )
 
 
 def _add_penalty(gradients, variables, penalty):
@@ -462,4 +518,7 @@ def _add_penalty(gradients, variables, penalty):
     with tf.GradientTape() as tape:
         loss = penalty()
     extra = tape.gradient(loss, sources)
-    return [g if e is None else g + tf.convert_to_tensor(e) for g, e in zip(gradients, extra, strict=True)]
+    return [
+        g if e is None else g + tf.convert_to_tensor(e)
+        for g, e in zip(gradients, extra, strict=True)
+    ]

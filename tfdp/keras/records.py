@@ -12,11 +12,13 @@ _SEED_STRIDE = 1024
 
 
 class RecordLoss:
-    """Callable that `clipped_gradient_sum` differentiates: (x, y, sample_weight, seeds) of a batch of one.
+    """Callable that `clipped_gradient_sum` differentiates: (x, y, sample_weight, seeds) of a batch
+    of one.
 
-    The loss is the model's own `compute_loss`, so sample weights, masks, `add_loss` and custom losses mean what
-    they mean in Keras, without the weight penalties, which do not depend on the record. Nothing that the call would assign
-    to the model is kept, and each record has random seeds of its own, so that dropout differs between records.
+    The loss is the model's own `compute_loss`, so sample weights, masks, `add_loss` and custom
+    losses mean what they mean in Keras, without the weight penalties, which do not depend on the
+    record. Nothing that the call would assign to the model is kept, and each record has random
+    seeds of its own, so that dropout differs between records.
     """
 
     def __init__(self, model: keras.Model):
@@ -34,20 +36,28 @@ class RecordLoss:
             y_pred = model(x, training=True)
             with model.losses_of_record(scope):
                 loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-            changed = [v.path for v in model.non_trainable_weights if scope.get_current_value(v) is not None]
+            changed = [
+                v.path
+                for v in model.non_trainable_weights
+                if scope.get_current_value(v) is not None
+            ]
         if changed:
             raise NotPrivateError(
-                f"These weights are updated in the forward pass: {', '.join(changed)}. Such updates hold raw "
-                "statistics of the data. Freeze their layers (layer.trainable = False) or replace them."
+                f"These weights are updated in the forward pass: {', '.join(changed)}. Such "
+                "updates hold raw statistics of the data. Freeze their layers (layer.trainable = "
+                "False) or replace them."
             )
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
-        # Keras hangs the mask of padded time steps on the tensor, where a stacked copy would lose it.
+        # Keras hangs the mask of padded time steps on the tensor, where a stacked copy would lose
+        # it.
         masks = [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(y_pred)]
         self._masked = [mask is not None for mask in masks]
         return loss, (loss, (y_pred, [mask for mask in masks if mask is not None]))
 
     def unbatch(self, outputs: Any) -> Any:
-        """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n, 1, ...]."""
+        """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n,
+        1, ...].
+        """
         y_pred, masks = tf.nest.map_structure(lambda t: tf.squeeze(t, 1), outputs)
         remaining = iter(masks)
         for leaf, masked in zip(tf.nest.flatten(y_pred), self._masked, strict=True):
@@ -56,7 +66,9 @@ class RecordLoss:
         return y_pred
 
     def seeds(self, rows: tf.Tensor) -> list[tf.Tensor]:
-        """Returns, for every random seed of the model, [rows, 2] states: another one for each record."""
+        """Returns, for every random seed of the model, [rows, 2] states: another one for each
+        record.
+        """
         offsets = tf.range(rows)
         result = []
         for state in self._seed_states:

@@ -26,9 +26,9 @@ class PrivateTraining:
     After `compile` with a `tfdp.keras.DPOptimizer`, `fit`, callbacks and metrics are Keras' own.
 
     Guarantees:
-        The weights depend on the training data only through what the optimizer's query released. Not covered:
-        training metrics and losses in logs, which are raw statistics of the training data for the eyes of whoever
-        trains; callbacks that would act on them are refused.
+        The weights depend on the training data only through what the optimizer's query released.
+        Not covered: training metrics and losses in logs, which are raw statistics of the training
+        data for the eyes of whoever trains; callbacks that would act on them are refused.
     """
 
     _record_loss: RecordLoss | None = None
@@ -55,7 +55,9 @@ class PrivateTraining:
 
     @property
     def losses(self) -> list[Any]:
-        """Losses that layers added; while a record's gradient is taken, without the weight penalties."""
+        """Losses that layers added; while a record's gradient is taken, without the weight
+        penalties.
+        """
         if self._record_scope is not None:
             return list(self._record_scope.losses)
         return super().losses
@@ -104,24 +106,25 @@ class PrivateTraining:
         validation_freq: int = 1,
         sampling: SamplingPolicy | None = None,
     ) -> keras.callbacks.History:
-        """Trains the model; as `keras.Model.fit`, with one more argument.
+        """Trains the model: `keras.Model.fit`, with one more argument, `sampling`.
 
-        Args:
-            x: Arrays, from which tfdp samples, or a data set or generator, whose sampling must be declared. The rest as
-                in `keras.Model.fit`.
-            batch_size: For arrays, the expected number of examples in a sample; 32 by default.
-            sampling: A policy from `tfdp.sampling`. Arrays are Poisson sampled by default, with probability
-                batch_size / N. For a data set it declares how it was built; undeclared, the ledger says unknown,
-                and accountants grant no amplification.
+        From arrays `x`, `y` tfdp draws the samples itself, by default Poisson samples of
+        `batch_size` (32) expected examples: with probability batch_size / N each. Another policy from
+        `tfdp.sampling` draws in another way. Of a data set or generator tfdp cannot see how it
+        samples: there `sampling` declares it, and undeclared the ledger says unknown, and
+        accountants grant no amplification.
 
         Raises:
             NotPrivateError: a callback would act on raw training metrics.
-            ValueError: the data are empty or of different lengths, or the sizes do not fit the policy.
+            ValueError: the data are empty or of different lengths, or the sizes do not fit the
+                policy.
         """
         optimizer = self._dp_optimizer()
         validation.check_callbacks(callbacks)
         if sampling is not None and not isinstance(sampling, SamplingPolicy):
-            raise TypeError(f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}.")
+            raise TypeError(
+                f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
+            )
         if not shuffle:
             raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
@@ -130,9 +133,9 @@ class PrivateTraining:
             policy = sampling
             if policy is None:
                 warnings.warn(
-                    "How this data set samples its records is unknown to tfdp, so no amplification is granted. Pass "
-                    "arrays, or declare it: fit(..., sampling=tfdp.sampling.Shuffled(batch_size=..., "
-                    "population_size=...)).",
+                    "How this data set samples its records is unknown to tfdp, so no "
+                    "amplification is granted. Pass arrays, or declare it: fit(..., "
+                    "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
                     stacklevel=2,
                 )
                 policy = sampling_policies.Unknown()
@@ -147,7 +150,11 @@ class PrivateTraining:
             )
             num_examples = _length(x, y, sample_weight)
             policy, examples_per_unit = self._resolve(sampling, num_examples, batch_size)
-            self._build_for(*tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight)))
+            self._build_for(
+                *tf.nest.map_structure(
+                    lambda a: None if a is None else a[:1], (x, y, sample_weight)
+                )
+            )
             x = sampling_policies.batches(x, y, sample_weight, policy, examples_per_unit)
             if steps_per_epoch is None:
                 steps_per_epoch = policy.steps_per_epoch
@@ -175,8 +182,12 @@ class PrivateTraining:
         )
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
-        """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless declared."""
-        structure = tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[:1], (x, y, sample_weight))
+        """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless
+        declared.
+        """
+        structure = tf.nest.map_structure(
+            lambda a: None if a is None else np.asarray(a)[:1], (x, y, sample_weight)
+        )
         self._build_for(*structure)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
@@ -196,8 +207,9 @@ class PrivateTraining:
             return policy, 1
         if batch_size % optimizer.num_microbatches:
             raise ValueError(
-                "With privacy_unit='microbatch', batch_size must be a multiple of num_microbatches. "
-                f"Received: batch_size={batch_size}, num_microbatches={optimizer.num_microbatches}."
+                "With privacy_unit='microbatch', batch_size must be a multiple of "
+                f"num_microbatches. Received: batch_size={batch_size}, "
+                f"num_microbatches={optimizer.num_microbatches}."
             )
         size = batch_size // optimizer.num_microbatches
         policy = policy.resolve(-(-num_examples // size), batch_size // size)
@@ -211,11 +223,15 @@ class PrivateTraining:
             self.train_function = None
 
     def _build_for(self, x: Any, y: Any, sample_weight: Any) -> None:
-        """Creates all variables outside of any graph, from the shapes of one example; values do not matter."""
+        """Creates all variables outside of any graph, from the shapes of one example; values do not
+        matter.
+        """
         unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
         if not unbuilt:
             return
-        zeros = tf.nest.map_structure(lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight))
+        zeros = tf.nest.map_structure(
+            lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight)
+        )
         x, y, sample_weight = zeros
         y_pred = self(x)
         validation.check_layers(self)
@@ -226,7 +242,9 @@ class PrivateTraining:
         self._record_loss = RecordLoss(self)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Builds the step: the ledger runs on the host, gradients and noise under XLA where `jit_compile` asks."""
+        """Builds the step: the ledger runs on the host, gradients and noise under XLA where
+        `jit_compile` asks.
+        """
         if self.train_function is not None and not force:
             return self.train_function
         compiled, self.jit_compile = self.jit_compile, False
@@ -234,7 +252,9 @@ class PrivateTraining:
             super().make_train_function(force=True)
         finally:
             self.jit_compile = compiled
-        self.train_function = functools.partial(_raise_host_error, self._dp_optimizer(), self.train_function)
+        self.train_function = functools.partial(
+            _raise_host_error, self._dp_optimizer(), self.train_function
+        )
         return self.train_function
 
     def train_step(self, data: Any) -> dict[str, Any]:
@@ -243,8 +263,8 @@ class PrivateTraining:
             data = PaddedBatch(*keras.utils.unpack_x_y_sample_weight(data), None)
         if self._record_loss is None:
             raise NotPrivateError(
-                "The model must be built before its first step. Give it an Input, or call it once on a batch, and "
-                "use fit() or train_on_batch()."
+                "The model must be built before its first step. Give it an Input, or call it once "
+                "on a batch, and use fit() or train_on_batch()."
             )
         rows = tf.shape(_first(data.x))[0]
         mask = tf.ones([rows], tf.bool) if data.mask is None else data.mask
@@ -265,11 +285,13 @@ class PrivateTraining:
         return self._update_metrics(data, mask, losses, y_pred)
 
     def _update_metrics(self, data, mask, losses, y_pred):
-        # A record that is not finite is left out like padding: logs must not tell that there was one.
+        # A record that is not finite is left out like padding: logs must not tell that there was
+        # one.
         keep = mask & tf.math.is_finite(losses)
         y_pred = self._record_loss.unbatch(y_pred)
         x, y, sample_weight = tf.nest.map_structure(
-            lambda t: None if t is None else tf.boolean_mask(t, keep), (data.x, data.y, data.sample_weight)
+            lambda t: None if t is None else tf.boolean_mask(t, keep),
+            (data.x, data.y, data.sample_weight),
         )
         y_pred = _select(y_pred, keep)
         losses = tf.boolean_mask(losses, keep)
@@ -306,7 +328,9 @@ def _with(callbacks: Any, extra: list[keras.callbacks.Callback]) -> Any:
 
 
 def _raise_host_error(optimizer, train_function, iterator):
-    """Runs a step; an error that the ledger or a guard raised inside the graph comes out as itself."""
+    """Runs a step; an error that the ledger or a guard raised inside the graph comes out as
+    itself.
+    """
     try:
         return train_function(iterator)
     except tf.errors.OpError as error:
@@ -339,7 +363,11 @@ def _first(x: Any) -> Any:
 def _is_dataset(x: Any) -> bool:
     if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
         return True
-    return not hasattr(x, "__array__") and not isinstance(x, (list, tuple, dict)) and hasattr(x, "__iter__")
+    return (
+        not hasattr(x, "__array__")
+        and not isinstance(x, (list, tuple, dict))
+        and hasattr(x, "__iter__")
+    )
 
 
 def _spec_of_first_example(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
@@ -359,10 +387,15 @@ def _prepare_arrays(x, y, sample_weight, class_weight, validation_split, validat
         sample_weight = _weights_of_classes(y, class_weight)
     if validation_split and validation_data is None:
         if not 0 < validation_split < 1:
-            raise ValueError(f"validation_split must be between 0 and 1. Received: {validation_split=}.")
+            raise ValueError(
+                f"validation_split must be between 0 and 1. Received: {validation_split=}."
+            )
         at = int(num_examples * (1 - validation_split))
         if at in (0, num_examples):
-            raise ValueError(f"validation_split={validation_split} of {num_examples} examples leaves one part empty.")
+            raise ValueError(
+                f"validation_split={validation_split} of {num_examples} examples leaves one part "
+                "empty."
+            )
         parts = (x, y, sample_weight)
         held_out = tf.nest.map_structure(lambda a: None if a is None else a[at:], parts)
         x, y, sample_weight = tf.nest.map_structure(lambda a: None if a is None else a[:at], parts)
@@ -376,7 +409,9 @@ def _as_arrays(part: Any) -> Any:
             return None
         array = np.asarray(leaf)
         if array.ndim == 0:
-            raise ValueError(f"Data must be arrays with a leading axis of examples. Received: {leaf!r}.")
+            raise ValueError(
+                f"Data must be arrays with a leading axis of examples. Received: {leaf!r}."
+            )
         if np.issubdtype(array.dtype, np.floating):
             array = array.astype(keras.config.floatx(), copy=False)
         return array
@@ -387,7 +422,10 @@ def _as_arrays(part: Any) -> Any:
 def _length(*parts: Any) -> int:
     lengths = {len(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None}
     if len(lengths) != 1:
-        raise ValueError(f"x, y and sample_weight must have the same length. Received lengths: {sorted(lengths)}.")
+        raise ValueError(
+            "x, y and sample_weight must have the same length. Received lengths: "
+            f"{sorted(lengths)}."
+        )
     (length,) = lengths
     if not length:
         raise ValueError("The training data are empty.")

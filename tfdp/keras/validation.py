@@ -16,18 +16,24 @@ def check_layers(model: keras.Model) -> None:
     # Keras has no public way to the layers inside custom layers.
     problems = [problem for layer in model._flatten_layers() if (problem := _problem(layer))]
     if problems:
-        raise NotPrivateError("This model cannot be trained privately:\n" + "\n".join(f"  - {p}" for p in problems))
+        raise NotPrivateError(
+            "This model cannot be trained privately:\n" + "\n".join(f"  - {p}" for p in problems)
+        )
 
 
 def _problem(layer: keras.Layer) -> str | None:
     kind = type(layer).__name__
     if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
         return (
-            f"{kind} {layer.name!r} normalizes each record by the others of its batch, and its moving averages "
-            "publish raw statistics. Use GroupNormalization or LayerNormalization, or freeze it: layer.trainable = False."
+            f"{kind} {layer.name!r} normalizes each record by the others of its batch, and its "
+            "moving averages publish raw statistics. Use GroupNormalization or "
+            "LayerNormalization, or freeze it: layer.trainable = False."
         )
     if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
-        return f"{kind} {layer.name!r} updates state in training. Use the wrapped layer itself, with a kernel constraint."
+        return (
+            f"{kind} {layer.name!r} updates state in training. Use the wrapped layer itself, with a "
+            "kernel constraint."
+        )
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         return f"{kind} {layer.name!r} carries state from batch to batch. Set stateful=False."
     return None
@@ -41,12 +47,14 @@ def check_callbacks(callbacks: Any) -> None:
     """
     for callback in getattr(callbacks, "callbacks", None) or keras.tree.flatten(callbacks):
         monitor = getattr(callback, "monitor", None)
-        steers = not isinstance(callback, keras.callbacks.ModelCheckpoint) or callback.save_best_only
+        steers = (
+            not isinstance(callback, keras.callbacks.ModelCheckpoint) or callback.save_best_only
+        )
         if isinstance(monitor, str) and steers and not monitor.startswith("val_"):
             raise NotPrivateError(
-                f"{type(callback).__name__} decides by {monitor!r}, a raw statistic of the private training data: when it "
-                "acts, it publishes something that no event covers. Monitor a metric of public validation data: "
-                f"monitor='val_{monitor}'."
+                f"{type(callback).__name__} decides by {monitor!r}, a raw statistic of the private "
+                "training data: when it acts, it publishes something that no event covers. "
+                f"Monitor a metric of public validation data: monitor='val_{monitor}'."
             )
 
 
@@ -60,6 +68,7 @@ def check_plain_training(model: keras.Model) -> None:
         defined = next(c for c in type(model).__mro__ if name in vars(c))
         if not defined.__module__.startswith("keras."):
             raise NotPrivateError(
-                f"{type(model).__name__} has its own {name}, which a private step would bypass. Derive it from "
-                "tfdp.keras.DPModel (which calls your compute_loss), or write the loop with tfdp.clipped_gradient_sum."
+                f"{type(model).__name__} has its own {name}, which a private step would bypass. "
+                "Derive it from tfdp.keras.DPModel (which calls your compute_loss), or write the "
+                "loop with tfdp.clipped_gradient_sum."
             )

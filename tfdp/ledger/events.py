@@ -1,7 +1,7 @@
 """What was done to the data, as frozen values that an auditor can check.
 
-A query emits an event, the ledger stores it, an accountant prices it. Events hold no TensorFlow object and
-depend on public configuration alone, never on a record.
+A query emits an event, the ledger stores it, an accountant prices it. Events hold no TensorFlow
+object and depend on public configuration alone, never on a record.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ class NeighboringRelation(enum.Enum):
 
     ADD_OR_REMOVE_ONE: one has one privacy unit more than the other.
     REPLACE_ONE: same size, one unit has another value.
-    ZERO_OUT: same size, one unit is replaced by a null unit whose contribution to every sum is zero (Kairouz et
+    ZERO_OUT: same size, one unit is replaced by a null unit whose contribution to every sum is zero
+    (Kairouz et
       al. 2021, arXiv:2103.00039, section 2).
     """
 
@@ -29,7 +30,9 @@ class NeighboringRelation(enum.Enum):
     ZERO_OUT = "zero_out"
 
 
-def real_number(name: str, value: Any, *, minimum: float, inclusive: bool, maximum: float = math.inf) -> float:
+def real_number(
+    name: str, value: Any, *, minimum: float, inclusive: bool, maximum: float = math.inf
+) -> float:
     """Returns `value` as a Python float, or says what is wrong with it.
 
     Raises:
@@ -81,7 +84,11 @@ def _check_type(name: str, value: Any, expected: type) -> None:
 
 def _check_population(instance: Any) -> None:
     if instance.population_size is not None:
-        _set(instance, "population_size", positive_integer("population_size", instance.population_size))
+        _set(
+            instance,
+            "population_size",
+            positive_integer("population_size", instance.population_size),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,14 +104,18 @@ class PoissonSampling(Sampling):
     population_size: int | None = None
 
     def __post_init__(self):
-        q = real_number("sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1)
+        q = real_number(
+            "sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1
+        )
         _set(self, "sampling_probability", q)
         _check_population(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedSizeSampling(Sampling):
-    """`sample_size` of `population_size` units, uniformly, without replacement, drawn anew each step."""
+    """`sample_size` of `population_size` units, uniformly, without replacement, drawn anew each
+    step.
+    """
 
     sample_size: int
     population_size: int
@@ -114,8 +125,8 @@ class FixedSizeSampling(Sampling):
         _check_population(self)
         if self.population_size is None or self.sample_size > self.population_size:
             raise ValueError(
-                "sample_size must be at most population_size. "
-                f"Received: sample_size={self.sample_size}, population_size={self.population_size}."
+                "sample_size must be at most population_size. Received: "
+                f"sample_size={self.sample_size}, population_size={self.population_size}."
             )
 
 
@@ -126,7 +137,8 @@ class ShuffledSampling(Sampling):
     Attributes:
       batch_size: Units in a batch; the last batch of a pass may be smaller.
       population_size: Number of units.
-      pass_index: Which pass over the data this step belongs to. Steps of different passes are different events,
+      pass_index: Which pass over the data this step belongs to. Steps of different passes are
+      different events,
         so that two half passes are never counted as one.
     """
 
@@ -138,9 +150,13 @@ class ShuffledSampling(Sampling):
         _set(self, "batch_size", positive_integer("batch_size", self.batch_size))
         _set(self, "population_size", positive_integer("population_size", self.population_size))
         if isinstance(self.pass_index, bool) or not isinstance(self.pass_index, numbers.Integral):
-            raise TypeError(f"pass_index must be an integer. Received: pass_index={self.pass_index!r}.")
+            raise TypeError(
+                f"pass_index must be an integer. Received: pass_index={self.pass_index!r}."
+            )
         if self.pass_index < 0:
-            raise ValueError(f"pass_index must not be negative. Received: pass_index={self.pass_index}.")
+            raise ValueError(
+                f"pass_index must not be negative. Received: pass_index={self.pass_index}."
+            )
         _set(self, "pass_index", int(self.pass_index))
 
     @property
@@ -161,7 +177,9 @@ class FullBatchSampling(Sampling):
 
 @dataclasses.dataclass(frozen=True)
 class UnknownSampling(Sampling):
-    """Nobody declared how the sample was drawn; a unit may be in every step, once. Grants no amplification."""
+    """Nobody declared how the sample was drawn; a unit may be in every step, once. Grants no
+    amplification.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,11 +187,13 @@ class GaussianSumEvent(Event):
     """A sum was released with Gaussian noise N(0, noise_stddev^2 I).
 
     Attributes:
-      l2_norm_bound: S, the largest l2 distance by which the sum moves when one privacy unit is added to or removed
-        from the sample. It is the clip norm where a unit is one record, twice that where a unit is one
-        example of a microbatch.
-      noise_stddev: Standard deviation of the noise on every coordinate of the sum. Zero is no privacy.
-      seeded: True where the noise came from a generator with a known seed. Whoever knows the seed can subtract the
+      l2_norm_bound: S, the largest l2 distance by which the sum moves when one privacy unit is
+      added to or removed
+        from the sample. It is the clip norm where a unit is one record, twice that where a unit is
+        one example of a microbatch.
+      noise_stddev: Standard deviation of the noise on every coordinate of the sum. Zero is no
+      privacy. seeded: True where the noise came from a generator with a known seed. Whoever knows
+      the seed can subtract the
         noise, so accountants price it as no noise at all.
     """
 
@@ -210,7 +230,10 @@ class ComposedEvent(Event):
         for event in self.events:
             _check_type("events", event, Event)
             if isinstance(event, SampledEvent):
-                raise TypeError(f"A ComposedEvent describes one sample; it cannot hold a SampledEvent: {event!r}.")
+                raise TypeError(
+                    "A ComposedEvent describes one sample; it cannot hold a SampledEvent: "
+                    f"{event!r}."
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +257,9 @@ class SampledEvent(Event):
         _check_type("event", self.event, Event)
         _check_type("neighboring_relation", self.neighboring_relation, NeighboringRelation)
         if isinstance(self.event, SampledEvent):
-            raise TypeError(f"A sample of a sample is not supported. Received: event={self.event!r}.")
+            raise TypeError(
+                f"A sample of a sample is not supported. Received: event={self.event!r}."
+            )
         if self.privacy_unit not in ("example", "microbatch", "user"):
             raise ValueError(
                 "privacy_unit must be 'example', 'microbatch' or 'user'. "
@@ -254,4 +279,6 @@ def scale_sensitivity(event: Event, factor: float) -> Event:
         return ComposedEvent(tuple(scale_sensitivity(e, factor) for e in event.events))
     if isinstance(event, NonPrivateEvent):
         return event
-    raise UnsupportedEventError(f"The sensitivity of a {type(event).__name__} cannot be scaled: {event!r}.")
+    raise UnsupportedEventError(
+        f"The sensitivity of a {type(event).__name__} cannot be scaled: {event!r}."
+    )

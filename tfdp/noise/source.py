@@ -12,12 +12,12 @@ import tensorflow as tf
 class RandomSource(abc.ABC):
     """Draws that a query adds to a sum.
 
-    Every call returns numbers that no other call returns: in a graph that is run again, in a graph that is
-    traced again, and for the next variable of the same shape.
+    Every call returns numbers that no other call returns: in a graph that is run again, in a graph
+    that is traced again, and for the next variable of the same shape.
 
     Attributes:
-        seeded: True where the draws can be repeated by whoever knows the seed. Events of queries that use such a
-            source say so, and accountants price them as no noise.
+        seeded: True where the draws can be repeated by whoever knows the seed. Events of queries
+            that use such a source say so, and accountants price them as no noise.
     """
 
     seeded: bool
@@ -32,7 +32,9 @@ class RandomSource(abc.ABC):
 
 
 class _PhiloxSource(RandomSource):
-    """Philox 4x32-10 (Salmon et al. 2011) under a counter that lives in a variable and only moves forward."""
+    """Philox 4x32-10 (Salmon et al. 2011) under a counter that lives in a variable and only moves
+    forward.
+    """
 
     def __init__(self, key: int):
         # The counter variable must outlive the graph in which the source is first used.
@@ -53,9 +55,10 @@ class _PhiloxSource(RandomSource):
 class SystemRandomSource(_PhiloxSource):
     """Draws keyed with 64 bits from the operating system's generator when the source is made.
 
-    The key is held in memory only: it is in no checkpoint and no saved model, and another process has another
-    key, so noise is not repeated after a resume. Philox is statistically strong but is not a cryptographic
-    generator: an attacker who sees many noise values exactly could in principle search for the key.
+    The key is held in memory only: it is in no checkpoint and no saved model, and another process
+    has another key, so noise is not repeated after a resume. Philox is statistically strong but is
+    not a cryptographic generator: an attacker who sees many noise values exactly could in principle
+    search for the key.
     """
 
     seeded = False
@@ -89,5 +92,7 @@ def system_random_source() -> SystemRandomSource:
 
 
 def host_generator() -> np.random.Generator:
-    """Returns a NumPy generator keyed with 256 bits from the operating system, for drawing samples."""
+    """Returns a NumPy generator keyed with 256 bits from the operating system, for drawing
+    samples.
+    """
     return np.random.Generator(np.random.Philox(secrets.randbits(256)))

@@ -23,13 +23,13 @@ class DPQuery(abc.ABC):
             state = query.accumulate_record(params, state, record)
         result, global_state, event = query.get_noised_result(state, global_state)
 
-    A query is configuration and never changes; what changes from step to step is in `global_state`. Method names
-    are those of TensorFlow Privacy, so queries written for it carry over. Two things are new: `derive_event`,
-    and the norm-factor protocol (`norm_groups`, `scale_factors`).
+    A query is configuration and never changes; what changes from step to step is in `global_state`.
+    Method names are those of TensorFlow Privacy, so queries written for it carry over. Two things
+    are new: `derive_event`, and the norm-factor protocol (`norm_groups`, `scale_factors`).
 
     Guarantees:
-        The event depends on the global state alone, never on a record, so that a trainer can write it to the
-        ledger before the result exists.
+        The event depends on the global state alone, never on a record, so that a trainer can write
+        it to the ledger before the result exists.
     """
 
     def initial_global_state(self) -> Structure:
@@ -42,62 +42,85 @@ class DPQuery(abc.ABC):
 
     @abc.abstractmethod
     def initial_sample_state(self, template: Structure) -> Structure:
-        """Returns the state of an empty sample, for records with the structure, shapes and dtypes of `template`."""
+        """Returns the state of an empty sample, for records with the structure, shapes and dtypes
+        of `template`.
+        """
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         """Returns what one record contributes. It may depend on this record and `params` only."""
         return record
 
     @abc.abstractmethod
-    def accumulate_preprocessed_record(self, sample_state: Structure, preprocessed_record: Structure) -> Structure:
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         """Returns the sample state with one more preprocessed record in it."""
 
-    def accumulate_record(self, params: Structure, sample_state: Structure, record: Structure) -> Structure:
+    def accumulate_record(
+        self, params: Structure, sample_state: Structure, record: Structure
+    ) -> Structure:
         """Returns the sample state with one more record in it."""
-        return self.accumulate_preprocessed_record(sample_state, self.preprocess_record(params, record))
+        return self.accumulate_preprocessed_record(
+            sample_state, self.preprocess_record(params, record)
+        )
 
     @abc.abstractmethod
-    def merge_sample_states(self, sample_state_1: Structure, sample_state_2: Structure) -> Structure:
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         """Returns the state of the union of two disjoint samples."""
 
     @abc.abstractmethod
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
-        """Returns the protected result, the next global state, and the event that describes the release.
+        """Returns the protected result, the next global state, and the event that describes the
+        release.
 
-        The event is that of `derive_event(global_state)`. It is None only inside a graph whose global state is
-        symbolic; whoever builds such a graph must have taken the event from `derive_event`, with the state's
-        values, before the result can be seen. tfdp's optimizer does.
+        The event is that of `derive_event(global_state)`. It is None only inside a graph whose
+        global state is symbolic; whoever builds such a graph must have taken the event from
+        `derive_event`, with the state's values, before the result can be seen. tfdp's optimizer
+        does.
         """
 
     @abc.abstractmethod
     def derive_event(self, global_state: Structure) -> Event:
-        """Returns the event of releasing a result from this global state, whose values must be known."""
+        """Returns the event of releasing a result from this global state, whose values must be
+        known.
+        """
 
     def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
-        """Returns values of the global state that are worth showing. They are public: the state is."""
+        """Returns values of the global state that are worth showing. They are public: the state
+        is.
+        """
         return collections.OrderedDict()
 
     @property
     def is_sum(self) -> bool:
-        """True where a sample state is the sum of the preprocessed records, structure for structure."""
+        """True where a sample state is the sum of the preprocessed records, structure for
+        structure.
+        """
         return False
 
     @property
     def num_norm_groups(self) -> int | None:
         """G of the norm-factor protocol, or None where the query does not follow it.
 
-        A query whose `preprocess_record` multiplies each of G groups of leaves by a factor that depends only on the
-        groups' l2 norms says so here, names the groups in `norm_groups` and gives the factors in
-        `scale_factors`. An engine can then work from norms alone and never needs a record's gradient. Such a
-        query is a sum (`is_sum`), and one definition of its mathematics serves every engine.
+        A query whose `preprocess_record` multiplies each of G groups of leaves by a factor that
+        depends only on the groups' l2 norms says so here, names the groups in `norm_groups` and
+        gives the factors in `scale_factors`. An engine can then work from norms alone and never
+        needs a record's gradient. Such a query is a sum (`is_sum`), and one definition of its
+        mathematics serves every engine.
         """
         return None
 
     def norm_groups(self, template: Structure) -> list[int]:
-        """Returns the group, 0 to G - 1, of every leaf of `template`, in `tf.nest.flatten` order."""
-        raise TypeError(f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None.")
+        """Returns the group, 0 to G - 1, of every leaf of `template`, in `tf.nest.flatten`
+        order.
+        """
+        raise TypeError(
+            f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None."
+        )
 
     def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         """Returns the factors of the norm-factor protocol.
@@ -107,9 +130,12 @@ class DPQuery(abc.ABC):
             norms: float32 or float64, [..., G]: l2 norms of the groups of each record.
 
         Returns:
-            [..., G], the dtype of `norms`; exactly zero where a norm on which it depends is not finite.
+            [..., G], the dtype of `norms`; exactly zero where a norm on which it depends is not
+            finite.
         """
-        raise TypeError(f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None.")
+        raise TypeError(
+            f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None."
+        )
 
 
 class SumAggregationDPQuery(DPQuery):
@@ -137,7 +163,9 @@ def zeros_like(leaf: Any) -> tf.Tensor:
     """
     dtype = tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
     if not dtype.is_floating:
-        raise TypeError(f"Records must be floating point. Received a leaf of dtype {dtype.name}: {leaf!r}.")
+        raise TypeError(
+            f"Records must be floating point. Received a leaf of dtype {dtype.name}: {leaf!r}."
+        )
     if isinstance(leaf, tf.TensorSpec):
         return tf.zeros(leaf.shape, dtype)
     return tf.zeros(tf.shape(leaf), dtype)
@@ -146,7 +174,9 @@ def zeros_like(leaf: Any) -> tf.Tensor:
 def add(left: Structure, right: Structure) -> Structure:
     """Returns the leaf by leaf sum of two structures."""
     check_same_structure(left, right)
-    sums = [tf.add(a, b) for a, b in zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)]
+    sums = [
+        tf.add(a, b) for a, b in zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
+    ]
     return tf.nest.pack_sequence_as(left, sums)
 
 
@@ -156,7 +186,8 @@ def check_same_structure(expected: Structure, received: Structure) -> None:
         tf.nest.assert_same_structure(expected, received, check_types=False)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"Structures differ.\n  Expected: {describe(expected)}\n  Received: {describe(received)}"
+            f"Structures differ.\n  Expected: {describe(expected)}\n  Received: "
+            f"{describe(received)}"
         ) from error
 
 
@@ -172,4 +203,6 @@ def describe(structure: Structure) -> str:
 
 def is_concrete(structure: Structure) -> bool:
     """Returns whether every leaf has a value now, rather than when a graph runs."""
-    return not any(tf.is_symbolic_tensor(leaf) for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf))
+    return not any(
+        tf.is_symbolic_tensor(leaf) for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf)
+    )

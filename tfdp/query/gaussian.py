@@ -12,7 +12,9 @@ from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete
 
 
 class GaussianGlobalState(NamedTuple):
-    """Clip norm and absolute noise of the next step: Python floats, or scalar tensors where they adapt."""
+    """Clip norm and absolute noise of the next step: Python floats, or scalar tensors where they
+    adapt.
+    """
 
     l2_norm_clip: float
     stddev: float
@@ -20,7 +22,8 @@ class GaussianGlobalState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GaussianSumQuery(SumAggregationDPQuery):
-    """Clips every record to `l2_norm_clip` over all of its leaves, sums, adds N(0, stddev^2) to every coordinate.
+    """Clips every record to `l2_norm_clip` over all of its leaves, sums, adds N(0, stddev^2) to
+    every coordinate.
 
         result = sum_i r_i * min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)
 
@@ -29,8 +32,8 @@ class GaussianSumQuery(SumAggregationDPQuery):
         `GaussianSumEvent(l2_norm_clip, stddev)`.
 
     Edge cases:
-        A record with a NaN or infinity contributes zero. A zero record stays zero. `stddev=0` adds no noise and
-        says so in the event: accountants then answer infinity.
+        A record with a NaN or infinity contributes zero. A zero record stays zero. `stddev=0` adds
+        no noise and says so in the event: accountants then answer infinity.
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record; positive.
@@ -45,11 +48,12 @@ class GaussianSumQuery(SumAggregationDPQuery):
         >>> query = GaussianSumQuery(l2_norm_clip=1.0, stddev=0.0)
         >>> state = query.initial_sample_state(tf.zeros([2]))
         >>> state = query.accumulate_record(1.0, state, tf.constant([3.0, 4.0]))
-        >>> query.get_noised_result(state, query.initial_global_state())[0].numpy().round(3).tolist()
-        [0.6, 0.8]
+        >>> query.get_noised_result(state,
+        query.initial_global_state())[0].numpy().round(3).tolist() [0.6, 0.8]
 
     References:
-        McMahan et al. 2018, arXiv:1812.06210, section 2; Abadi et al. 2016, arXiv:1607.00133, algorithm 1.
+        McMahan et al. 2018, arXiv:1812.06210, section 2; Abadi et al. 2016, arXiv:1607.00133,
+        algorithm 1.
     """
 
     l2_norm_clip: float
@@ -100,12 +104,15 @@ def check_random_source(random_source: RandomSource | None) -> None:
     """Raises a TypeError that says what was received, if it is something else."""
     if not (random_source is None or isinstance(random_source, RandomSource)):
         raise TypeError(
-            f"random_source must be a tfdp.noise.RandomSource or None. Received: random_source={random_source!r}."
+            "random_source must be a tfdp.noise.RandomSource or None. Received: "
+            f"random_source={random_source!r}."
         )
 
 
 def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSource) -> Structure:
-    """Returns the structure with independent N(0, stddev^2) added to every coordinate of every leaf."""
+    """Returns the structure with independent N(0, stddev^2) added to every coordinate of every
+    leaf.
+    """
 
     def noised(leaf):
         leaf = tf.convert_to_tensor(leaf)

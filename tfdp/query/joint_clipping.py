@@ -1,4 +1,6 @@
-"""Clipping of several groups by one joint norm (McMahan et al. 2018, arXiv:1812.06210, section 2)."""
+"""Clipping of several groups by one joint norm (McMahan et al. 2018, arXiv:1812.06210, section
+2).
+"""
 
 import tensorflow as tf
 
@@ -19,15 +21,16 @@ class JointClippingQuery(SumAggregationDPQuery):
     A larger alpha_g lets group g be larger and gives it more noise, at the same privacy cost.
 
     Guarantees:
-        Adding or removing one record moves the scaled sum (s_1, ..., s_G) by at most `l2_norm_clip`. All groups are
-        one Gaussian sum: the event is `GaussianSumEvent(l2_norm_clip, noise_multiplier * l2_norm_clip)`.
+        Adding or removing one record moves the scaled sum (s_1, ..., s_G) by at most
+        `l2_norm_clip`. All groups are one Gaussian sum: the event is
+        `GaussianSumEvent(l2_norm_clip, noise_multiplier * l2_norm_clip)`.
 
     Edge cases:
         A record with a NaN or infinity in any group contributes zero to all of them.
 
     Args:
-        scales: Structure of positive numbers alpha_g, a prefix of the structure of the records: each scale goes
-            with all the leaves below it.
+        scales: Structure of positive numbers alpha_g, a prefix of the structure of the records:
+            each scale goes with all the leaves below it.
         l2_norm_clip: C, the bound on the joint norm of a scaled record; positive.
         noise_multiplier: z; zero or positive.
         random_source: Where the noise comes from; by default keyed by the operating system.
@@ -47,15 +50,20 @@ class JointClippingQuery(SumAggregationDPQuery):
         flat = tf.nest.flatten(scales)
         if not flat:
             raise TypeError(f"scales must hold at least one number. Received: scales={scales!r}.")
-        self._flat_scales = tuple(real_number("scales", scale, minimum=0, inclusive=False) for scale in flat)
+        self._flat_scales = tuple(
+            real_number("scales", scale, minimum=0, inclusive=False) for scale in flat
+        )
         self._scales = tf.nest.pack_sequence_as(scales, list(self._flat_scales))
         self._l2_norm_clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
-        self._noise_multiplier = real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True)
+        self._noise_multiplier = real_number(
+            "noise_multiplier", noise_multiplier, minimum=0, inclusive=True
+        )
         check_random_source(random_source)
         self._random_source = random_source
 
     def __repr__(self):
-        return f"JointClippingQuery({self._scales!r}, {self._l2_norm_clip!r}, {self._noise_multiplier!r})"
+        arguments = (self._scales, self._l2_norm_clip, self._noise_multiplier)
+        return f"JointClippingQuery({', '.join(map(repr, arguments))})"
 
     @property
     def _source(self) -> RandomSource:
@@ -80,8 +88,14 @@ class JointClippingQuery(SumAggregationDPQuery):
     def get_noised_result(self, sample_state, global_state):
         noised = add_noise(sample_state, self._noise_multiplier * self._l2_norm_clip, self._source)
         leaves, groups = tf.nest.flatten(noised), self.norm_groups(noised)
-        result = [leaf * self._flat_scales[group] for leaf, group in zip(leaves, groups, strict=True)]
-        return tf.nest.pack_sequence_as(noised, result), global_state, self.derive_event(global_state)
+        result = [
+            leaf * self._flat_scales[group] for leaf, group in zip(leaves, groups, strict=True)
+        ]
+        return (
+            tf.nest.pack_sequence_as(noised, result),
+            global_state,
+            self.derive_event(global_state),
+        )
 
     def derive_event(self, global_state):
         stddev = self._noise_multiplier * self._l2_norm_clip

@@ -1,4 +1,6 @@
-"""A structure of queries over a structure of tensors (McMahan et al. 2018, arXiv:1812.06210, section 3)."""
+"""A structure of queries over a structure of tensors (McMahan et al. 2018, arXiv:1812.06210,
+section 3).
+"""
 
 import collections
 from typing import Any
@@ -13,18 +15,18 @@ from tfdp.query.structure import flatten_up_to
 class NestedQuery(DPQuery):
     """Applies each of `queries` to its own part of every record.
 
-    `queries` is a structure whose leaves are queries, and a prefix of the structure of the records: with
-    `NestedQuery([a, {"k": b, "b": c}])` a record is `[x, {"k": y, "b": z}]`, where x, y, z may be structures.
-    Sample states, global states and results have the structure of `queries`.
+    `queries` is a structure whose leaves are queries, and a prefix of the structure of the records:
+    with `NestedQuery([a, {"k": b, "b": c}])` a record is `[x, {"k": y, "b": z}]`, where x, y, z may
+    be structures. Sample states, global states and results have the structure of `queries`.
 
     Guarantees:
-        The event is the composition of the sub-queries' events on the same sample. For Gaussian sums with bounds
-        S_g and noise sigma_g that is one Gaussian with noise multiplier (sum_g (S_g / sigma_g)^2)^(-1/2); the
-        event keeps every pair, and accountants do the arithmetic.
+        The event is the composition of the sub-queries' events on the same sample. For Gaussian
+        sums with bounds S_g and noise sigma_g that is one Gaussian with noise multiplier (sum_g
+        (S_g / sigma_g)^2)^(-1/2); the event keeps every pair, and accountants do the arithmetic.
 
     Edge cases:
-        A record whose part for one query is not finite contributes zero to that query. The gradient engines
-        drop such a record from all of them.
+        A record whose part for one query is not finite contributes zero to that query. The gradient
+        engines drop such a record from all of them.
 
     Args:
         queries: Structure of `DPQuery`.
@@ -36,7 +38,9 @@ class NestedQuery(DPQuery):
     def __init__(self, queries: Structure):
         leaves = tf.nest.flatten(queries)
         if not leaves or not all(isinstance(query, DPQuery) for query in leaves):
-            raise TypeError(f"queries must be a structure of DPQuery objects. Received: queries={queries!r}.")
+            raise TypeError(
+                f"queries must be a structure of DPQuery objects. Received: queries={queries!r}."
+            )
         # A copy: the caller may change the list or dict later.
         self._queries = tf.nest.pack_sequence_as(queries, leaves)
         self._flat_queries = tuple(leaves)
@@ -61,10 +65,14 @@ class NestedQuery(DPQuery):
         return self._pack([query.initial_global_state() for query in self._flat_queries])
 
     def derive_sample_params(self, global_state):
-        return self._pack([query.derive_sample_params(state) for query, state in self._split(global_state)])
+        return self._pack(
+            [query.derive_sample_params(state) for query, state in self._split(global_state)]
+        )
 
     def initial_sample_state(self, template):
-        return self._pack([query.initial_sample_state(part) for query, part in self._split(template)])
+        return self._pack(
+            [query.initial_sample_state(part) for query, part in self._split(template)]
+        )
 
     def preprocess_record(self, params, record):
         split = self._split(params, record)
@@ -72,7 +80,9 @@ class NestedQuery(DPQuery):
 
     def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
         split = self._split(sample_state, preprocessed_record)
-        return self._pack([query.accumulate_preprocessed_record(state, part) for query, state, part in split])
+        return self._pack(
+            [query.accumulate_preprocessed_record(state, part) for query, state, part in split]
+        )
 
     def merge_sample_states(self, sample_state_1, sample_state_2):
         split = self._split(sample_state_1, sample_state_2)
@@ -86,7 +96,9 @@ class NestedQuery(DPQuery):
         return self._pack(list(results)), self._pack(list(states)), event
 
     def derive_event(self, global_state):
-        return ComposedEvent(tuple(query.derive_event(state) for query, state in self._split(global_state)))
+        return ComposedEvent(
+            tuple(query.derive_event(state) for query, state in self._split(global_state))
+        )
 
     def derive_metrics(self, global_state):
         metrics: collections.OrderedDict[str, Any] = collections.OrderedDict()
@@ -121,7 +133,8 @@ class NestedQuery(DPQuery):
 
 
 class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
-    """A `NestedQuery` all of whose sub-queries sum, and which is therefore one summing query itself.
+    """A `NestedQuery` all of whose sub-queries sum, and which is therefore one summing query
+    itself.
 
     Args:
         queries: Structure of queries that sum.
@@ -134,4 +147,6 @@ class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
         super().__init__(queries)
         for query in self._flat_queries:
             if not query.is_sum:
-                raise TypeError(f"Every query of a NestedSumQuery must be a sum. Received: {query!r}.")
+                raise TypeError(
+                    f"Every query of a NestedSumQuery must be a sum. Received: {query!r}."
+                )

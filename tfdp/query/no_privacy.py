@@ -35,19 +35,25 @@ class NoPrivacyAverageQuery(DPQuery):
 
     def accumulate_preprocessed_record(self, sample_state, preprocessed_record, weight=1):
         total, count = sample_state
-        weighted = tf.nest.map_structure(lambda leaf: leaf * tf.cast(weight, leaf.dtype), preprocessed_record)
+        weighted = tf.nest.map_structure(
+            lambda leaf: leaf * tf.cast(weight, leaf.dtype), preprocessed_record
+        )
         return add(total, weighted), count + tf.cast(weight, count.dtype)
 
     def accumulate_record(self, params, sample_state, record, weight=1):
         """Returns the sample state with one more record in it, `weight` times."""
-        return self.accumulate_preprocessed_record(sample_state, self.preprocess_record(params, record), weight)
+        return self.accumulate_preprocessed_record(
+            sample_state, self.preprocess_record(params, record), weight
+        )
 
     def merge_sample_states(self, sample_state_1, sample_state_2):
         return add(sample_state_1[0], sample_state_2[0]), sample_state_1[1] + sample_state_2[1]
 
     def get_noised_result(self, sample_state, global_state):
         total, count = sample_state
-        average = tf.nest.map_structure(lambda leaf: tf.math.divide_no_nan(leaf, tf.cast(count, leaf.dtype)), total)
+        average = tf.nest.map_structure(
+            lambda leaf: tf.math.divide_no_nan(leaf, tf.cast(count, leaf.dtype)), total
+        )
         return average, global_state, self.derive_event(global_state)
 
     def derive_event(self, global_state):

@@ -11,7 +11,8 @@ def accumulation_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
-    """Returns the squared l2 norm of every leaf: scalars, or [batch] where leaves have a leading batch axis.
+    """Returns the squared l2 norm of every leaf: scalars, or [batch] where leaves have a leading
+    batch axis.
 
     Edge cases: a NaN or infinity anywhere makes the norm of its record non-finite. So does a finite
     float32 gradient whose square overflows (norm above 1.8e19): it is treated as not finite.
@@ -25,7 +26,9 @@ def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tens
 
 
 def group_norms(squares: Sequence[tf.Tensor], groups: Sequence[int], num_groups: int) -> tf.Tensor:
-    """Returns l2 norms of groups, [..., G], from the squared norms of leaves and each leaf's group."""
+    """Returns l2 norms of groups, [..., G], from the squared norms of leaves and each leaf's
+    group.
+    """
     dtype = tf.float64 if all(s.dtype == tf.float64 for s in squares) else tf.float32
     totals = []
     for group in range(num_groups):
@@ -35,7 +38,9 @@ def group_norms(squares: Sequence[tf.Tensor], groups: Sequence[int], num_groups:
 
 
 def clip_factors(l2_norm_clip: float | tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
-    """Returns min(1, l2_norm_clip / norm), one where the norm is zero and zero where it is not finite."""
+    """Returns min(1, l2_norm_clip / norm), one where the norm is zero and zero where it is not
+    finite.
+    """
     clip = tf.cast(l2_norm_clip, norms.dtype)
     return tf.where(tf.math.is_finite(norms), clip / tf.maximum(norms, clip), tf.zeros_like(norms))
 

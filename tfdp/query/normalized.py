@@ -23,8 +23,9 @@ class NormalizedQuery(DPQuery):
     """Divides the result of `numerator_query` by a constant.
 
     Guarantees:
-        The denominator is fixed and public, so dividing is post-processing: the event is the numerator's. The
-        size of the sample is never used; an empty sample gives noise over the denominator.
+        The denominator is fixed and public, so dividing is post-processing: the event is the
+        numerator's. The size of the sample is never used; an empty sample gives noise over the
+        denominator.
 
     Args:
         numerator_query: Any query.
@@ -41,7 +42,8 @@ class NormalizedQuery(DPQuery):
     def __post_init__(self):
         if not isinstance(self.numerator_query, DPQuery):
             raise TypeError(
-                f"numerator_query must be a DPQuery. Received: numerator_query={self.numerator_query!r}."
+                "numerator_query must be a DPQuery. Received: "
+                f"numerator_query={self.numerator_query!r}."
             )
         denominator = real_number("denominator", self.denominator, minimum=0, inclusive=False)
         object.__setattr__(self, "denominator", denominator)
@@ -59,7 +61,9 @@ class NormalizedQuery(DPQuery):
         return self.numerator_query.preprocess_record(params, record)
 
     def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
-        return self.numerator_query.accumulate_preprocessed_record(sample_state, preprocessed_record)
+        return self.numerator_query.accumulate_preprocessed_record(
+            sample_state, preprocessed_record
+        )
 
     def merge_sample_states(self, sample_state_1, sample_state_2):
         return self.numerator_query.merge_sample_states(sample_state_1, sample_state_2)
@@ -68,7 +72,9 @@ class NormalizedQuery(DPQuery):
         noised, numerator_state, event = self.numerator_query.get_noised_result(
             sample_state, global_state.numerator_state
         )
-        result = tf.nest.map_structure(lambda t: t / tf.cast(global_state.denominator, t.dtype), noised)
+        result = tf.nest.map_structure(
+            lambda t: t / tf.cast(global_state.denominator, t.dtype), noised
+        )
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
 
     def derive_event(self, global_state):
@@ -105,8 +111,8 @@ class GaussianAverageQuery(NormalizedQuery):
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     Raises:
-        TypeError: an argument is of the wrong type, or not exactly one of `noise_multiplier` and `stddev` is given,
-            or the denominator is missing.
+        TypeError: an argument is of the wrong type, or not exactly one of `noise_multiplier` and
+            `stddev` is given, or the denominator is missing.
         ValueError: a number is out of range.
 
     Example:
@@ -126,21 +132,25 @@ class GaussianAverageQuery(NormalizedQuery):
     ):
         if denominator is None:
             raise TypeError(
-                "GaussianAverageQuery needs a denominator: the expected number of records in a sample, which is "
-                "public. The size of the sample itself is private."
+                "GaussianAverageQuery needs a denominator: the expected number of records in a "
+                "sample, which is public. The size of the sample itself is private."
             )
         stddev = resolve_stddev(l2_norm_clip, noise_multiplier, stddev)
         super().__init__(GaussianSumQuery(l2_norm_clip, stddev, random_source), denominator)
 
 
-def resolve_stddev(sensitivity: float, noise_multiplier: float | None, stddev: float | None) -> float:
+def resolve_stddev(
+    sensitivity: float, noise_multiplier: float | None, stddev: float | None
+) -> float:
     """Returns the absolute noise from whichever of the two was given."""
     if (noise_multiplier is None) == (stddev is None):
         raise TypeError(
-            "Give exactly one of noise_multiplier and stddev. "
-            f"Received: noise_multiplier={noise_multiplier!r}, stddev={stddev!r}."
+            "Give exactly one of noise_multiplier and stddev. Received: "
+            f"noise_multiplier={noise_multiplier!r}, stddev={stddev!r}."
         )
     if stddev is not None:
         return stddev
     sensitivity = real_number("l2_norm_clip", sensitivity, minimum=0, inclusive=False)
-    return real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True) * sensitivity
+    return (
+        real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True) * sensitivity
+    )

@@ -19,19 +19,22 @@ def per_layer(
     split: str = "uniform",
     random_source: RandomSource | None = None,
 ) -> NestedQuery:
-    """Returns a `NestedQuery` that clips every trainable variable of a model on its own and averages.
+    """Returns a `NestedQuery` that clips every trainable variable of a model on its own and
+    averages.
 
     With G variables of d_g coordinates (d in all) and a total bound C the clip of variable g is
 
         split="uniform":    C_g = C / sqrt(G)
         split="dimension":  C_g = C * sqrt(d_g / d)
 
-    and a sequence as `l2_norm_clip` gives every C_g, with C = sqrt(sum_g C_g^2). Every coordinate gets the same
-    noise, stddev = noise_multiplier * C on the sum, so that the groups together are one Gaussian sum with the
-    noise multiplier that was asked for: (sum_g (C_g / stddev)^2)^(-1/2) = noise_multiplier.
+    and a sequence as `l2_norm_clip` gives every C_g, with C = sqrt(sum_g C_g^2). Every coordinate
+    gets the same noise, stddev = noise_multiplier * C on the sum, so that the groups together are
+    one Gaussian sum with the noise multiplier that was asked for: (sum_g (C_g / stddev)^2)^(-1/2) =
+    noise_multiplier.
 
     Args:
-        model: A built Keras model (its trainable variables are used), or a list of variables or tensors.
+        model: A built Keras model (its trainable variables are used), or a list of variables or
+            tensors.
         l2_norm_clip: C, or the list of the C_g, one for each variable.
         noise_multiplier: That of all groups together.
         denominator: The expected number of records in a sample.
@@ -39,33 +42,42 @@ def per_layer(
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     Raises:
-        ValueError: the model has no variables yet, the number of clips is not that of the variables, or `split` is
-            unknown.
+        ValueError: the model has no variables yet, the number of clips is not that of the
+            variables, or `split` is unknown.
 
     References:
-        McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, section 2.2; arXiv:1812.06210, section 4.
+        McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, section 2.2; arXiv:1812.06210,
+        section 4.
     """
     variables = list(getattr(model, "trainable_variables", model))
     if not variables:
         raise ValueError(
-            "per_layer needs variables, and this model has none yet. Build it first: give it an Input or call it once."
+            "per_layer needs variables, and this model has none yet. Build it first: give it an "
+            "Input or call it once."
         )
     clips = _clips(variables, l2_norm_clip, split)
     multiplier = real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True)
     stddev = multiplier * math.hypot(*clips)
     return NestedQuery(
-        [NormalizedQuery(GaussianSumQuery(clip, stddev, random_source), denominator) for clip in clips]
+        [
+            NormalizedQuery(GaussianSumQuery(clip, stddev, random_source), denominator)
+            for clip in clips
+        ]
     )
 
 
-def _clips(variables: Sequence[Any], l2_norm_clip: float | Sequence[float], split: str) -> list[float]:
+def _clips(
+    variables: Sequence[Any], l2_norm_clip: float | Sequence[float], split: str
+) -> list[float]:
     if isinstance(l2_norm_clip, (list, tuple)):
         if len(l2_norm_clip) != len(variables):
             raise ValueError(
                 f"l2_norm_clip must hold one clip for each of the {len(variables)} variables. "
                 f"Received {len(l2_norm_clip)}: l2_norm_clip={l2_norm_clip!r}."
             )
-        return [real_number("l2_norm_clip", clip, minimum=0, inclusive=False) for clip in l2_norm_clip]
+        return [
+            real_number("l2_norm_clip", clip, minimum=0, inclusive=False) for clip in l2_norm_clip
+        ]
     total = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
     if split == "uniform":
         return [total / math.sqrt(len(variables))] * len(variables)

@@ -11,7 +11,8 @@ from tfdp.query.dp_query import Structure, describe
 def flatten_up_to(prefix: Structure, structure: Structure) -> list[Any]:
     """Returns the parts of `structure` that stand where `prefix` has its leaves.
 
-    Lists and tuples match each other; dicts are read in the order of their sorted keys, as in `tf.nest`.
+    Lists and tuples match each other; dicts are read in the order of their sorted keys, as in
+    `tf.nest`.
 
     Raises:
         ValueError: the structures do not match; the message shows both.

@@ -22,13 +22,14 @@ class WeightedRecord(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class WeightedSumQuery(SumAggregationDPQuery):
-    """Multiplies every record, after `sum_query` has preprocessed it, by a weight in [0, max_weight].
+    """Multiplies every record, after `sum_query` has preprocessed it, by a weight in [0,
+    max_weight].
 
     Records are `WeightedRecord(record, weight)`; results have the structure of `record`.
 
     Guarantees:
-        A record moves the sum by at most max_weight times what it could move that of `sum_query`, and the event
-        says so.
+        A record moves the sum by at most max_weight times what it could move that of `sum_query`,
+        and the event says so.
 
     Edge cases:
         Weights above `max_weight` are lowered to it; negative ones and NaN count as zero.
@@ -43,7 +44,9 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     def __post_init__(self):
         if not (isinstance(self.sum_query, DPQuery) and self.sum_query.is_sum):
-            raise TypeError(f"sum_query must be a DPQuery that sums. Received: sum_query={self.sum_query!r}.")
+            raise TypeError(
+                f"sum_query must be a DPQuery that sums. Received: sum_query={self.sum_query!r}."
+            )
         max_weight = real_number("max_weight", self.max_weight, minimum=0, inclusive=False)
         object.__setattr__(self, "max_weight", max_weight)
 
@@ -67,7 +70,11 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     def get_noised_result(self, sample_state, global_state):
         result, new_state, event = self.sum_query.get_noised_result(sample_state, global_state)
-        return result, new_state, None if event is None else scale_sensitivity(event, self.max_weight)
+        return (
+            result,
+            new_state,
+            None if event is None else scale_sensitivity(event, self.max_weight),
+        )
 
     def derive_event(self, global_state):
         return scale_sensitivity(self.sum_query.derive_event(global_state), self.max_weight)
@@ -84,8 +91,8 @@ class WeightedAverageQuery(NormalizedQuery):
     Records are `WeightedRecord(record, weight)`, weights in [0, max_weight].
 
     Guarantees:
-        Adding or removing one record moves the sum by at most max_weight * l2_norm_clip, which is the
-        l2_norm_bound of the event.
+        Adding or removing one record moves the sum by at most max_weight * l2_norm_clip, which is
+        the l2_norm_bound of the event.
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record before it is weighted; positive.
@@ -96,7 +103,8 @@ class WeightedAverageQuery(NormalizedQuery):
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     References:
-        McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, section 2.2 (the estimator with a fixed denominator).
+        McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, section 2.2 (the estimator with a
+        fixed denominator).
     """
 
     def __init__(
@@ -110,7 +118,9 @@ class WeightedAverageQuery(NormalizedQuery):
         random_source: RandomSource | None = None,
     ):
         if denominator is None:
-            raise TypeError("WeightedAverageQuery needs a denominator: the expected total weight of a sample.")
+            raise TypeError(
+                "WeightedAverageQuery needs a denominator: the expected total weight of a sample."
+            )
         max_weight = real_number("max_weight", max_weight, minimum=0, inclusive=False)
         clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
         stddev = resolve_stddev(clip * max_weight, noise_multiplier, stddev)
@@ -120,5 +130,7 @@ class WeightedAverageQuery(NormalizedQuery):
 
 def _check(record: Any) -> WeightedRecord:
     if not isinstance(record, WeightedRecord):
-        raise TypeError(f"Records must be tfdp.query.WeightedRecord(record, weight). Received: {record!r}.")
+        raise TypeError(
+            f"Records must be tfdp.query.WeightedRecord(record, weight). Received: {record!r}."
+        )
     return record

@@ -36,11 +36,12 @@ def batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of `PaddedBatch` drawn from arrays.
 
-    Unit u holds the examples u * examples_per_unit to (u + 1) * examples_per_unit - 1; the last may be smaller. In a
-    batch, units keep `examples_per_unit` rows each.
+    Unit u holds the examples u * examples_per_unit to (u + 1) * examples_per_unit - 1; the last may
+    be smaller. In a batch, units keep `examples_per_unit` rows each.
 
     Args:
-        x: Structure of arrays that share their first axis. Lists come back as tuples: tf.data makes tensors of lists.
+        x: Structure of arrays that share their first axis. Lists come back as tuples: tf.data makes
+            tensors of lists.
         y: Structure of arrays of the same length, or None.
         sample_weight: Array of the same length, or None.
         policy: A resolved policy.
@@ -78,7 +79,9 @@ def batches(
 
     signature = tuple(tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in arrays)
     signature += (tf.TensorSpec([None], tf.bool),)
-    return tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
+    return (
+        tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
+    )
 
 
 def _lists_to_tuples(structure: Any) -> Any:

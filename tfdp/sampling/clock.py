@@ -8,8 +8,8 @@ from tfdp.sampling.policy import SamplingPolicy
 class PassClock:
     """Describes one step after another, numbering the passes of policies that have them.
 
-    A pass ends after `steps_per_pass` steps, or earlier at `begin_pass`. Calling it too often charges more, never
-    less: every pass in which a unit may appear has a number of its own.
+    A pass ends after `steps_per_pass` steps, or earlier at `begin_pass`. Calling it too often
+    charges more, never less: every pass in which a unit may appear has a number of its own.
 
     Args:
         policy: How steps are sampled.

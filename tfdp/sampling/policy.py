@@ -1,4 +1,6 @@
-"""Sampling policies: how samples are drawn, or, for a data set that tfdp does not draw from, were declared to be."""
+"""Sampling policies: how samples are drawn, or, for a data set that tfdp does not draw from, were
+declared to be.
+"""
 
 import abc
 import dataclasses
@@ -19,8 +21,8 @@ class SamplingPolicy(abc.ABC):
     """How a step's sample is drawn from the population.
 
     The same object does two things: `fit(x, y, sampling=policy)` draws from arrays by it, and
-    `fit(dataset, sampling=policy)` declares that the data set was built so. What was declared is recorded as
-    declared; nobody can check it.
+    `fit(dataset, sampling=policy)` declares that the data set was built so. What was declared is
+    recorded as declared; nobody can check it.
 
     Attributes:
         neighboring_relation: The relation under which the ledger's entries are to be read.
@@ -89,8 +91,8 @@ def _fill(policy: SamplingPolicy, **sizes: int) -> SamplingPolicy:
         declared = getattr(policy, name)
         if declared is not None and declared != value:
             raise ValueError(
-                f"{type(policy).__name__} was made for {name}={declared}, but the data have {name}={value}. "
-                f"Leave {name} out, or give matching data."
+                f"{type(policy).__name__} was made for {name}={declared}, but the data have "
+                f"{name}={value}. Leave {name} out, or give matching data."
             )
     return dataclasses.replace(policy, **sizes)
 
@@ -99,17 +101,19 @@ def _check_batch(batch_size: int, population_size: int) -> None:
     positive_integer("batch_size", batch_size)
     if batch_size > population_size:
         raise ValueError(
-            "batch_size must be at most the number of units. "
-            f"Received: batch_size={batch_size}, number of units={population_size}."
+            f"batch_size must be at most the number of units. Received: batch_size={batch_size}, "
+            f"number of units={population_size}."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(SamplingPolicy):
-    """Every unit is in every sample independently with the same probability: what amplification assumes.
+    """Every unit is in every sample independently with the same probability: what amplification
+    assumes.
 
     Args:
-        sampling_probability: q, in (0, 1]. With arrays it is batch_size / number of units by default.
+        sampling_probability: q, in (0, 1]. With arrays it is batch_size / number of units by
+            default.
         population_size: Number of units, where it is known.
         neighboring_relation: ADD_OR_REMOVE_ONE by default.
     """
@@ -121,7 +125,13 @@ class Poisson(SamplingPolicy):
     def __post_init__(self):
         _check_relation(self)
         if self.sampling_probability is not None:
-            q = real_number("sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1)
+            q = real_number(
+                "sampling_probability",
+                self.sampling_probability,
+                minimum=0,
+                inclusive=False,
+                maximum=1,
+            )
             object.__setattr__(self, "sampling_probability", q)
 
     def resolve(self, population_size, batch_size):
@@ -129,10 +139,13 @@ class Poisson(SamplingPolicy):
         q = batch_size / population_size
         if self.sampling_probability is not None and self.sampling_probability != q:
             raise ValueError(
-                f"Poisson was made for sampling_probability={self.sampling_probability!r}, but batch_size="
-                f"{batch_size} of {population_size} units is {q!r}. Leave sampling_probability out."
+                f"Poisson was made for sampling_probability={self.sampling_probability!r}, but "
+                f"batch_size={batch_size} of {population_size} units is {q!r}. Leave "
+                "sampling_probability out."
             )
-        return dataclasses.replace(_fill(self, population_size=population_size), sampling_probability=q)
+        return dataclasses.replace(
+            _fill(self, population_size=population_size), sampling_probability=q
+        )
 
     @property
     def expected_batch_size(self):
@@ -144,7 +157,9 @@ class Poisson(SamplingPolicy):
 
     def event(self, pass_index):
         if self.sampling_probability is None:
-            raise ValueError("Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...).")
+            raise ValueError(
+                "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
+            )
         return events.PoissonSampling(self.sampling_probability, self.population_size)
 
     def draw(self, generator):
@@ -166,7 +181,8 @@ class FixedSize(SamplingPolicy):
     Args:
         batch_size: Units in a sample.
         population_size: Number of units.
-        neighboring_relation: REPLACE_ONE by default: with samples of fixed size, units are exchanged, not added.
+        neighboring_relation: REPLACE_ONE by default: with samples of fixed size, units are
+            exchanged, not added.
     """
 
     batch_size: int | None = None
@@ -185,26 +201,32 @@ class FixedSize(SamplingPolicy):
 
     def event(self, pass_index):
         if self.batch_size is None or self.population_size is None:
-            raise ValueError("Declare the sizes: sampling=tfdp.sampling.FixedSize(batch_size=..., population_size=...).")
+            raise ValueError(
+                "Declare the sizes: sampling=tfdp.sampling.FixedSize(batch_size=..., "
+                "population_size=...)."
+            )
         return events.FixedSizeSampling(self.batch_size, self.population_size)
 
     def draw(self, generator):
         while True:
-            yield generator.choice(self.population_size, self.batch_size, replace=False, shuffle=False)
+            yield generator.choice(
+                self.population_size, self.batch_size, replace=False, shuffle=False
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Shuffled(SamplingPolicy):
-    """Passes over a permutation of the data in consecutive batches, the last one smaller; the Keras default.
+    """Passes over a permutation of the data in consecutive batches, the last one smaller; the Keras
+    default.
 
     Accounted without amplification: each unit is in one step of each pass.
 
     Args:
         batch_size: Units in a batch.
         population_size: Number of units.
-        neighboring_relation: ZERO_OUT by default, under which a pass costs one Gaussian of the query's bound. Under
-            ADD_OR_REMOVE_ONE a pass costs sqrt(5) times the bound, because an inserted unit moves another one to
-            the last batch; under REPLACE_ONE twice the bound.
+        neighboring_relation: ZERO_OUT by default, under which a pass costs one Gaussian of the
+            query's bound. Under ADD_OR_REMOVE_ONE a pass costs sqrt(5) times the bound, because an
+            inserted unit moves another one to the last batch; under REPLACE_ONE twice the bound.
     """
 
     batch_size: int | None = None
@@ -223,7 +245,10 @@ class Shuffled(SamplingPolicy):
 
     def event(self, pass_index):
         if self.batch_size is None or self.population_size is None:
-            raise ValueError("Declare the sizes: sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...).")
+            raise ValueError(
+                "Declare the sizes: sampling=tfdp.sampling.Shuffled(batch_size=..., "
+                "population_size=...)."
+            )
         return events.ShuffledSampling(self.batch_size, self.population_size, pass_index)
 
     @property
@@ -258,8 +283,9 @@ class FullBatch(SamplingPolicy):
     def resolve(self, population_size, batch_size):
         if batch_size != population_size:
             raise ValueError(
-                "FullBatch takes every unit in every step: leave batch_size out, or set it to the number of units. "
-                f"Received: batch_size={batch_size}, number of units={population_size}."
+                "FullBatch takes every unit in every step: leave batch_size out, or set it to the "
+                f"number of units. Received: batch_size={batch_size}, number of "
+                f"units={population_size}."
             )
         return _fill(self, population_size=population_size)
 
@@ -277,7 +303,8 @@ class FullBatch(SamplingPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Unknown(SamplingPolicy):
-    """Nothing was declared. Accounted without amplification, as if a unit were in every step (once).
+    """Nothing was declared. Accounted without amplification, as if a unit were in every step
+    (once).
 
     Args:
         neighboring_relation: ZERO_OUT by default.
@@ -289,7 +316,10 @@ class Unknown(SamplingPolicy):
     __post_init__ = _check_relation
 
     def resolve(self, population_size, batch_size):
-        raise ValueError("Unknown does not say how to draw from arrays. Choose another policy, such as Poisson().")
+        raise ValueError(
+            "Unknown does not say how to draw from arrays. Choose another policy, such as "
+            "Poisson()."
+        )
 
     @property
     def expected_batch_size(self):
