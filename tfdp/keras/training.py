@@ -109,8 +109,8 @@ class PrivateTraining:
         """Trains the model: `keras.Model.fit`, with one more argument, `sampling`.
 
         From arrays `x`, `y` tfdp draws the samples itself, by default Poisson samples of
-        `batch_size` (32) expected examples: with probability batch_size / N each. Another policy from
-        `tfdp.sampling` draws in another way. Of a data set or generator tfdp cannot see how it
+        `batch_size` (32) expected examples: with probability batch_size / N each. Another policy
+        from `tfdp.sampling` draws in another way. Of a data set or generator tfdp cannot see how it
         samples: there `sampling` declares it, and undeclared the ledger says unknown, and
         accountants grant no amplification.
 

@@ -31,8 +31,8 @@ def _problem(layer: keras.Layer) -> str | None:
         )
     if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
         return (
-            f"{kind} {layer.name!r} updates state in training. Use the wrapped layer itself, with a "
-            "kernel constraint."
+            f"{kind} {layer.name!r} updates state in training. Use the wrapped layer itself, "
+            "with a kernel constraint."
         )
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         return f"{kind} {layer.name!r} carries state from batch to batch. Set stateful=False."
