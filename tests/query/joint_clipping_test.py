@@ -92,7 +92,7 @@ def test_changing_the_scales_that_were_passed_changes_nothing():
     scales = [1.0, 2.0]
     query = JointClippingQuery(scales, 1.0, 0.0)
     scales[0] = 100.0
-    assert repr(query) == "JointClippingQuery([1.0, 2.0], 1.0, 0.0)"
+    assert query.scales == [1.0, 2.0]
 
 
 BAD_NUMBERS = [(-1.0, ValueError), (math.nan, ValueError), (math.inf, ValueError)] + [
@@ -110,7 +110,7 @@ def test_refuses_bad_scales(value, error):
 
 @pytest.mark.parametrize("scales", [[], {}])
 def test_refuses_no_scales(scales):
-    with pytest.raises(TypeError, match="at least one number"):
+    with pytest.raises(TypeError, match="must hold a number"):
         JointClippingQuery(scales, 1.0, 1.0)
 
 

@@ -44,7 +44,7 @@ def test_clips_as_given():
 @pytest.mark.parametrize("noise_multiplier", [0.3, 1, 2.7])
 @pytest.mark.parametrize(
     "clip, split",
-    [(6.0, "uniform"), (0.1, "dimension"), ([1.0, 2.0, 0.5], "uniform")],
+    [(6.0, "uniform"), (0.1, "dimension"), ([1.0, 2.0, 0.5], None)],
 )
 def test_groups_together_have_the_noise_multiplier_asked_for(clip, split, noise_multiplier):
     query = per_layer(VARIABLES, clip, noise_multiplier, 4.0, split=split)
@@ -53,6 +53,11 @@ def test_groups_together_have_the_noise_multiplier_asked_for(clip, split, noise_
     total = math.hypot(*clip) if isinstance(clip, list) else clip
     stddevs = [event.noise_stddev for event in _events(query)]
     np.testing.assert_allclose(stddevs, noise_multiplier * total, rtol=1e-12)
+
+
+def test_split_of_clips_that_are_given_is_refused():
+    with pytest.raises(ValueError, match="nothing to split"):
+        per_layer(VARIABLES, [1.0, 2.0, 0.5], 1.0, 4.0, split="uniform")
 
 
 def test_clips_every_variable_and_averages():

@@ -140,10 +140,9 @@ def sum_records(
 
 
 def contract(factors: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-    """Returns sum_i factors[i] * record[i], accumulated in float32 at least."""
-    dtype = norm_factors.accumulation_dtype(record.dtype)
-    total = tf.tensordot(tf.cast(factors, dtype), tf.cast(record, dtype), 1)
-    return tf.cast(tf.ensure_shape(total, record.shape[1:]), record.dtype)
+    """Returns sum_i factors[i] * record[i]."""
+    total = tf.tensordot(tf.cast(factors, record.dtype), record, 1)
+    return tf.ensure_shape(total, record.shape[1:])
 
 
 def _accumulate_one_by_one(query, state, preprocessed, keep):

@@ -1,5 +1,6 @@
 """Callbacks that know the ledger."""
 
+import math
 from collections.abc import Callable
 
 import keras
@@ -51,20 +52,25 @@ class PrivacyBudget(keras.callbacks.Callback):
                 f"tfdp.accounting.RDPAccountant. Received: accountant={accountant!r}."
             )
         self._make_accountant = accountant
-        self._planned = None  # (event, ledger position, affordable further steps at that position)
+        self._planned = None  # (event, ledger, its length, affordable further steps at that point)
 
     def on_train_begin(self, logs=None):
         optimizer = self._optimizer()
+        self._planned = None
         optimizer.add_guard(self._guard)
-        if self._affordable(optimizer.ledger, optimizer.next_event()) < 1:
+        needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
+        if self._affordable(optimizer.ledger, optimizer.next_event()) < needed:
             optimizer.remove_guard(self._guard)
             raise PrivacyBudgetExceededError(
                 f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does "
-                f"not cover one more step: {optimizer.ledger.total_count} steps are spent. Raise "
+                f"not cover {needed} more: {optimizer.ledger.total_count} steps are spent. Raise "
                 "the budget or the noise, or sample fewer."
             )
 
     def on_train_batch_end(self, batch, logs=None):
+        self._stop_if_spent()
+
+    def _stop_if_spent(self):
         optimizer = self._optimizer()
         if (
             self._affordable(optimizer.ledger, optimizer.next_event())
@@ -75,6 +81,7 @@ class PrivacyBudget(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
             logs["epsilon"] = self._epsilon(self._optimizer().ledger)
+        self._stop_if_spent()  # The next epoch may begin a new pass, whose steps cost more.
 
     def on_train_end(self, logs=None):
         self._optimizer().remove_guard(self._guard)
@@ -103,16 +110,20 @@ class PrivacyBudget(keras.callbacks.Callback):
     def _affordable(self, ledger: PrivacyLedger, event: Event) -> int:
         """Returns how many more times `event` fits in the budget (2^40 is as good as always)."""
         if self._planned is not None:
-            planned, position, steps = self._planned
-            if planned == event and steps - (ledger.total_count - position) >= 1:
-                return steps - (ledger.total_count - position)
+            planned, planned_ledger, position, steps = self._planned
+            since = ledger.total_count - position
+            entries = list(ledger)
+            # Whoever else writes to the ledger may have written something dearer.
+            as_planned = since == 0 or (entries[-1].event == event and entries[-1].count >= since)
+            if planned_ledger is ledger and planned == event and as_planned and steps > since:
+                return steps - since
         low, high = 0, 1
         while high < 2**40 and self._fits(ledger, event, high):
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._fits(ledger, event, middle) else (low, middle)
-        self._planned = (event, ledger.total_count, low)
+        self._planned = (event, ledger, ledger.total_count, low)
         return low
 
     def _fits(self, ledger: PrivacyLedger, event: Event, count: int) -> bool:

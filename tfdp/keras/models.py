@@ -49,12 +49,12 @@ class DPModel(PrivateTraining, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any):
-        if cls is DPModel and (len(args) == 2 or "inputs" in kwargs):
+        if cls is DPModel and _is_functional(args, kwargs):
             return _DPFunctional(*args, **kwargs)
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
-        if len(args) == 2 or "inputs" in kwargs:
+        if _is_functional(args, kwargs):
             # Keras would rewrite the bases of this class, for every model derived from it.
             raise TypeError(
                 f"{type(self).__name__} cannot be built from inputs and outputs. Define call(), or "
@@ -91,8 +91,8 @@ class _DPWrapper(DPModel):
         self.model = model
         self.built = model.built
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self.model(*args, **kwargs)
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.model(inputs, *args, **kwargs)
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes the wrapped model, which loads where its class does, without tfdp."""
@@ -102,6 +102,11 @@ class _DPWrapper(DPModel):
 # Keras does not export the class that Model(inputs, outputs) makes.
 _probe = keras.Input((1,))
 _FUNCTIONAL = type(keras.Model(_probe, _probe))
+
+
+def _is_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether these are the arguments of `keras.Model(inputs, outputs)`."""
+    return len(args) == 2 or "inputs" in kwargs or "outputs" in kwargs
 
 
 def _sequential_layers(model: keras.Sequential) -> list[Any]:

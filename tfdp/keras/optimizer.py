@@ -1,8 +1,8 @@
 """The optimizer that drives a query."""
 
+import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -12,27 +12,19 @@ import tensorflow as tf
 from tfdp.gradients import assign_microbatches, clipped_gradient_sum
 from tfdp.gradients.clipped_sum import ENGINES
 from tfdp.gradients.microbatches import consecutive_microbatches
+from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.events import Event, SampledEvent, positive_integer, real_number, scale_sensitivity
 from tfdp.query.dp_query import DPQuery, is_concrete
-from tfdp.sampling import SamplingPolicy, Unknown
-from tfdp.sampling.clock import PassClock
-
-Guard = Callable[[PrivacyLedger, Event], None]
+from tfdp.sampling import SamplingPolicy
 
 
 @dataclasses.dataclass
-class _HostState:
-    """What belongs to this process, in one object that Keras and TensorFlow do not track."""
+class _Issued:
+    """The gradients that `apply` accepts, by id; in an object that TensorFlow does not track."""
 
-    ledger: PrivacyLedger
-    clock: PassClock
-    guards: tuple[Guard, ...] = ()
-    issued: dict[int, Any] = dataclasses.field(
-        default_factory=dict
-    )  # By id: the gradients that apply() accepts.
-    error: Exception | None = None
+    tensors: dict[int, Any]
 
 
 class DPOptimizer(keras.optimizers.Optimizer):
@@ -110,47 +102,55 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
         super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
         self.inner_optimizer = inner_optimizer
-        self.query = query
-        self.num_microbatches = num_microbatches
-        self.privacy_unit = privacy_unit
+        self._query = query
+        self._num_microbatches = num_microbatches
+        self._privacy_unit = privacy_unit
         self.physical_batch_size = physical_batch_size
         self.engine = engine
         self._examples_per_microbatch = None if num_microbatches is not None else 1
-        ledger = PrivacyLedger() if ledger is None else ledger
-        self._host = _HostState(ledger, PassClock(Unknown(), ledger))
+        self._bookkeeper = Bookkeeper(PrivacyLedger() if ledger is None else ledger)
+        self._issued = _Issued({})
+
+    # What a traced step was built with, and events are derived from: it cannot change.
+
+    @property
+    def query(self) -> DPQuery:
+        """The mechanism."""
+        return self._query
+
+    @property
+    def num_microbatches(self) -> int | None:
+        """Records of a sample, or None where each example is one."""
+        return self._num_microbatches
+
+    @property
+    def privacy_unit(self) -> str:
+        """What one addition or removal is."""
+        return self._privacy_unit
 
     # What was done, and what may be done.
 
     @property
     def ledger(self) -> PrivacyLedger:
         """The ledger that the next step is written to."""
-        return self._host.ledger
+        return self._bookkeeper.ledger
 
     @ledger.setter
     def ledger(self, ledger: PrivacyLedger) -> None:
-        if not isinstance(ledger, PrivacyLedger):
-            raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
-        self._host.ledger = ledger
-        self._host.clock = PassClock(self._host.clock.policy, ledger)
+        self._bookkeeper.ledger = ledger
 
     @property
     def sampling(self) -> SamplingPolicy:
-        """How samples are drawn, as the ledger will say. `fit` sets it; a custom loop declares
-        it.
-        """
-        return self._host.clock.policy
+        """How samples are drawn, for the ledger. `fit` sets it; a custom loop declares it."""
+        return self._bookkeeper.sampling
 
     @sampling.setter
     def sampling(self, policy: SamplingPolicy) -> None:
-        if not isinstance(policy, SamplingPolicy):
-            raise TypeError(
-                f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
-            )
-        self._host.clock = PassClock(policy, self._host.ledger)
+        self._bookkeeper.sampling = policy
 
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""
-        self._host.clock.begin_pass()
+        self._bookkeeper.begin_pass()
 
     def set_batch_size(self, batch_size: int | None) -> bool:
         """Tells how many examples a batch is expected to hold; None where that is not known.
@@ -179,18 +179,26 @@ class DPOptimizer(keras.optimizers.Optimizer):
         return self._sampled_event(self._global_state(state), self._sensitivity_factor)
 
     def add_guard(self, guard: Guard) -> None:
-        """Registers a function of (ledger, next event) that is called before each step and may
-        raise.
-        """
-        self._host.guards = (*self._host.guards, guard)
+        """Registers a function of (ledger, next event), called before each step; it may raise."""
+        self._bookkeeper.guards = (*self._bookkeeper.guards, guard)
 
     def remove_guard(self, guard: Guard) -> None:
         """Removes a function that `add_guard` registered."""
-        self._host.guards = tuple(g for g in self._host.guards if g is not guard)
+        self._bookkeeper.guards = tuple(g for g in self._bookkeeper.guards if g != guard)
+
+    @contextlib.contextmanager
+    def temporary_guards(self) -> Iterator[None]:
+        """Removes, at the end and however it comes, the guards that were added meanwhile."""
+        before = self._bookkeeper.guards
+        try:
+            yield
+        finally:
+            kept = tuple(guard for guard in self._bookkeeper.guards if guard in before)
+            self._bookkeeper.guards = kept
 
     def take_host_error(self) -> Exception | None:
         """Returns, once, the error that stopped a step from being charged inside a graph."""
-        error, self._host.error = self._host.error, None
+        error, self._bookkeeper.error = self._bookkeeper.error, None
         return error
 
     @property
@@ -207,34 +215,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 f"tfdp.GaussianSumEvent. Received: {event!r}."
             )
         event = event if factor == 1 else scale_sensitivity(event, factor)
-        relation = self._host.clock.policy.neighboring_relation
-        return SampledEvent(self._host.clock.peek(), event, relation, self.privacy_unit)
-
-    def _commit(
-        self, factor: int, position: int, ledger_key: int, *state: np.ndarray
-    ) -> tuple[np.int64, np.int64]:
-        """Writes the event of the step that is about to run, or raises. Runs on the host, before
-        the step.
-        """
-        try:
-            key = int(self._host.ledger.ledger_id[:15], 16)
-            if position > self._host.ledger.total_count or (position > 0 and ledger_key != key):
-                raise LedgerMismatchError(
-                    f"The weights come from at least {int(position)} private steps that this "
-                    f"ledger (of {self._host.ledger.total_count} steps) does not hold. Set "
-                    "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path)."
-                )
-            event = self._sampled_event(self._global_state(state), factor)
-            for guard in self._host.guards:
-                guard(self._host.ledger, event)
-            self._host.ledger.append(event)
-            self._host.clock.advance()
-        except (ValueError, TypeError, RuntimeError) as error:
-            # A graph reports only the text of an error; whoever runs it can ask for the error
-            # itself.
-            self._host.error = error
-            raise
-        return np.int64(self._host.ledger.total_count), np.int64(key)
+        return self._bookkeeper.sampled(event, self.privacy_unit)
 
     # State: the query's, and where in which ledger these weights are.
 
@@ -319,7 +300,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 self.build(variables)
         state_variables = self._state_variables()
         factor = self._sensitivity_factor
-        values = [v.value for v in state_variables]
+        values = [tf.convert_to_tensor(v.value) for v in state_variables]
         position, key = self._charge(factor, values)
 
         def core(examples, mask, ids, values):
@@ -355,12 +336,17 @@ class DPOptimizer(keras.optimizers.Optimizer):
         for variable, value in zip(state_variables, new_values, strict=True):
             variable.assign(value)
         gradients = _add_penalty(gradients, variables, data_independent_loss)
-        self._host.issued = {id(g): g for g in gradients}
+        self._issued.tensors = {id(g): g for g in gradients}
         return (gradients, aux) if has_aux else gradients
 
     def _charge(self, factor: int, state: list[tf.Tensor]) -> list[Any]:
         inputs = [self._ledger_position.value, self._ledger_key.value, *state]
-        commit = functools.partial(self._commit, factor)
+
+        def commit(position, key, *values):
+            return self._bookkeeper.commit(
+                lambda: self._sampled_event(self._global_state(values), factor), position, key
+            )
+
         if tf.executing_eagerly():
             return [tf.constant(v) for v in commit(*[np.asarray(t) for t in inputs])]
         outputs = tf.numpy_function(commit, inputs, [tf.int64, tf.int64], stateful=True)
@@ -409,7 +395,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: a gradient did not come from there.
         """
         grads = list(grads)
-        if not grads or any(self._host.issued.get(id(g)) is not g for g in grads):
+        if not grads or any(self._issued.tensors.get(id(g)) is not g for g in grads):
             raise NotPrivateError(
                 "DPOptimizer received gradients that did not come through its private step. In "
                 "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
@@ -417,8 +403,10 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "Private gradients that you have processed further may go to "
                 "optimizer.inner_optimizer.apply."
             )
-        self._host.issued = {}
-        self.inner_optimizer.apply(grads, trainable_variables)
+        self._issued.tensors = {}
+        # Nothing moves, counters and weight decay included, where the step was not charged.
+        with tf.control_dependencies(grads):
+            self.inner_optimizer.apply(grads, trainable_variables)
 
     # What Keras expects of an optimizer that wraps another.
 
@@ -454,25 +442,34 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def save_own_variables(self, store):
         for index, variable in enumerate(self.variables):
             store[str(index)] = variable.numpy()
-        store["ledger"] = np.frombuffer(self._host.ledger.to_json_lines().encode(), np.uint8)
+        store["inner_optimizer"] = self._inner_name()
+        store["ledger"] = np.frombuffer(self.ledger.to_json_lines().encode(), np.uint8)
 
     def load_own_variables(self, store):
-        if not self.built or len(store.keys()) != len(self.variables) + 1:
+        if (
+            not self.built
+            or len(store.keys()) != len(self.variables) + 2
+            or not np.array_equal(store["inner_optimizer"], self._inner_name())
+        ):
             raise ValueError(
                 "The checkpoint's optimizer does not match this one. Build the model, compile it "
                 "with the same inner optimizer and query, call "
                 "optimizer.build(model.trainable_variables), and load again."
             )
         saved = PrivacyLedger.from_json_lines(bytes(np.asarray(store["ledger"])).decode())
-        if not self._host.ledger.total_count:
+        if not self.ledger.total_count:
             self.ledger = saved
-        elif not saved.is_prefix_of(self._host.ledger):
+        elif not saved.is_prefix_of(self.ledger):
             raise LedgerMismatchError(
                 "This run's ledger does not continue the checkpoint's. Load the checkpoint before "
                 "training, or set `model.ledger` to the ledger of that run."
             )
         for index, variable in enumerate(self.variables):
             variable.assign(store[str(index)])
+
+    def _inner_name(self) -> np.ndarray:
+        """Returns the class of the inner optimizer: others may have slots of the same shapes."""
+        return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
 
 
 def _check_inner(inner: Any) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdp import sampling as sampling_policies
 from tfdp.keras import validation
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -128,58 +129,75 @@ class PrivateTraining:
         if not shuffle:
             raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
-        begin_pass = False
-        if _is_dataset(x):
-            policy = sampling
-            if policy is None:
-                warnings.warn(
-                    "How this data set samples its records is unknown to tfdp, so no "
-                    "amplification is granted. Pass arrays, or declare it: fit(..., "
-                    "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
-                    stacklevel=2,
+        arguments = {
+            "x": x,
+            "y": y,
+            "sample_weight": sample_weight,
+            "class_weight": class_weight,
+            "batch_size": batch_size,
+            "steps_per_epoch": steps_per_epoch,
+            "callbacks": callbacks,
+            "validation_split": validation_split,
+            "validation_data": validation_data,
+        }
+        before = optimizer.sampling
+        try:
+            prepare = self._take_dataset if is_dataset(x) else self._sample_arrays
+            prepare(arguments, sampling)
+            arguments["callbacks"] = _with(arguments["callbacks"], _PassEnds(optimizer))
+            with optimizer.temporary_guards():
+                return super().fit(
+                    **arguments,
+                    epochs=epochs,
+                    verbose=verbose,
+                    shuffle=False,
+                    initial_epoch=initial_epoch,
+                    validation_steps=validation_steps,
+                    validation_batch_size=validation_batch_size,
+                    validation_freq=validation_freq,
                 )
-                policy = sampling_policies.Unknown()
-            expected = policy.expected_batch_size
-            self._begin(policy, None if expected is None else expected)
-            if isinstance(x, tf.data.Dataset):
-                self._build_for(*_spec_of_first_example(x))
-            begin_pass = True
-        else:
-            x, y, sample_weight, validation_data = _prepare_arrays(
-                x, y, sample_weight, class_weight, validation_split, validation_data
-            )
-            num_examples = _length(x, y, sample_weight)
-            policy, examples_per_unit = self._resolve(sampling, num_examples, batch_size)
-            self._build_for(
-                *tf.nest.map_structure(
-                    lambda a: None if a is None else a[:1], (x, y, sample_weight)
-                )
-            )
-            x = sampling_policies.batches(x, y, sample_weight, policy, examples_per_unit)
-            if steps_per_epoch is None:
-                steps_per_epoch = policy.steps_per_epoch
-            y = sample_weight = batch_size = class_weight = None
-            validation_split = 0.0
+        finally:
+            # Batches that are not drawn by this policy must not be accounted as if they were.
+            optimizer.sampling = before
 
-        extra = [_PassBegins(optimizer)] if begin_pass else []
-        return super().fit(
-            x=x,
-            y=y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=_with(callbacks, extra),
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=False,
-            class_weight=class_weight,
-            sample_weight=sample_weight,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-            validation_freq=validation_freq,
+    def _take_dataset(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
+        """Prepares `fit` for a data set whose sampling is declared, or is not."""
+        if self._dp_optimizer().privacy_unit == "microbatch":
+            raise ValueError(
+                "With privacy_unit='microbatch', `fit` must know which examples of a data set come "
+                "and go together. Pass arrays."
+            )
+        if policy is None:
+            warnings.warn(
+                "How this data set samples its records is unknown to tfdp, so no amplification is "
+                "granted. Pass arrays, or declare it: fit(..., "
+                "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
+                stacklevel=3,
+            )
+            policy = sampling_policies.Unknown()
+        self._begin(policy, policy.expected_batch_size)
+        first, arguments["x"] = peek(arguments["x"])
+        self._build_for(*first)
+
+    def _sample_arrays(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
+        """Prepares `fit` to draw samples from arrays."""
+        x, y, sample_weight, validation_data = prepare_arrays(
+            *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
+            arguments.pop("validation_split"),
+            arguments["validation_data"],
         )
+        num_examples = length(x, y, sample_weight)
+        policy, examples_per_unit = self._resolve(policy, num_examples, arguments.pop("batch_size"))
+        first = tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
+        self._build_for(*first)
+        samples = sampling_policies.batches(x, y, sample_weight, policy, examples_per_unit)
+        arguments["validation_data"] = validation_data
+        steps = arguments.pop("steps_per_epoch")
+        steps = policy.steps_per_epoch if steps is None else steps
+        steps = positive_integer("steps_per_epoch", steps)
+        # Of data without an end, Keras would make the last execution of several steps a full one.
+        samples = samples.take(steps).apply(tf.data.experimental.assert_cardinality(steps))
+        arguments["x"] = samples
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless
@@ -306,31 +324,29 @@ class PrivateTraining:
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
-class _PassBegins(keras.callbacks.Callback):
-    """Tells the optimizer that a data set starts from its beginning."""
+class _PassEnds(keras.callbacks.Callback):
+    """Tells the optimizer that the next epoch starts from the beginning of the data."""
 
     def __init__(self, optimizer: DPOptimizer):
         super().__init__()
         self._optimizer = optimizer
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs=None):
         self._optimizer.begin_pass()
 
 
-def _with(callbacks: Any, extra: list[keras.callbacks.Callback]) -> Any:
-    if not extra:
-        return callbacks
+def _with(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        for callback in extra:
-            callbacks.append(callback)
+        callbacks.callbacks.insert(0, extra)
         return callbacks
-    return extra + ([] if callbacks is None else keras.tree.flatten(callbacks))
+    return [extra, *([] if callbacks is None else keras.tree.flatten(callbacks))]
 
 
 def _raise_host_error(optimizer, train_function, iterator):
     """Runs a step; an error that the ledger or a guard raised inside the graph comes out as
     itself.
     """
+    optimizer.take_host_error()
     try:
         return train_function(iterator)
     except tf.errors.OpError as error:
@@ -358,83 +374,3 @@ def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:
 
 def _first(x: Any) -> Any:
     return next(leaf for leaf in tf.nest.flatten(x) if leaf is not None)
-
-
-def _is_dataset(x: Any) -> bool:
-    if isinstance(x, (tf.data.Dataset, keras.utils.PyDataset)):
-        return True
-    return (
-        not hasattr(x, "__array__")
-        and not isinstance(x, (list, tuple, dict))
-        and hasattr(x, "__iter__")
-    )
-
-
-def _spec_of_first_example(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
-    spec = dataset.element_spec
-    parts = keras.utils.unpack_x_y_sample_weight(spec)
-    return tf.nest.map_structure(
-        lambda s: None if s is None else tf.zeros([1, *s.shape[1:]], s.dtype), parts
-    )
-
-
-def _prepare_arrays(x, y, sample_weight, class_weight, validation_split, validation_data):
-    x, y, sample_weight = (_as_arrays(part) for part in (x, y, sample_weight))
-    num_examples = _length(x, y, sample_weight)
-    if class_weight is not None:
-        if sample_weight is not None:
-            raise ValueError("Give class_weight or sample_weight, not both.")
-        sample_weight = _weights_of_classes(y, class_weight)
-    if validation_split and validation_data is None:
-        if not 0 < validation_split < 1:
-            raise ValueError(
-                f"validation_split must be between 0 and 1. Received: {validation_split=}."
-            )
-        at = int(num_examples * (1 - validation_split))
-        if at in (0, num_examples):
-            raise ValueError(
-                f"validation_split={validation_split} of {num_examples} examples leaves one part "
-                "empty."
-            )
-        parts = (x, y, sample_weight)
-        held_out = tf.nest.map_structure(lambda a: None if a is None else a[at:], parts)
-        x, y, sample_weight = tf.nest.map_structure(lambda a: None if a is None else a[:at], parts)
-        validation_data = held_out if held_out[2] is not None else held_out[:2]
-    return x, y, sample_weight, validation_data
-
-
-def _as_arrays(part: Any) -> Any:
-    def convert(leaf):
-        if leaf is None:
-            return None
-        array = np.asarray(leaf)
-        if array.ndim == 0:
-            raise ValueError(
-                f"Data must be arrays with a leading axis of examples. Received: {leaf!r}."
-            )
-        if np.issubdtype(array.dtype, np.floating):
-            array = array.astype(keras.config.floatx(), copy=False)
-        return array
-
-    return None if part is None else keras.tree.map_structure(convert, part)
-
-
-def _length(*parts: Any) -> int:
-    lengths = {len(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None}
-    if len(lengths) != 1:
-        raise ValueError(
-            "x, y and sample_weight must have the same length. Received lengths: "
-            f"{sorted(lengths)}."
-        )
-    (length,) = lengths
-    if not length:
-        raise ValueError("The training data are empty.")
-    return length
-
-
-def _weights_of_classes(y: Any, class_weight: dict[int, float]) -> np.ndarray:
-    if not isinstance(y, np.ndarray):
-        raise ValueError("class_weight needs a model with one output. Use sample_weight.")
-    labels = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y))
-    weights = [class_weight.get(int(label), 1.0) for label in labels]
-    return np.asarray(weights, keras.config.floatx())

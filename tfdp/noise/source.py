@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import os
 import secrets
 from typing import Any
 
@@ -37,6 +38,7 @@ class _PhiloxSource(RandomSource):
     """
 
     def __init__(self, key: int):
+        self._process = os.getpid()
         # The counter variable must outlive the graph in which the source is first used.
         with tf.init_scope():
             self._generator = tf.random.Generator.from_key_counter(
@@ -46,10 +48,19 @@ class _PhiloxSource(RandomSource):
             )
 
     def normal(self, shape, dtype):
+        self._check_process()
         return self._generator.normal(shape, dtype=dtype)
 
     def integers(self, shape, maximum):
+        self._check_process()
         return self._generator.uniform(shape, maxval=maximum, dtype=tf.int32)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "This random source was made before the process was forked: it would draw the same "
+                "numbers as the parent. Make queries in the process that uses them."
+            )
 
 
 class SystemRandomSource(_PhiloxSource):
@@ -85,9 +96,13 @@ class SeededRandomSource(_PhiloxSource):
         super().__init__(seed % 2**64)
 
 
-@functools.cache
 def system_random_source() -> SystemRandomSource:
     """Returns this process's shared source, made at the first call."""
+    return _source_of_process(os.getpid())
+
+
+@functools.cache
+def _source_of_process(process: int) -> SystemRandomSource:
     return SystemRandomSource()
 
 

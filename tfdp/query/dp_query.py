@@ -155,17 +155,25 @@ class SumAggregationDPQuery(DPQuery):
         return add(sample_state_1, sample_state_2)
 
 
-def zeros_like(leaf: Any) -> tf.Tensor:
-    """Returns zeros of the shape and dtype of a tensor, variable or `tf.TensorSpec`.
+def record_dtype(leaf: Any) -> tf.DType:
+    """Returns the dtype of a tensor, variable or `tf.TensorSpec` of a record.
 
     Raises:
-        TypeError: the dtype is not floating: such a record cannot be clipped.
+        TypeError: it is neither float32 nor float64. In half precision a clipped record can exceed
+            the bound by 0.2 %, and a sum can round by more than a record.
     """
     dtype = tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
-    if not dtype.is_floating:
+    if dtype not in (tf.float32, tf.float64):
         raise TypeError(
-            f"Records must be floating point. Received a leaf of dtype {dtype.name}: {leaf!r}."
+            "Records must be float32 or float64; cast them, or use a mixed precision policy, which "
+            f"keeps float32 variables. Received a leaf of dtype {dtype.name}: {leaf!r}."
         )
+    return dtype
+
+
+def zeros_like(leaf: Any) -> tf.Tensor:
+    """Returns zeros of the shape and dtype of a tensor, variable or `tf.TensorSpec`."""
+    dtype = record_dtype(leaf)
     if isinstance(leaf, tf.TensorSpec):
         return tf.zeros(leaf.shape, dtype)
     return tf.zeros(tf.shape(leaf), dtype)
@@ -203,6 +211,8 @@ def describe(structure: Structure) -> str:
 
 def is_concrete(structure: Structure) -> bool:
     """Returns whether every leaf has a value now, rather than when a graph runs."""
-    return not any(
-        tf.is_symbolic_tensor(leaf) for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf)
+    return tf.executing_eagerly() or not any(
+        tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
+        for leaf in tf.nest.flatten(structure)
+        if tf.is_tensor(leaf)
     )

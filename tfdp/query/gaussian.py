@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdp.ledger.events import GaussianSumEvent, real_number
 from tfdp.noise import RandomSource, system_random_source
 from tfdp.query import norm_factors
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete, record_dtype
 
 
 class GaussianGlobalState(NamedTuple):
@@ -61,7 +61,7 @@ class GaussianSumQuery(SumAggregationDPQuery):
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
-        clip = real_number("l2_norm_clip", self.l2_norm_clip, minimum=0, inclusive=False)
+        clip = clip_norm("l2_norm_clip", self.l2_norm_clip)
         stddev = real_number("stddev", self.stddev, minimum=0, inclusive=True)
         check_random_source(self.random_source)
         object.__setattr__(self, "l2_norm_clip", clip)
@@ -109,6 +109,19 @@ def check_random_source(random_source: RandomSource | None) -> None:
         )
 
 
+def clip_norm(name: str, value: float) -> float:
+    """Returns a bound on a norm as a float, if float32 can hold records to it.
+
+    Squares of coordinates below 1e-19 underflow, and norms above 1.8e19 overflow, in float32.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is not between 1e-12 and 1e18.
+    """
+    real_number(name, value, minimum=0, inclusive=False)
+    return real_number(name, value, minimum=1e-12, inclusive=True, maximum=1e18)
+
+
 def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSource) -> Structure:
     """Returns the structure with independent N(0, stddev^2) added to every coordinate of every
     leaf.
@@ -116,8 +129,7 @@ def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSou
 
     def noised(leaf):
         leaf = tf.convert_to_tensor(leaf)
-        dtype = norm_factors.accumulation_dtype(leaf.dtype)
-        noise = source.normal(tf.shape(leaf), dtype) * tf.cast(stddev, dtype)
-        return tf.cast(tf.cast(leaf, dtype) + noise, leaf.dtype)
+        dtype = record_dtype(leaf)
+        return leaf + source.normal(tf.shape(leaf), dtype) * tf.cast(stddev, dtype)
 
     return tf.nest.map_structure(noised, structure)

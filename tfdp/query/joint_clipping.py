@@ -1,6 +1,6 @@
-"""Clipping of several groups by one joint norm (McMahan et al. 2018, arXiv:1812.06210, section
-2).
-"""
+"""Clipping of several groups by one joint norm."""
+
+import dataclasses
 
 import tensorflow as tf
 
@@ -8,10 +8,11 @@ from tfdp.ledger.events import GaussianSumEvent, real_number
 from tfdp.noise import RandomSource, system_random_source
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import Structure, SumAggregationDPQuery
-from tfdp.query.gaussian import add_noise, check_random_source
+from tfdp.query.gaussian import add_noise, check_random_source, clip_norm
 from tfdp.query.structure import flatten_up_to
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class JointClippingQuery(SumAggregationDPQuery):
     """Scales each group by 1/alpha_g, clips the joint norm, sums, adds noise, and scales back.
 
@@ -38,55 +39,59 @@ class JointClippingQuery(SumAggregationDPQuery):
     Raises:
         TypeError: an argument is not a number, or `scales` is empty.
         ValueError: a number is out of range.
+
+    References:
+        McMahan et al. 2018, arXiv:1812.06210, section 2.
     """
 
-    def __init__(
-        self,
-        scales: Structure,
-        l2_norm_clip: float,
-        noise_multiplier: float,
-        random_source: RandomSource | None = None,
-    ):
-        flat = tf.nest.flatten(scales)
-        if not flat:
-            raise TypeError(f"scales must hold at least one number. Received: scales={scales!r}.")
-        self._flat_scales = tuple(
-            real_number("scales", scale, minimum=0, inclusive=False) for scale in flat
-        )
-        self._scales = tf.nest.pack_sequence_as(scales, list(self._flat_scales))
-        self._l2_norm_clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
-        self._noise_multiplier = real_number(
-            "noise_multiplier", noise_multiplier, minimum=0, inclusive=True
-        )
-        check_random_source(random_source)
-        self._random_source = random_source
+    scales: Structure
+    l2_norm_clip: float
+    noise_multiplier: float
+    random_source: RandomSource | None = dataclasses.field(default=None, repr=False)
 
-    def __repr__(self):
-        arguments = (self._scales, self._l2_norm_clip, self._noise_multiplier)
-        return f"JointClippingQuery({', '.join(map(repr, arguments))})"
+    def __post_init__(self):
+        flat = tf.nest.flatten(self.scales)
+        if not flat:
+            raise TypeError(f"scales must hold a number. Received: scales={self.scales!r}.")
+        flat = [real_number("scales", scale, minimum=0, inclusive=False) for scale in flat]
+        clip = clip_norm("l2_norm_clip", self.l2_norm_clip)
+        for scale in flat:
+            clip_norm("scales * l2_norm_clip", scale * clip)
+        multiplier = real_number(
+            "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True
+        )
+        check_random_source(self.random_source)
+        # A copy: the caller may change the list or dict later.
+        object.__setattr__(self, "scales", tf.nest.pack_sequence_as(self.scales, flat))
+        object.__setattr__(self, "l2_norm_clip", clip)
+        object.__setattr__(self, "noise_multiplier", multiplier)
+
+    @property
+    def _flat_scales(self) -> list[float]:
+        return tf.nest.flatten(self.scales)
 
     @property
     def _source(self) -> RandomSource:
-        return self._random_source or system_random_source()
+        return self.random_source or system_random_source()
 
     @property
     def num_norm_groups(self):
         return len(self._flat_scales)
 
     def norm_groups(self, template):
-        parts = flatten_up_to(self._scales, template)
+        parts = flatten_up_to(self.scales, template)
         return [group for group, part in enumerate(parts) for _ in tf.nest.flatten(part)]
 
     def scale_factors(self, params, norms):
         scales = tf.constant(self._flat_scales, norms.dtype)
         joint = tf.norm(norms / scales, axis=-1, keepdims=True)
-        return norm_factors.clip_factors(self._l2_norm_clip, joint) / scales
+        return norm_factors.clip_factors(self.l2_norm_clip, joint) / scales
 
     def preprocess_record(self, params, record):
         return norm_factors.scale_record(self, params, record)
 
     def get_noised_result(self, sample_state, global_state):
-        noised = add_noise(sample_state, self._noise_multiplier * self._l2_norm_clip, self._source)
+        noised = add_noise(sample_state, self.noise_multiplier * self.l2_norm_clip, self._source)
         leaves, groups = tf.nest.flatten(noised), self.norm_groups(noised)
         result = [
             leaf * self._flat_scales[group] for leaf, group in zip(leaves, groups, strict=True)
@@ -98,5 +103,5 @@ class JointClippingQuery(SumAggregationDPQuery):
         )
 
     def derive_event(self, global_state):
-        stddev = self._noise_multiplier * self._l2_norm_clip
-        return GaussianSumEvent(self._l2_norm_clip, stddev, seeded=self._source.seeded)
+        stddev = self.noise_multiplier * self.l2_norm_clip
+        return GaussianSumEvent(self.l2_norm_clip, stddev, seeded=self._source.seeded)

@@ -1,8 +1,7 @@
-"""A structure of queries over a structure of tensors (McMahan et al. 2018, arXiv:1812.06210,
-section 3).
-"""
+"""A structure of queries over a structure of tensors."""
 
 import collections
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
 from tfdp.query.structure import flatten_up_to
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class NestedQuery(DPQuery):
     """Applies each of `queries` to its own part of every record.
 
@@ -33,33 +33,34 @@ class NestedQuery(DPQuery):
 
     Raises:
         TypeError: a leaf of `queries` is not a `DPQuery`, or there is none.
+
+    References:
+        McMahan et al. 2018, arXiv:1812.06210, section 3.
     """
 
-    def __init__(self, queries: Structure):
-        leaves = tf.nest.flatten(queries)
+    queries: Structure
+
+    def __post_init__(self):
+        leaves = tf.nest.flatten(self.queries)
         if not leaves or not all(isinstance(query, DPQuery) for query in leaves):
             raise TypeError(
-                f"queries must be a structure of DPQuery objects. Received: queries={queries!r}."
+                "queries must be a structure of DPQuery objects. "
+                f"Received: queries={self.queries!r}."
             )
         # A copy: the caller may change the list or dict later.
-        self._queries = tf.nest.pack_sequence_as(queries, leaves)
-        self._flat_queries = tuple(leaves)
+        object.__setattr__(self, "queries", tf.nest.pack_sequence_as(self.queries, leaves))
 
     @property
-    def queries(self) -> Structure:
-        """The structure of queries given at construction."""
-        return self._queries
-
-    def __repr__(self):
-        return f"{type(self).__name__}({self._queries!r})"
+    def _flat_queries(self) -> list[DPQuery]:
+        return tf.nest.flatten(self.queries)
 
     def _split(self, *structures: Structure) -> list[tuple[Any, ...]]:
         """Returns (query, part of each structure) for every query."""
-        parts = [flatten_up_to(self._queries, structure) for structure in structures]
+        parts = [flatten_up_to(self.queries, structure) for structure in structures]
         return list(zip(self._flat_queries, *parts, strict=True))
 
     def _pack(self, values: list[Any]) -> Structure:
-        return tf.nest.pack_sequence_as(self._queries, values)
+        return tf.nest.pack_sequence_as(self.queries, values)
 
     def initial_global_state(self):
         return self._pack([query.initial_global_state() for query in self._flat_queries])
@@ -132,6 +133,7 @@ class NestedQuery(DPQuery):
         return tf.concat(factors, axis=-1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
     """A `NestedQuery` all of whose sub-queries sum, and which is therefore one summing query
     itself.
@@ -143,8 +145,8 @@ class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
         TypeError: a sub-query does not sum.
     """
 
-    def __init__(self, queries: Structure):
-        super().__init__(queries)
+    def __post_init__(self):
+        super().__post_init__()
         for query in self._flat_queries:
             if not query.is_sum:
                 raise TypeError(

@@ -4,31 +4,25 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-
-def accumulation_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype in which norms of tensors of `dtype` are summed: float32 at least."""
-    return tf.float64 if dtype == tf.float64 else tf.float32
+from tfdp.query.dp_query import record_dtype
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
-    """Returns the squared l2 norm of every leaf: scalars, or [batch] where leaves have a leading
-    batch axis.
+    """Returns the squared l2 norm of every leaf: a scalar, or [batch] where leaves are batched.
 
     Edge cases: a NaN or infinity anywhere makes the norm of its record non-finite. So does a finite
     float32 gradient whose square overflows (norm above 1.8e19): it is treated as not finite.
     """
     result = []
     for leaf in leaves:
-        leaf = tf.cast(leaf, accumulation_dtype(leaf.dtype))
+        record_dtype(leaf)
         axes = list(range(1, leaf.shape.rank)) if batched else None
         result.append(tf.reduce_sum(tf.square(leaf), axes))
     return result
 
 
 def group_norms(squares: Sequence[tf.Tensor], groups: Sequence[int], num_groups: int) -> tf.Tensor:
-    """Returns l2 norms of groups, [..., G], from the squared norms of leaves and each leaf's
-    group.
-    """
+    """Returns l2 norms of groups, [..., G], from squared norms and groups of leaves."""
     dtype = tf.float64 if all(s.dtype == tf.float64 for s in squares) else tf.float32
     totals = []
     for group in range(num_groups):
@@ -38,9 +32,7 @@ def group_norms(squares: Sequence[tf.Tensor], groups: Sequence[int], num_groups:
 
 
 def clip_factors(l2_norm_clip: float | tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
-    """Returns min(1, l2_norm_clip / norm), one where the norm is zero and zero where it is not
-    finite.
-    """
+    """Returns min(1, l2_norm_clip / norm), and zero where the norm is not finite."""
     clip = tf.cast(l2_norm_clip, norms.dtype)
     return tf.where(tf.math.is_finite(norms), clip / tf.maximum(norms, clip), tf.zeros_like(norms))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfdp.ledger.events import real_number
 from tfdp.noise import RandomSource
-from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.gaussian import GaussianSumQuery, clip_norm
 from tfdp.query.nested import NestedQuery
 from tfdp.query.normalized import NormalizedQuery
 
@@ -16,7 +16,7 @@ def per_layer(
     l2_norm_clip: float | Sequence[float],
     noise_multiplier: float,
     denominator: float,
-    split: str = "uniform",
+    split: str | None = None,
     random_source: RandomSource | None = None,
 ) -> NestedQuery:
     """Returns a `NestedQuery` that clips every trainable variable of a model on its own and
@@ -38,7 +38,7 @@ def per_layer(
         l2_norm_clip: C, or the list of the C_g, one for each variable.
         noise_multiplier: That of all groups together.
         denominator: The expected number of records in a sample.
-        split: "uniform" or "dimension"; used where `l2_norm_clip` is one number.
+        split: "uniform" (default) or "dimension", where `l2_norm_clip` is one number.
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     Raises:
@@ -67,19 +67,21 @@ def per_layer(
 
 
 def _clips(
-    variables: Sequence[Any], l2_norm_clip: float | Sequence[float], split: str
+    variables: Sequence[Any], l2_norm_clip: float | Sequence[float], split: str | None
 ) -> list[float]:
     if isinstance(l2_norm_clip, (list, tuple)):
+        if split is not None:
+            raise ValueError(
+                f"Every clip is given, so there is nothing to split. Received: split={split!r}."
+            )
         if len(l2_norm_clip) != len(variables):
             raise ValueError(
                 f"l2_norm_clip must hold one clip for each of the {len(variables)} variables. "
                 f"Received {len(l2_norm_clip)}: l2_norm_clip={l2_norm_clip!r}."
             )
-        return [
-            real_number("l2_norm_clip", clip, minimum=0, inclusive=False) for clip in l2_norm_clip
-        ]
-    total = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
-    if split == "uniform":
+        return [clip_norm("l2_norm_clip", clip) for clip in l2_norm_clip]
+    total = clip_norm("l2_norm_clip", l2_norm_clip)
+    if split in (None, "uniform"):
         return [total / math.sqrt(len(variables))] * len(variables)
     if split == "dimension":
         sizes = [math.prod(variable.shape) for variable in variables]

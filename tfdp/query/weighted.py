@@ -9,7 +9,7 @@ from tfdp.ledger.events import real_number, scale_sensitivity
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
-from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.gaussian import GaussianSumQuery, clip_norm
 from tfdp.query.normalized import NormalizedQuery, resolve_stddev
 
 
@@ -61,8 +61,7 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     def preprocess_record(self, params, record):
         record = _check(record)
-        weight = tf.convert_to_tensor(record.weight)
-        weight = tf.cast(weight, norm_factors.accumulation_dtype(weight.dtype))
+        weight = tf.cast(record.weight, tf.float64)
         # maximum() keeps a NaN; the comparison is false for it.
         weight = tf.where(weight > 0, tf.minimum(weight, self.max_weight), tf.zeros_like(weight))
         clipped = self.sum_query.preprocess_record(params, record.record)
@@ -122,7 +121,7 @@ class WeightedAverageQuery(NormalizedQuery):
                 "WeightedAverageQuery needs a denominator: the expected total weight of a sample."
             )
         max_weight = real_number("max_weight", max_weight, minimum=0, inclusive=False)
-        clip = real_number("l2_norm_clip", l2_norm_clip, minimum=0, inclusive=False)
+        clip = clip_norm("l2_norm_clip", l2_norm_clip)
         stddev = resolve_stddev(clip * max_weight, noise_multiplier, stddev)
         sum_query = GaussianSumQuery(clip, stddev, random_source)
         super().__init__(WeightedSumQuery(sum_query, max_weight), denominator)

@@ -1,0 +1,258 @@
+"""PrivacyBudget spends no more than it may."""
+
+import functools
+
+import keras
+import pytest
+import tensorflow as tf
+import toy
+
+import tfdp
+from tfdp.accounting import RDPAccountant
+from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError
+from tfdp.sampling import Poisson, Shuffled
+
+X, Y = toy.data(40)
+DELTA = 1e-3
+ORDERS = [1.5, 2, 3, 4, 6, 8, 16]
+STDDEV = 2 * toy.CLIP
+
+QuickAccountant = functools.partial(RDPAccountant, ORDERS)
+
+
+def private(**kwargs):
+    return toy.private(toy.linear(), toy.dp(stddev=STDDEV), **kwargs)
+
+
+def epsilon(ledger, accountant=QuickAccountant, extra=None):
+    accountant = ledger.replay(accountant())
+    if extra is not None:
+        accountant.compose(extra)
+    return accountant.get_epsilon(DELTA)
+
+
+def budget_of(steps, batch_size=8, accountant=QuickAccountant):
+    """Returns an epsilon that covers `steps` Poisson steps and not one more."""
+    step = tfdp.SampledEvent(
+        tfdp.ledger.PoissonSampling(batch_size / 40, 40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+    )
+    few = accountant().compose(step, steps).get_epsilon(DELTA)
+    more = accountant().compose(step, steps + 1).get_epsilon(DELTA)
+    assert few < more
+    return (few + more) / 2
+
+
+def fit(model, callback, **kwargs):
+    arguments = {"batch_size": 8, "epochs": 10, "verbose": 0, "callbacks": [callback], **kwargs}
+    return model.fit(X, Y, **arguments)
+
+
+def test_stops_in_the_middle_of_an_epoch_before_overspending():
+    model, target = private(), budget_of(7)
+    history = fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
+    assert model.ledger.total_count == int(model.optimizer.iterations) == 7  # One epoch of 5 steps, and 2 steps.
+    spent = epsilon(model.ledger)
+    (entry,) = model.ledger
+    assert spent <= target < epsilon(model.ledger, extra=entry.event)
+    assert len(history.history["epsilon"]) == 2
+    assert history.history["epsilon"][-1] == spent
+
+
+def test_epsilon_in_history_is_a_replay_of_the_ledger_at_every_epoch():
+    model = private()
+    seen = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epsilon(model.ledger)))
+    callback = PrivacyBudget(1e6, DELTA, QuickAccountant)
+    history = fit(model, callback, epochs=3, callbacks=[note, callback])
+    assert history.history["epsilon"] == seen
+    assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize("accountant", [tfdp.accounting.PLDAccountant, RDPAccountant])
+def test_any_accountant_decides(accountant):
+    model, target = private(), budget_of(4, accountant=accountant)
+    fit(model, PrivacyBudget(target, DELTA, accountant))
+    assert model.ledger.total_count == 4
+    assert epsilon(model.ledger, accountant) <= target
+
+
+def test_default_accountant_is_rdp():
+    model, target = private(run_eagerly=True), budget_of(2, accountant=RDPAccountant)
+    fit(model, PrivacyBudget(target, DELTA))
+    assert model.ledger.total_count == 2
+
+
+@pytest.mark.parametrize(("affordable", "run"), [(7, 6), (8, 6), (9, 9)])
+def test_several_steps_an_execution_stop_before_the_execution_that_overspends(affordable, run):
+    model = private(steps_per_execution=3)
+    fit(model, PrivacyBudget(budget_of(affordable), DELTA, QuickAccountant), steps_per_epoch=6)
+    assert model.ledger.total_count == int(model.optimizer.iterations) == run
+
+
+def test_execution_that_is_not_affordable_is_refused_at_the_start():
+    model = private(steps_per_execution=3)
+    with pytest.raises(PrivacyBudgetExceededError):
+        fit(model, PrivacyBudget(budget_of(2), DELTA, QuickAccountant), steps_per_epoch=6)
+    assert model.ledger.total_count == 0
+
+
+def test_two_fits_share_the_budget_of_one_ledger():
+    model, target = private(), budget_of(7)
+    fit(model, PrivacyBudget(target, DELTA, QuickAccountant), epochs=1)
+    assert model.ledger.total_count == 5
+    fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
+    assert model.ledger.total_count == 7
+    with pytest.raises(PrivacyBudgetExceededError, match="does not cover one more step: 7 steps"):
+        fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
+    assert model.ledger.total_count == 7
+    fit(model, PrivacyBudget(budget_of(8), DELTA, QuickAccountant))  # The refusal left nothing behind.
+    assert model.ledger.total_count == 8
+
+
+def test_shuffled_passes_are_spent_whole():
+    # Steps of one pass are one release: the budget covers two passes, whatever their number of steps.
+    model = private()
+    step = tfdp.SampledEvent(
+        tfdp.ledger.ShuffledSampling(8, 40, 0),
+        tfdp.GaussianSumEvent(toy.CLIP, STDDEV),
+        tfdp.NeighboringRelation.ZERO_OUT,
+    )
+    two = QuickAccountant().compose(step, 10).get_epsilon(DELTA)
+    three = QuickAccountant().compose(step, 15).get_epsilon(DELTA)
+    target = (two + three) / 2
+    fit(model, PrivacyBudget(target, DELTA, QuickAccountant), sampling=Shuffled())
+    assert model.ledger.total_count == 10
+    assert epsilon(model.ledger) == pytest.approx(two)
+
+
+def test_partial_passes_of_a_data_set_end_gracefully():
+    # Each epoch is one step of a new pass, and costs as much as the whole pass.
+    model = private()
+    step = tfdp.SampledEvent(
+        tfdp.ledger.ShuffledSampling(8, 40, 0),
+        tfdp.GaussianSumEvent(toy.CLIP, STDDEV),
+        tfdp.NeighboringRelation.ZERO_OUT,
+    )
+    two = QuickAccountant().compose(step, 10).get_epsilon(DELTA)
+    three = QuickAccountant().compose(step, 15).get_epsilon(DELTA)
+    model.fit(
+        tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).repeat(),
+        steps_per_epoch=1,
+        epochs=5,
+        verbose=0,
+        sampling=Shuffled(batch_size=8, population_size=40),
+        callbacks=[PrivacyBudget((two + three) / 2, DELTA, QuickAccountant)],
+    )
+    assert model.ledger.total_count == 2
+
+
+def test_raises_at_the_start_when_not_one_step_is_affordable():
+    model = private()
+    start = toy.weights(model)
+    with pytest.raises(PrivacyBudgetExceededError, match="0 steps are spent"):
+        fit(model, PrivacyBudget(1e-6, DELTA, QuickAccountant))
+    assert model.ledger.total_count == 0
+    toy.assert_weights(model, start, 0)
+    fit(model, keras.callbacks.History(), epochs=1)  # No guard is left behind.
+    assert model.ledger.total_count == 5
+
+
+def test_guard_is_removed_afterwards():
+    model = private()
+    fit(model, PrivacyBudget(budget_of(2), DELTA, QuickAccountant))
+    fit(model, keras.callbacks.History(), epochs=1)
+    assert model.ledger.total_count == 7
+
+
+class Crash(Exception):
+    pass
+
+
+def test_guard_is_removed_after_a_fit_that_failed():
+    def crash(batch, logs):
+        raise Crash
+
+    model = private()
+    callbacks = [
+        PrivacyBudget(budget_of(2), DELTA, QuickAccountant),
+        keras.callbacks.LambdaCallback(on_train_batch_end=crash),
+    ]
+    with pytest.raises(Crash):
+        fit(model, None, callbacks=callbacks)
+    fit(model, PrivacyBudget(budget_of(4), DELTA, QuickAccountant))
+    assert model.ledger.total_count == 4
+
+
+def test_guard_refuses_the_step_even_if_the_stop_is_ignored():
+    class Stubborn(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = False
+
+    model = private()
+    callback = PrivacyBudget(budget_of(3), DELTA, QuickAccountant)
+    with pytest.raises(PrivacyBudgetExceededError, match="3 steps are spent"):
+        fit(model, callback, callbacks=[callback, Stubborn()])
+    assert model.ledger.total_count == int(model.optimizer.iterations) == 3
+
+
+def test_callback_used_again_starts_from_the_ledger_it_finds():
+    callback = PrivacyBudget(budget_of(7), DELTA, QuickAccountant)
+    fit(private(), callback, epochs=1)  # Two further steps would be affordable here.
+    spent = tfdp.PrivacyLedger()
+    dear = tfdp.SampledEvent(tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV))
+    spent.append(dear, 5)
+    model = private()
+    model.ledger = spent
+    with pytest.raises(PrivacyBudgetExceededError):
+        fit(model, callback)
+    assert model.ledger.total_count == 5
+
+
+def test_events_that_others_write_meanwhile_count():
+    # Two models write to one ledger; the other one's steps are dear.
+    ledger = tfdp.PrivacyLedger()
+    model = toy.private(toy.linear(), toy.dp(stddev=STDDEV, ledger=ledger))
+    dear = tfdp.SampledEvent(tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV))
+    other = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: ledger.append(dear))
+    target = epsilon(tfdp.PrivacyLedger(), extra=dear)  # One such step, and nothing beside it.
+    callback = PrivacyBudget(1.5 * target, DELTA, QuickAccountant)
+    with pytest.raises(PrivacyBudgetExceededError):
+        fit(model, callback, callbacks=[callback, other])
+    own = [event for event in toy.events(model) if event != dear]
+    replayed = QuickAccountant().compose(dear, len(own)).compose(own[0], len(own))
+    assert replayed.get_epsilon(DELTA) <= 1.5 * target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"target_epsilon": 0.0}, ValueError),
+        ({"target_epsilon": -1.0}, ValueError),
+        ({"target_epsilon": float("inf")}, ValueError),
+        ({"target_epsilon": "1"}, TypeError),
+        ({"target_delta": 0.0}, ValueError),
+        ({"target_delta": 1}, ValueError),
+        ({"target_delta": 1.5}, ValueError),
+        ({"target_delta": None}, TypeError),
+        ({"accountant": RDPAccountant()}, TypeError),
+    ],
+    ids=str,
+)
+def test_bad_argument_is_named(arguments, error):
+    (name,) = arguments
+    with pytest.raises(error, match=name):
+        PrivacyBudget(**{"target_epsilon": 1.0, "target_delta": DELTA, **arguments})
+
+
+def test_model_that_is_not_private_is_an_error():
+    model = toy.linear()
+    model.compile("sgd", loss=toy.LOGITS_LOSS)
+    with pytest.raises(NotPrivateError, match="DPOptimizer"):
+        model.fit(X, Y, verbose=0, callbacks=[PrivacyBudget(1.0, DELTA)])
+
+
+def test_no_noise_is_never_affordable():
+    model = toy.private(toy.linear())
+    with pytest.raises(PrivacyBudgetExceededError):
+        fit(model, PrivacyBudget(1e9, DELTA, QuickAccountant), sampling=Poisson())
+    assert model.ledger.total_count == 0

@@ -1,0 +1,100 @@
+"""Small problems that the Keras tests share, and the step that they should take, written out by hand."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+
+L = keras.layers
+CLIP = 0.4
+NUM_EXAMPLES = 12
+
+LOGITS_LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def data(num_examples=NUM_EXAMPLES, seed=0):
+    """Returns x [n, 4] and labels 0 or 1, of examples that differ much in size."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num_examples, 4)).astype("float32")
+    x[::2] *= 0.02
+    return x, (x[:, 0] > 0).astype("int32")
+
+
+def dense(**kwargs):
+    """Returns a plain Sequential model with two logits; the same weights each time."""
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            L.Dense(3, activation="tanh", name="first", **kwargs),
+            L.Dense(2, name="second"),
+        ]
+    )
+
+
+def linear():
+    """Returns the smallest model: one matrix."""
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((4,)), L.Dense(2, use_bias=False)])
+
+
+def query(stddev=0.0, clip=CLIP, denominator=10):
+    return tfdp.GaussianAverageQuery(clip, stddev=stddev, denominator=denominator)
+
+
+def dp(inner=None, stddev=0.0, **kwargs):
+    """Returns a DPOptimizer, around SGD(0.5) by default."""
+    inner = keras.optimizers.SGD(0.5) if inner is None else inner
+    return tfdp.keras.DPOptimizer(inner, query(stddev), **kwargs)
+
+
+def private(model=None, optimizer=None, loss=LOGITS_LOSS, **kwargs):
+    """Returns a compiled private model, without noise by default."""
+    model = tfdp.keras.make_private(dense() if model is None else model)
+    model.compile(dp() if optimizer is None else optimizer, loss=loss, **kwargs)
+    return model
+
+
+def weights(model):
+    return [v.numpy().copy() for v in model.trainable_variables]
+
+
+def all_finite(model):
+    return all(np.isfinite(w).all() for w in weights(model))
+
+
+def events(model):
+    """Returns the ledger's events, repetitions written out."""
+    return [entry.event for entry in model.ledger for _ in range(entry.count)]
+
+
+def gradients_by_hand(variables, record_losses, clip=CLIP):
+    """Returns (sum of clipped gradients, norms before clipping) of losses, each a function of no argument."""
+    total, norms = [np.zeros(v.shape) for v in variables], []
+    for record_loss in record_losses:
+        with tf.GradientTape() as tape:
+            loss = record_loss()
+        gradients = [np.float64(g) for g in tape.gradient(loss, [v.value for v in variables])]
+        norms.append(np.sqrt(sum(np.sum(g**2) for g in gradients)))
+        factor = clip / max(norms[-1], clip)
+        total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
+    return total, norms
+
+
+def step_by_hand(model, record_losses, penalty=None, clip=CLIP, denominator=10, learning_rate=0.5):
+    """Returns the weights after one step of SGD on the clipped average, and the norms."""
+    variables = model.trainable_variables
+    total, norms = gradients_by_hand(variables, record_losses, clip)
+    updates = [t / denominator for t in total]
+    if penalty is not None:
+        with tf.GradientTape() as tape:
+            loss = penalty()
+        extra = tape.gradient(loss, [v.value for v in variables])
+        updates = [u if e is None else u + e for u, e in zip(updates, extra, strict=True)]
+    return [w - learning_rate * u for w, u in zip(weights(model), updates, strict=True)], norms
+
+
+def assert_weights(model, expected, tolerance=1e-6):
+    for actual, wanted in zip(weights(model), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=0, atol=tolerance)

@@ -1,0 +1,684 @@
+"""Keras' `fit` with a DPOptimizer takes the step that the paper writes down, and logs what the records say."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy
+from toy import L
+
+import tfdp
+from tfdp.sampling import FullBatch, Poisson, Shuffled, Unknown
+
+X, Y = toy.data()
+N = len(X)
+
+
+def crossentropy(model, i, **kwargs):
+    """The loss of example i, without Keras' loss machinery."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        Y[i : i + 1], model(X[i : i + 1], **kwargs)
+    )
+
+
+def fit_step(model, x=X, y=Y, sampling=None, **kwargs):
+    """One step on the whole of the data."""
+    return model.fit(x, y, sampling=sampling or FullBatch(), verbose=0, **kwargs)
+
+
+# The step equals the one written by hand.
+
+
+def test_step_clips_each_example_sums_and_divides():
+    model = toy.private()
+    expected, norms = toy.step_by_hand(
+        model, [lambda i=i: crossentropy(model, i) for i in range(N)]
+    )
+    assert min(norms) < toy.CLIP < max(norms)  # Otherwise the test could not tell.
+    fit_step(model)
+    toy.assert_weights(model, expected)
+    assert model.ledger.total_count == 1
+
+
+@pytest.mark.parametrize(
+    ("compile_args", "optimizer_args"),
+    [
+        ({"jit_compile": True}, {}),
+        ({"run_eagerly": True}, {}),
+        ({}, {"physical_batch_size": 5}),
+        ({"jit_compile": True}, {"physical_batch_size": 5}),
+        ({}, {"engine": "loop"}),
+        ({}, {"loss_scale_factor": 64.0}),
+        ({}, {"num_microbatches": N}),
+    ],
+    ids=str,
+)
+def test_step_is_the_same_however_it_is_computed(compile_args, optimizer_args):
+    model = toy.private(optimizer=toy.dp(**optimizer_args), **compile_args)
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    fit_step(model, sampling=Shuffled(), batch_size=N)
+    toy.assert_weights(model, expected)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_several_steps_an_execution_are_that_many_events(run_eagerly):
+    model = toy.private(toy.linear(), steps_per_execution=3, run_eagerly=run_eagerly)
+    batches = []
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batches.append(batch)
+    )
+    for _ in range(2):  # Two epochs of 3 + 1 steps: the last execution is not full.
+        before = model.ledger.total_count
+        reference = toy.private(toy.linear())
+        reference.set_weights(model.get_weights())
+        for _ in range(4):
+            losses = [lambda i=i: crossentropy(reference, i) for i in range(N)]
+            reference.set_weights(toy.step_by_hand(reference, losses)[0])
+        fit_step(model, steps_per_epoch=4, callbacks=[count])
+        assert model.ledger.total_count == before + 4
+        assert int(model.optimizer.iterations) == model.ledger.total_count
+        toy.assert_weights(model, toy.weights(reference))
+    assert len(batches) == 4  # Two executions an epoch.
+
+
+def test_sample_weight_multiplies_the_loss_before_the_clip():
+    weight = np.linspace(0, 3, N).astype("float32")
+    model = toy.private()
+    losses = [lambda i=i: weight[i] * crossentropy(model, i) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    fit_step(model, sample_weight=weight)
+    toy.assert_weights(model, expected)
+
+
+def test_class_weight_multiplies_the_loss_before_the_clip():
+    class_weight = {0: 0.2, 1: 3.0}
+    model = toy.private()
+    losses = [lambda i=i: class_weight[int(Y[i])] * crossentropy(model, i) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    fit_step(model, class_weight=class_weight)
+    toy.assert_weights(model, expected)
+
+
+def test_class_weight_of_one_hot_labels():
+    class_weight = {0: 0.2, 1: 3.0}
+    model = toy.private(loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+    losses = [lambda i=i: class_weight[int(Y[i])] * crossentropy(model, i) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    fit_step(model, y=np.eye(2, dtype="float32")[Y], class_weight=class_weight)
+    toy.assert_weights(model, expected)
+
+
+def test_weight_regularizer_is_added_after_the_clip():
+    # Its gradient, 2 * 30 * w, is far above the clip: inside a record it would be cut down.
+    model = toy.private(toy.dense(kernel_regularizer=keras.regularizers.L2(30.0)))
+    kernel = model.get_layer("first").kernel
+    losses = [lambda i=i: crossentropy(model, i) for i in range(N)]
+    expected, _ = toy.step_by_hand(
+        model, losses, penalty=lambda: 30 * tf.reduce_sum(kernel.value**2)
+    )
+    start = toy.weights(model)
+    fit_step(model)
+    toy.assert_weights(model, expected, 1e-5)
+    assert np.linalg.norm(toy.weights(model)[0] - start[0]) > 10 * 0.5 * toy.CLIP * N / 10
+
+
+def test_activity_regularizer_is_part_of_the_record():
+    model = toy.private(toy.dense(activity_regularizer=keras.regularizers.L2(50.0)))
+    first = model.get_layer("first")
+
+    def loss(i):
+        hidden = tf.tanh(X[i : i + 1] @ first.kernel.value + first.bias.value)
+        return crossentropy(model, i) + 50 * tf.reduce_sum(hidden**2)
+
+    expected, norms = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
+    assert max(norms) > 10 * toy.CLIP
+    fit_step(model)
+    toy.assert_weights(model, expected)
+
+
+class AddsLoss(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(20.0 * keras.ops.mean(x**2))
+        return x
+
+
+def test_add_loss_is_part_of_the_record():
+    keras.utils.set_random_seed(3)
+    plain = keras.Sequential([keras.Input((4,)), L.Dense(3, name="first"), AddsLoss(), L.Dense(2)])
+    model = toy.private(plain)
+    first = model.get_layer("first")
+
+    def loss(i):
+        hidden = X[i : i + 1] @ first.kernel.value + first.bias.value
+        return crossentropy(model, i) + 20 * tf.reduce_mean(hidden**2)
+
+    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
+    fit_step(model)
+    toy.assert_weights(model, expected)
+
+
+def test_frozen_layer_does_not_move_and_takes_no_part_in_the_norm():
+    plain = toy.dense()
+    plain.get_layer("first").trainable = False
+    model = toy.private(plain)
+    frozen = [w.numpy() for w in model.get_layer("first").weights]
+    assert len(model.trainable_variables) == 2
+    expected, norms = toy.step_by_hand(
+        model, [lambda i=i: crossentropy(model, i) for i in range(N)]
+    )
+    assert max(norms) > toy.CLIP
+    fit_step(model)
+    toy.assert_weights(model, expected)
+    for before, after in zip(frozen, model.get_layer("first").weights, strict=True):
+        np.testing.assert_array_equal(before, after.numpy())
+
+
+def two_in_two_out():
+    keras.utils.set_random_seed(3)
+    a, b = keras.Input((3,), name="a"), keras.Input((1,), name="b")
+    hidden = L.Dense(3, activation="tanh")(L.Concatenate()([a, b]))
+    outputs = {
+        "logits": L.Dense(2, name="logits")(hidden),
+        "value": L.Dense(1, name="value")(hidden),
+    }
+    return keras.Model({"a": a, "b": b}, outputs)
+
+
+TWO_X = {"a": X[:, :3], "b": X[:, 3:]}
+TWO_Y = {"logits": Y, "value": X[:, :1] + 2}
+
+
+def two_losses(model, i):
+    out = model({"a": X[i : i + 1, :3], "b": X[i : i + 1, 3:]})
+    value_loss = tf.reduce_mean((out["value"] - TWO_Y["value"][i : i + 1]) ** 2)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(Y[i : i + 1], out["logits"])[
+        0
+    ], value_loss
+
+
+def private_two_in_two_out(**kwargs):
+    loss = {"logits": toy.LOGITS_LOSS, "value": "mse"}
+    return toy.private(
+        two_in_two_out(), loss=loss, loss_weights={"logits": 1.0, "value": 0.3}, **kwargs
+    )
+
+
+def test_several_inputs_and_outputs_with_loss_weights():
+    model = private_two_in_two_out(metrics={"logits": ["accuracy"], "value": ["mae"]})
+    singles = np.array([[float(v) for v in two_losses(model, i)] for i in range(N)])
+    predictions = model.predict(TWO_X, verbose=0)
+
+    def loss(i):
+        logits_loss, value_loss = two_losses(model, i)
+        return logits_loss + 0.3 * value_loss
+
+    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
+    logs = {k: v[0] for k, v in fit_step(model, TWO_X, TWO_Y).history.items()}
+    toy.assert_weights(model, expected)
+    assert logs == pytest.approx(
+        {
+            "loss": singles[:, 0].mean() + 0.3 * singles[:, 1].mean(),
+            "logits_loss": singles[:, 0].mean(),
+            "value_loss": singles[:, 1].mean(),
+            "logits_accuracy": (predictions["logits"].argmax(1) == Y).mean(),
+            "value_mae": np.abs(predictions["value"] - TWO_Y["value"]).mean(),
+        },
+        rel=1e-5,
+    )
+
+
+def test_list_inputs_and_outputs():
+    keras.utils.set_random_seed(3)
+    a, b = keras.Input((3,)), keras.Input((1,))
+    hidden = L.Concatenate()([a, b])
+    model = toy.private(
+        keras.Model([a, b], [L.Dense(2)(hidden), L.Dense(1)(hidden)]), loss=[toy.LOGITS_LOSS, "mse"]
+    )
+    y = TWO_Y["value"]
+
+    def loss(i):
+        logits, value = model([X[i : i + 1, :3], X[i : i + 1, 3:]])
+        crossentropy = tf.nn.sparse_softmax_cross_entropy_with_logits(Y[i : i + 1], logits)[0]
+        return crossentropy + tf.reduce_mean((value - y[i : i + 1]) ** 2)
+
+    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
+    fit_step(model, [X[:, :3], X[:, 3:]], [Y, y])
+    toy.assert_weights(model, expected)
+
+
+class WithTraining(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x, training=False):
+        # Training doubles the logits, so the step shows which way was taken.
+        return self.out(x) * (2.0 if training else 1.0)
+
+
+class WithoutTraining(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x):
+        return self.out(x)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "kwargs"), [(WithTraining, {"training": True}), (WithoutTraining, {})]
+)
+def test_subclassed_model(model_class, kwargs):
+    plain = model_class()
+    plain(X[:1])
+    model = toy.private(plain)
+    losses = [lambda i=i: crossentropy(plain, i, **kwargs) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    fit_step(model)
+    toy.assert_weights(model, expected)
+
+
+def test_float64_data_is_cast_as_keras_does():
+    model = toy.private()
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    fit_step(model, X.astype("float64"), Y.astype("float64"))
+    toy.assert_weights(model, expected)
+
+
+def squared_hinge_of_margin(y_true, y_pred):
+    sign = 2.0 * keras.ops.cast(keras.ops.reshape(y_true, (-1,)), y_pred.dtype) - 1.0
+    return keras.ops.square(keras.ops.relu(1.0 - sign * y_pred[:, 0]))
+
+
+class MarginLoss(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return squared_hinge_of_margin(y_true, y_pred)
+
+
+@pytest.mark.parametrize("loss", [squared_hinge_of_margin, MarginLoss()], ids=["function", "class"])
+def test_custom_loss(loss):
+    model = toy.private(toy.linear(), loss=loss)
+
+    def by_hand(i):
+        margin = (2.0 * Y[i] - 1.0) * model(X[i : i + 1])[0, 0]
+        return tf.nn.relu(1.0 - margin) ** 2
+
+    expected, _ = toy.step_by_hand(model, [lambda i=i: by_hand(i) for i in range(N)])
+    fit_step(model)
+    toy.assert_weights(model, expected)
+
+
+def test_train_on_batch():
+    model = toy.private(toy.linear())
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    logs = model.train_on_batch(X, Y, return_dict=True)
+    toy.assert_weights(model, expected)
+    assert np.isfinite(logs["loss"])
+    assert [event.sampling for event in toy.events(model)] == [tfdp.ledger.UnknownSampling()]
+
+
+# Dropout, precision, optimizers.
+
+
+def test_dropout_differs_between_records_and_between_steps():
+    # All records are equal, and the loss is the sum of the outputs: without clipping, the sum of the gradients with
+    # respect to a diagonal matrix counts, unit by unit, in how many records the unit was kept (times two).
+    units, rows = 64, 16
+    layers = [
+        keras.Input((units,)),
+        L.EinsumDense("bi,i->bi", units, name="diagonal"),
+        L.Dropout(0.5, seed=1),
+    ]
+    model = tfdp.keras.make_private(keras.Sequential(layers))
+    query = tfdp.GaussianAverageQuery(1e6, stddev=0.0, denominator=1)
+    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query)
+    model.compile(optimizer, loss=lambda y, y_pred: keras.ops.sum(y_pred, axis=-1))
+    x = np.ones((rows, units), "float32")
+    counts = []
+    for _ in range(2):
+        before = model.get_layer("diagonal").kernel.numpy()
+        fit_step(model, x, x[:, :1])
+        counts.append((before - model.get_layer("diagonal").kernel.numpy()) / 2)
+    for count in counts:
+        # One mask for all records would make every count 0 or 16; independent masks make such a count have
+        # probability 2^-15 for each unit.
+        assert np.isin(np.round(count), [0, rows]).sum() <= 3
+        # Binomial(16, 1/2) has variance 4; the mean of 64 of them is within 8 +- 2.5 but once in 10^23.
+        assert 5.5 < count.mean() < 10.5
+    # The same masks in both steps would give the same counts.
+    assert np.abs(counts[0] - counts[1]).max() > 0.5
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_learns_without_a_loss_scale_that_follows_the_data(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        plain = toy.dense()
+    finally:
+        keras.config.set_dtype_policy(before)
+    model = toy.private(plain, toy.dp(keras.optimizers.SGD(2.0)))
+    assert type(model.optimizer) is tfdp.keras.DPOptimizer
+    history = fit_step(model, epochs=15).history["loss"]
+    assert all(w.dtype == np.float32 for w in toy.weights(model))
+    assert toy.all_finite(model)
+    assert history[-1] < 0.9 * history[0]
+
+
+OPTIMIZERS = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Adamax",
+    "Nadam",
+    "Ftrl",
+    "Lion",
+]
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "momentum"])
+def test_optimizer_moves_weights_by_what_it_does_with_the_average(name):
+    def make():
+        if name == "momentum":
+            return keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)
+        return getattr(keras.optimizers, name)(0.1)
+
+    model = toy.private(toy.linear(), toy.dp(make()), run_eagerly=True)
+    twin = toy.linear()
+    twin_optimizer = make()
+    for _ in range(2):
+        total, _ = toy.gradients_by_hand(
+            twin.trainable_variables, [lambda i=i: crossentropy(twin, i) for i in range(N)]
+        )
+        twin_optimizer.apply(
+            [tf.constant(t / 10, tf.float32) for t in total], twin.trainable_variables
+        )
+    start = toy.weights(model)
+    fit_step(model, epochs=2)
+    assert toy.all_finite(model)
+    assert np.abs(toy.weights(model)[0] - start[0]).max() > 1e-5
+    toy.assert_weights(model, toy.weights(twin), 1e-4)
+
+
+# Metrics.
+
+
+class Draws(Poisson):
+    """Poisson, except that the test says what is drawn."""
+
+    def draw(self, generator):
+        yield from self.samples
+        while True:
+            yield self.samples[-1]
+
+
+def drawing(*samples):
+    """Returns a policy that gives these samples, one after another."""
+    name = f"Draws{len(samples)}"
+    return type(name, (Draws,), {"samples": [np.asarray(s, np.int64) for s in samples]})()
+
+
+def log_of(history):
+    return {name: values[0] for name, values in history.history.items()}
+
+
+def test_metrics_are_those_of_the_records_without_padding():
+    weight = np.linspace(0.5, 2, N).astype("float32")
+    model = toy.private(
+        toy.dense(kernel_regularizer=keras.regularizers.L2(0.1)),
+        toy.dp(
+            keras.optimizers.SGD(0.0)
+        ),  # The weights stand still, so that the exact values are known.
+        metrics=["accuracy"],
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy(name="weighted")],
+    )
+    kept = np.array([0, 3, 4, 5, 9])
+    losses = np.array([float(crossentropy(model, i)[0]) for i in range(N)])
+    right = model.predict(X, verbose=0).argmax(1) == Y
+    penalty = 0.1 * np.sum(model.get_layer("first").kernel.numpy() ** 2)
+    history = fit_step(
+        model,
+        sample_weight=weight,
+        sampling=drawing(kept[:3], kept[3:]),
+        batch_size=4,
+        steps_per_epoch=2,
+    )
+    assert 0 < right[kept].mean() < 1
+    assert log_of(history) == pytest.approx(
+        {
+            "loss": (losses * weight)[kept].mean() + penalty,
+            "accuracy": right[kept].mean(),
+            "weighted": np.average(right[kept], weights=weight[kept]),
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_empty_sample_is_charged_and_moves_nothing(jit_compile):
+    model = toy.private(metrics=["accuracy"], jit_compile=jit_compile)
+    start = toy.weights(model)
+    history = fit_step(model, sampling=drawing([]), batch_size=1, steps_per_epoch=3)
+    toy.assert_weights(model, start, 0)
+    assert model.ledger.total_count == 3
+    assert np.isfinite(list(log_of(history).values())).all()
+
+
+def test_empty_sample_gets_noise():
+    model = toy.private(toy.linear(), toy.dp(stddev=1.0))
+    start = toy.weights(model)
+    fit_step(model, sampling=drawing([]), batch_size=1, steps_per_epoch=1)
+    assert np.abs(toy.weights(model)[0] - start[0]).min() > 0
+
+
+def test_tiny_sampling_probability_does_not_crash():
+    x, y = toy.data(200)
+    model = toy.private(toy.linear())
+    model.fit(
+        x, y, batch_size=1, steps_per_epoch=12, verbose=0
+    )  # Empty with probability 0.37 each time.
+    (entry,) = model.ledger
+    assert entry.count == 12
+    assert entry.event.sampling == tfdp.ledger.PoissonSampling(1 / 200, 200)
+
+
+@pytest.mark.parametrize("outputs", ["one", "two"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38])
+def test_record_that_is_not_finite_leaves_no_trace(outputs, bad):
+    def run(x, samples):
+        kwargs = {"steps_per_epoch": 2, "batch_size": 4, "sampling": drawing(*samples), "epochs": 1}
+        if outputs == "one":
+            model = toy.private(toy.linear(), loss="mse", metrics=["mae"])
+            history = fit_step(model, x, x[:, :2] + 1, **kwargs)
+        else:
+            model = private_two_in_two_out(metrics={"value": ["mae"]})
+            history = fit_step(
+                model,
+                {"a": x[:, :3], "b": x[:, 3:]},
+                {"logits": Y, "value": x[:, :1] + 2},
+                **kwargs,
+            )
+        assert toy.all_finite(model)
+        return toy.weights(model), log_of(history), list(model.ledger)
+
+    x = X.copy()
+    x[7] = bad
+    with_record = run(x, [[0, 7, 3, 5], [2, 7, 8]])
+    without = run(X, [[0, 3, 5], [2, 8]])
+    for a, b in zip(with_record[0], without[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-7)
+    assert with_record[1] == pytest.approx(without[1], rel=1e-6)
+    assert with_record[2] == without[2]
+
+
+# Schedules, callbacks, validation.
+
+
+def test_learning_rate_schedule_object():
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.0])
+    model = toy.private(toy.linear(), toy.dp(keras.optimizers.SGD(schedule)))
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    # Steps 0 and 1 have 0.5; later ones stand still.
+    fit_step(model, epochs=2)
+    after_two = toy.weights(model)
+    assert np.abs(after_two[0] - expected[0]).max() > 1e-4
+    fit_step(model)
+    toy.assert_weights(model, after_two, 0)
+
+
+def test_keras_callbacks_work(tmp_path):
+    rates = [0.4, 0.3, 0.2]
+    model = toy.private(toy.linear(), metrics=["accuracy"])
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch]),
+        # No epoch improves val_loss by 100, so every one of them counts: the rate is divided by ten at the end of each.
+        keras.callbacks.ReduceLROnPlateau(
+            monitor="val_loss", factor=0.1, patience=1, min_delta=100.0
+        ),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    history = fit_step(model, epochs=3, callbacks=callbacks, validation_data=(X, Y))
+    assert history.history["learning_rate"] == pytest.approx(rates)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.02)
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert len(lines) == 4
+    assert set(lines[0].split(",")) >= {"epoch", "accuracy", "loss", "val_loss", "val_accuracy"}
+    logged = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert float(logged["loss"]) == pytest.approx(history.history["loss"][0])
+
+
+def test_validation_data_is_evaluated_on_the_updated_weights():
+    x, y = toy.data(7, seed=5)
+    model = toy.private(toy.linear(), metrics=["accuracy"])
+    history = log_of(fit_step(model, validation_data=(x, y)))
+    loss, accuracy = model.evaluate(x, y, verbose=0)
+    assert (history["val_loss"], history["val_accuracy"]) == pytest.approx((loss, accuracy))
+    assert model.ledger.total_count == 1
+
+
+def test_validation_split_trains_on_the_first_part_only():
+    model = toy.private(toy.linear())
+    losses = [lambda i=i: crossentropy(model, i) for i in range(9)]
+    expected, _ = toy.step_by_hand(model, losses)
+    history = log_of(fit_step(model, validation_split=0.25))
+    toy.assert_weights(model, expected)
+    assert history["val_loss"] == pytest.approx(model.evaluate(X[9:], Y[9:], verbose=0))
+    (event,) = toy.events(model)
+    assert event.sampling.population_size == 9
+
+
+# Data sets and generators.
+
+
+def dataset(batch_size=4):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
+
+
+def test_data_set_takes_the_same_step():
+    model = toy.private()
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    model.fit(dataset(N), sampling=Shuffled(batch_size=N, population_size=N), verbose=0)
+    toy.assert_weights(model, expected)
+
+
+def test_undeclared_data_set_warns_and_is_unknown():
+    model = toy.private(toy.linear())
+    with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled"):
+        model.fit(dataset(), verbose=0)
+    (entry,) = model.ledger
+    assert (entry.event.sampling, entry.count) == (tfdp.ledger.UnknownSampling(), 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Poisson(sampling_probability=1 / 3), tfdp.ledger.PoissonSampling(1 / 3)),
+        (Poisson(1 / 3, N), tfdp.ledger.PoissonSampling(1 / 3, N)),
+        (Unknown(), tfdp.ledger.UnknownSampling()),
+    ],
+)
+def test_declared_data_set_is_recorded_as_declared(policy, expected):
+    model = toy.private(toy.linear(), run_eagerly=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(dataset(), sampling=policy, verbose=0)
+    assert {event.sampling for event in toy.events(model)} == {expected}
+
+
+def passes(model):
+    return [event.sampling.pass_index for event in toy.events(model)]
+
+
+def test_every_epoch_of_a_data_set_begins_a_pass_also_after_another_fit():
+    model = toy.private(toy.linear())
+    policy = Shuffled(batch_size=4, population_size=N)
+    model.fit(dataset(), sampling=policy, epochs=2, verbose=0)
+    assert passes(model) == [0, 0, 0, 1, 1, 1]
+    model.fit(dataset(), sampling=policy, epochs=3, steps_per_epoch=1, verbose=0)
+    assert passes(model)[6:] == [
+        2,
+        3,
+        4,
+    ]  # Partial epochs; a pass that has begun is never continued.
+    model.fit(dataset().repeat(), sampling=policy, steps_per_epoch=4, verbose=0)
+    assert passes(model)[9:] == [5, 5, 5, 6]  # An epoch of more than a pass.
+
+
+def test_array_passes_are_numbered_on():
+    model = toy.private(toy.linear())
+    for _ in range(2):
+        model.fit(X, Y, batch_size=5, sampling=Shuffled(), epochs=2, verbose=0)
+    assert passes(model) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3  # 5 + 5 + 2 examples a pass.
+
+
+def test_passes_over_arrays_see_every_record_once():
+    # Gradients of a linear loss do not depend on the weights, so the order of the records does not matter.
+    model = toy.private(toy.linear(), loss=lambda y, y_pred: keras.ops.sum(y_pred, axis=-1))
+    losses = [lambda i=i: tf.reduce_sum(model(X[i : i + 1])) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    model.fit(X, Y, batch_size=5, sampling=Shuffled(), verbose=0)
+    toy.assert_weights(model, expected)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[4 * index : 4 * index + 4], Y[4 * index : 4 * index + 4]
+
+
+def test_py_dataset():
+    model = toy.private(toy.linear())
+    model.fit(Batches(), sampling=Shuffled(batch_size=4, population_size=N), epochs=2, verbose=0)
+    assert passes(model) == [0, 0, 0, 1, 1, 1]
+
+
+def test_generator():
+    def generator():
+        while True:
+            yield X[:4], Y[:4]
+
+    model = toy.private(toy.linear())
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(4)])
+    model.fit(generator(), sampling=Unknown(), steps_per_epoch=1, verbose=0)
+    toy.assert_weights(model, expected)
+    assert model.ledger.total_count == 1
+
+
+def test_data_set_of_sequences_of_any_length():
+    model = toy.private(
+        keras.Sequential([keras.Input((None, 4)), L.GlobalAveragePooling1D(), L.Dense(2)])
+    )
+    lengths = tf.data.Dataset.from_generator(
+        lambda: ((X[None, : 2 + i], Y[:1]) for i in range(2)),
+        output_signature=(tf.TensorSpec([None, None, 4]), tf.TensorSpec([None], tf.int32)),
+    )
+    model.fit(lengths, sampling=Unknown(), verbose=0)
+    assert model.ledger.total_count == 2

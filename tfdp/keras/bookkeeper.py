@@ -1,0 +1,101 @@
+"""The host's side of a step: what is written to the ledger before the step may run."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tfdp.keras.errors import LedgerMismatchError
+from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.events import Event, NeighboringRelation, SampledEvent
+from tfdp.sampling import SamplingPolicy, Unknown
+from tfdp.sampling.clock import PassClock
+
+Guard = Callable[[PrivacyLedger, Event], None]
+
+
+class Bookkeeper:
+    """Commits the event of each step to a ledger, unless a guard or the ledger itself objects.
+
+    Attributes:
+        guards: Functions of (ledger, next event), called before each step; they may raise.
+        error: What stopped the last step from being charged. A graph reports only the text of an
+            error that is raised inside it; whoever runs the graph finds the error itself here.
+    """
+
+    def __init__(self, ledger: PrivacyLedger):
+        self._ledger = ledger
+        self._clock = PassClock(Unknown(), ledger)
+        self.guards: tuple[Guard, ...] = ()
+        self.error: Exception | None = None
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The ledger that the next step is written to."""
+        return self._ledger
+
+    @ledger.setter
+    def ledger(self, ledger: PrivacyLedger) -> None:
+        if not isinstance(ledger, PrivacyLedger):
+            raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
+        self._ledger = ledger
+        self._clock = PassClock(self._clock.policy, ledger)
+
+    @property
+    def sampling(self) -> SamplingPolicy:
+        """How the samples of the next steps are drawn."""
+        return self._clock.policy
+
+    @sampling.setter
+    def sampling(self, policy: SamplingPolicy) -> None:
+        if not isinstance(policy, SamplingPolicy):
+            raise TypeError(
+                f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
+            )
+        self._clock = PassClock(policy, self._ledger)
+
+    def begin_pass(self) -> None:
+        """Says that a new pass over the data begins, for policies that have passes."""
+        self._clock.begin_pass()
+
+    def sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
+        """Returns `event` with the sampling of the next step."""
+        relation: NeighboringRelation = self._clock.policy.neighboring_relation
+        return SampledEvent(self._clock.peek(), event, relation, privacy_unit)
+
+    def commit(
+        self, make_event: Callable[[], SampledEvent], position: int, ledger_key: int
+    ) -> tuple[np.int64, np.int64]:
+        """Writes the event of the step that is about to run, or raises.
+
+        Args:
+            make_event: Returns the event.
+            position: How many events the ledger held after the step that the weights come from.
+            ledger_key: Which ledger that was; see `key`.
+
+        Returns:
+            Position and key after this step.
+
+        Raises:
+            LedgerMismatchError: the ledger does not hold the steps that the weights come from.
+        """
+        try:
+            if position > self._ledger.total_count or (position > 0 and ledger_key != self.key):
+                raise LedgerMismatchError(
+                    f"The weights come from a run that had written {int(position)} events to its "
+                    f"ledger, which is not this one (of {self._ledger.total_count} events). Set "
+                    "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path)."
+                )
+            event = make_event()
+            for guard in self.guards:
+                guard(self._ledger, event)
+            self._ledger.append(event)
+            self._clock.advance()
+        except Exception as error:
+            self.error = error
+            raise
+        return np.int64(self._ledger.total_count), np.int64(self.key)
+
+    @property
+    def key(self) -> int:
+        """A number that tells this ledger from others, small enough for an int64 variable."""
+        return int(self._ledger.ledger_id[:15], 16)
