@@ -50,7 +50,9 @@ def fit(model, callback, **kwargs):
 def test_stops_in_the_middle_of_an_epoch_before_overspending():
     model, target = private(), budget_of(7)
     history = fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
-    assert model.ledger.total_count == int(model.optimizer.iterations) == 7  # One epoch of 5 steps, and 2 steps.
+    assert (
+        model.ledger.total_count == int(model.optimizer.iterations) == 7
+    )  # One epoch of 5 steps, and 2 steps.
     spent = epsilon(model.ledger)
     (entry,) = model.ledger
     assert spent <= target < epsilon(model.ledger, extra=entry.event)
@@ -61,7 +63,9 @@ def test_stops_in_the_middle_of_an_epoch_before_overspending():
 def test_epsilon_in_history_is_a_replay_of_the_ledger_at_every_epoch():
     model = private()
     seen = []
-    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epsilon(model.ledger)))
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(epsilon(model.ledger))
+    )
     callback = PrivacyBudget(1e6, DELTA, QuickAccountant)
     history = fit(model, callback, epochs=3, callbacks=[note, callback])
     assert history.history["epsilon"] == seen
@@ -105,7 +109,9 @@ def test_two_fits_share_the_budget_of_one_ledger():
     with pytest.raises(PrivacyBudgetExceededError, match="does not cover one more step: 7 steps"):
         fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
     assert model.ledger.total_count == 7
-    fit(model, PrivacyBudget(budget_of(8), DELTA, QuickAccountant))  # The refusal left nothing behind.
+    fit(
+        model, PrivacyBudget(budget_of(8), DELTA, QuickAccountant)
+    )  # The refusal left nothing behind.
     assert model.ledger.total_count == 8
 
 
@@ -199,7 +205,9 @@ def test_callback_used_again_starts_from_the_ledger_it_finds():
     callback = PrivacyBudget(budget_of(7), DELTA, QuickAccountant)
     fit(private(), callback, epochs=1)  # Two further steps would be affordable here.
     spent = tfdp.PrivacyLedger()
-    dear = tfdp.SampledEvent(tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV))
+    dear = tfdp.SampledEvent(
+        tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+    )
     spent.append(dear, 5)
     model = private()
     model.ledger = spent
@@ -212,8 +220,12 @@ def test_events_that_others_write_meanwhile_count():
     # Two models write to one ledger; the other one's steps are dear.
     ledger = tfdp.PrivacyLedger()
     model = toy.private(toy.linear(), toy.dp(stddev=STDDEV, ledger=ledger))
-    dear = tfdp.SampledEvent(tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV))
-    other = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: ledger.append(dear))
+    dear = tfdp.SampledEvent(
+        tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+    )
+    other = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: ledger.append(dear)
+    )
     target = epsilon(tfdp.PrivacyLedger(), extra=dear)  # One such step, and nothing beside it.
     callback = PrivacyBudget(1.5 * target, DELTA, QuickAccountant)
     with pytest.raises(PrivacyBudgetExceededError):

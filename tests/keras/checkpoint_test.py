@@ -23,7 +23,9 @@ def private(inner=None, ledger=None, build=True):
 
 def train(model, steps, **kwargs):
     """Shuffled batches of 4 of 12 examples: 3 steps a pass."""
-    return model.fit(X, Y, batch_size=4, sampling=Shuffled(), steps_per_epoch=steps, verbose=0, **kwargs)
+    return model.fit(
+        X, Y, batch_size=4, sampling=Shuffled(), steps_per_epoch=steps, verbose=0, **kwargs
+    )
 
 
 def state(model):
@@ -46,7 +48,9 @@ def test_weights_slots_iterations_and_ledger_come_back_together(saved):
     restored.load_weights(path)
     for a, b in zip(state(model), state(restored), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any(np.abs(v.numpy()).max() > 0 for v in restored.optimizer.variables if "momentum" in v.path)
+    assert any(
+        np.abs(v.numpy()).max() > 0 for v in restored.optimizer.variables if "momentum" in v.path
+    )
     assert int(restored.optimizer.iterations) == restored.ledger.total_count == 4
     assert restored.ledger == model.ledger
 
@@ -117,7 +121,9 @@ def test_optimizer_that_was_not_built_is_an_error_at_load(saved):
     [
         lambda: keras.optimizers.Adam(0.1),
         lambda: keras.optimizers.SGD(0.1),
-        lambda: keras.optimizers.RMSprop(0.1),  # As many variables, of the same shapes, as SGD with momentum.
+        lambda: keras.optimizers.RMSprop(
+            0.1
+        ),  # As many variables, of the same shapes, as SGD with momentum.
     ],
     ids=["Adam", "SGD", "RMSprop"],
 )

@@ -52,7 +52,10 @@ def test_make_private_shares_weights_and_trains(name):
     before = plain(X).numpy()
     model.fit(X, Y, sampling=FullBatch(), verbose=0)
     assert np.abs(plain(X) - before).max() > 1e-4  # The plain model sees the training.
-    ours, theirs = {id(v) for v in model.trainable_variables}, {id(v) for v in plain.trainable_variables}
+    ours, theirs = (
+        {id(v) for v in model.trainable_variables},
+        {id(v) for v in plain.trainable_variables},
+    )
     assert ours == theirs
 
 
@@ -136,7 +139,9 @@ def test_own_compute_loss_of_a_dp_model_is_what_is_differentiated():
     model = OwnLoss()
     model(X[:1])
     model.compile(toy.dp())
-    losses = [lambda i=i: keras.ops.mean((model(X[i : i + 1]) + X[i : i + 1, :2]) ** 2) for i in range(N)]
+    losses = [
+        lambda i=i: keras.ops.mean((model(X[i : i + 1]) + X[i : i + 1, :2]) ** 2) for i in range(N)
+    ]
     expected, _ = toy.step_by_hand(model, losses)
     model.fit(X, Y, sampling=FullBatch(), verbose=0)
     toy.assert_weights(model, expected)
@@ -152,9 +157,13 @@ class PlainOwnLoss(Plain):
         return 0.0
 
 
-@pytest.mark.parametrize(("model_class", "name"), [(OwnTrainStep, "train_step"), (PlainOwnLoss, "compute_loss")])
+@pytest.mark.parametrize(
+    ("model_class", "name"), [(OwnTrainStep, "train_step"), (PlainOwnLoss, "compute_loss")]
+)
 def test_own_training_code_of_a_plain_model_is_refused(model_class, name):
-    with pytest.raises(NotPrivateError, match=f"{model_class.__name__} has its own {name}.*DPModel"):
+    with pytest.raises(
+        NotPrivateError, match=f"{model_class.__name__} has its own {name}.*DPModel"
+    ):
         make_private(model_class())
 
 
@@ -173,7 +182,11 @@ numpy.save(sys.argv[3], model.predict(numpy.load(sys.argv[2]), verbose=0))
 def test_saved_models_load_where_there_is_no_tfdp(tmp_path):
     np.save(tmp_path / "x.npy", X)
     program = ["import runpy, sys"]
-    models = {name: toy.private(make(), run_eagerly=True) for name, make in MODELS.items() if name != "subclassed"}
+    models = {
+        name: toy.private(make(), run_eagerly=True)
+        for name, make in MODELS.items()
+        if name != "subclassed"
+    }
     for name, model in models.items():
         model.fit(X, Y, sampling=FullBatch(), verbose=0)
         model.save(tmp_path / f"{name}.keras")
@@ -182,7 +195,9 @@ def test_saved_models_load_where_there_is_no_tfdp(tmp_path):
         program.append(f"sys.argv = ['load', *{arguments!r}]\nexec({LOAD!r})")
     subprocess.run([sys.executable, "-c", "\n".join(program)], check=True, cwd=tmp_path)
     for name, model in models.items():
-        np.testing.assert_allclose(np.load(tmp_path / f"{name}.npy"), model.predict(X, verbose=0), rtol=1e-5)
+        np.testing.assert_allclose(
+            np.load(tmp_path / f"{name}.npy"), model.predict(X, verbose=0), rtol=1e-5
+        )
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -302,8 +317,18 @@ def test_layer_that_stores_data_in_a_weight_is_refused_by_the_weights_name():
         (lambda path: keras.callbacks.EarlyStopping(monitor="loss"), False),
         (lambda path: keras.callbacks.EarlyStopping(monitor="val_loss"), True),
         (lambda path: keras.callbacks.ReduceLROnPlateau(monitor="accuracy"), False),
-        (lambda path: keras.callbacks.ModelCheckpoint(path, monitor="accuracy", save_best_only=True), False),
-        (lambda path: keras.callbacks.ModelCheckpoint(path, monitor="val_accuracy", save_best_only=True), True),
+        (
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path, monitor="accuracy", save_best_only=True
+            ),
+            False,
+        ),
+        (
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path, monitor="val_accuracy", save_best_only=True
+            ),
+            True,
+        ),
         (lambda path: keras.callbacks.ModelCheckpoint(path, monitor="accuracy"), True),
     ],
 )
@@ -385,6 +410,10 @@ def test_default_batch_size_may_be_too_large():
 
 def test_fit_before_compile_says_how_to_compile():
     model = make_private(toy.dense())
-    for use in (lambda: model.fit(X, Y, verbose=0), lambda: model.ledger, lambda: model.train_on_batch(X, Y)):
+    for use in (
+        lambda: model.fit(X, Y, verbose=0),
+        lambda: model.ledger,
+        lambda: model.train_on_batch(X, Y),
+    ):
         with pytest.raises(NotPrivateError, match="compile"):
             use()

@@ -38,7 +38,11 @@ def test_plain_gradients_are_refused(method):
     optimizer, variable = toy.dp(), matrix()
     optimizer.build([variable])
     gradient = tf.ones([4, 2])
-    arguments = ([gradient], [variable]) if method == "apply" else (zip([gradient], [variable], strict=True),)
+    arguments = (
+        ([gradient], [variable])
+        if method == "apply"
+        else (zip([gradient], [variable], strict=True),)
+    )
     with pytest.raises(NotPrivateError, match="make_private"):
         getattr(optimizer, method)(*arguments)
     assert not variable.numpy().any()
@@ -117,7 +121,10 @@ def test_custom_loop_charges_every_call(in_graph):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_custom_loop_takes_the_step_written_by_hand(jit_compile):
     optimizer, variable = toy.dp(), matrix(0.1)
-    losses = [lambda i=i: squared_error(variable)([leaf[i : i + 1] for leaf in EXAMPLES]) for i in range(N)]
+    losses = [
+        lambda i=i: squared_error(variable)([leaf[i : i + 1] for leaf in EXAMPLES])
+        for i in range(N)
+    ]
     total = np.zeros([4, 2])
     for loss in losses:
         with tf.GradientTape() as tape:
@@ -140,7 +147,9 @@ def test_masked_examples_take_no_part():
     variable = matrix()
     mask = tf.range(N) < 5
     masked = toy.dp().private_gradients(squared_error(variable), [variable], EXAMPLES, mask=mask)
-    alone = toy.dp().private_gradients(squared_error(variable), [variable], [leaf[:5] for leaf in EXAMPLES])
+    alone = toy.dp().private_gradients(
+        squared_error(variable), [variable], [leaf[:5] for leaf in EXAMPLES]
+    )
     np.testing.assert_allclose(masked[0], alone[0], atol=1e-7)
     assert np.abs(masked[0]).max() > 0
 
@@ -294,7 +303,13 @@ def bound_after(optimizer, batch_size, **kwargs):
 
 @pytest.mark.parametrize(
     ("num_microbatches", "privacy_unit", "factor"),
-    [(None, "example", 1), (2, "example", 2), (6, "example", 1), (1, "example", 2), (2, "microbatch", 1)],
+    [
+        (None, "example", 1),
+        (2, "example", 2),
+        (6, "example", 1),
+        (1, "example", 2),
+        (2, "microbatch", 1),
+    ],
 )
 def test_bound_is_what_one_unit_can_move(num_microbatches, privacy_unit, factor):
     optimizer = toy.dp(num_microbatches=num_microbatches, privacy_unit=privacy_unit)
@@ -319,7 +334,10 @@ def test_population_of_microbatch_units_is_counted_in_microbatches():
 def test_microbatch_units_are_sampled_whole_and_are_one_record():
     # The loss is linear: the mean gradient of a unit is the mean of its x. One unit a batch, of 4 examples.
     optimizer = DPOptimizer(
-        keras.optimizers.SGD(1.0), toy.query(clip=100.0, denominator=1), 1, privacy_unit="microbatch"
+        keras.optimizers.SGD(1.0),
+        toy.query(clip=100.0, denominator=1),
+        1,
+        privacy_unit="microbatch",
     )
     model = toy.private(toy.linear(), optimizer, loss=lambda y, p: p[:, 0])
     x = np.arange(N, dtype="float32")[:, None] * np.ones([1, 4], "float32")
@@ -327,7 +345,9 @@ def test_microbatch_units_are_sampled_whole_and_are_one_record():
     seen = set()
     for _ in range(12):
         start = toy.weights(model)[0]
-        model.fit(x, Y, batch_size=4, sampling=tfdp.sampling.FixedSize(), steps_per_epoch=1, verbose=0)
+        model.fit(
+            x, Y, batch_size=4, sampling=tfdp.sampling.FixedSize(), steps_per_epoch=1, verbose=0
+        )
         moved = (start - toy.weights(model)[0])[:, 0]
         np.testing.assert_allclose(moved, moved[0], rtol=1e-5)
         seen.add(round(float(moved[0]), 3))
@@ -374,7 +394,9 @@ def test_batches_that_do_not_hold_whole_units_are_refused(batch_size):
 def test_microbatch_ids_of_the_caller():
     optimizer, variable = toy.dp(num_microbatches=2), matrix()
     ids = [0] * 6 + [1] * 6
-    (gradient,) = optimizer.private_gradients(squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids)
+    (gradient,) = optimizer.private_gradients(
+        squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids
+    )
     total = np.zeros([4, 2])
     for half in (slice(0, 6), slice(6, 12)):
         with tf.GradientTape() as tape:
@@ -383,7 +405,9 @@ def test_microbatch_ids_of_the_caller():
         total += mean * min(1, toy.CLIP / np.linalg.norm(mean))
     np.testing.assert_allclose(gradient, total / 10, rtol=1e-5)
     with pytest.raises(ValueError, match="microbatch_ids"):
-        toy.dp().private_gradients(squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids)
+        toy.dp().private_gradients(
+            squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids
+        )
 
 
 # Noise.
@@ -406,8 +430,12 @@ def noise_of_steps(stddev, steps, **kwargs):
     return model, noise
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"physical_batch_size": 2}, {"physical_batch_size": 8}], ids=str)
-def test_noise_is_one_draw_of_the_same_scale_for_every_variable(kwargs, check_stddev, check_independent):
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"physical_batch_size": 2}, {"physical_batch_size": 8}], ids=str
+)
+def test_noise_is_one_draw_of_the_same_scale_for_every_variable(
+    kwargs, check_stddev, check_independent
+):
     # Four chunks with noise each would have twice the standard deviation, which check_stddev would reject.
     model, noise = noise_of_steps(1.5, 2, **kwargs)
     for step in noise:
@@ -426,7 +454,9 @@ def test_noise_differs_between_functions_that_were_traced_again(check_independen
     def draw():
         # A new function each time: a seed fixed at tracing would repeat itself.
         step = tf.function(
-            lambda x: optimizer.private_gradients(lambda e: tf.reduce_sum(e * variable), [variable], x),
+            lambda x: optimizer.private_gradients(
+                lambda e: tf.reduce_sum(e * variable), [variable], x
+            ),
             autograph=False,
         )
         return step(tf.zeros([2, WIDE]))[0].numpy()
@@ -441,7 +471,9 @@ class Refused(Exception):
     pass
 
 
-@pytest.mark.parametrize("arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str
+)
 @pytest.mark.parametrize("error", [Refused("no"), RuntimeError("no"), OSError("no")], ids=repr)
 def test_guard_that_raises_prevents_the_update(error, arguments):
     def guard(ledger, event):
@@ -476,7 +508,9 @@ def test_error_of_an_earlier_step_is_not_reported_for_a_later_one():
     with pytest.raises(Refused):
         optimizer.private_gradients(lambda e: tf.reduce_sum(model(e)), model.trainable_variables, X)
     optimizer.remove_guard(guard)
-    bad = tf.data.Dataset.from_tensors((X, Y)).map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, "bad"), y))
+    bad = tf.data.Dataset.from_tensors((X, Y)).map(
+        lambda x, y: (tf.debugging.check_numerics(x / 0.0, "bad"), y)
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
         model.fit(bad, sampling=FullBatch(), verbose=0)
 

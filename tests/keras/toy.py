@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdp
 
 L = keras.layers
-CLIP = 0.4
+CLIP = 1.0
 NUM_EXAMPLES = 12
 
 LOGITS_LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -61,10 +61,11 @@ class PrivacyBudget(keras.callbacks.Callback):
         needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
         if self._affordable(optimizer.ledger, optimizer.next_event()) < needed:
             optimizer.remove_guard(self._guard)
+            steps = "one more step" if needed == 1 else f"{needed} more steps, which run as one"
             raise PrivacyBudgetExceededError(
                 f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does "
-                f"not cover {needed} more: {optimizer.ledger.total_count} steps are spent. Raise "
-                "the budget or the noise, or sample fewer."
+                f"not cover {steps}: {optimizer.ledger.total_count} steps are spent. Raise the "
+                "budget or the noise, or sample fewer."
             )
 
     def on_train_batch_end(self, batch, logs=None):

@@ -24,9 +24,9 @@ def make_private(model: keras.Model) -> keras.Model:
 
     Example:
         >>> import keras, tfdp
-        >>> model = tfdp.keras.make_private(keras.Sequential([keras.Input((4,)),
-        keras.layers.Dense(2)]))
-        >>> query = tfdp.GaussianAverageQuery(l2_norm_clip=1.0, noise_multiplier=1.1, denominator=8)
+        >>> plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model = tfdp.keras.make_private(plain)
+        >>> query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.1, denominator=8)
         >>> model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), loss="mse")
     """
     if not isinstance(model, keras.Model):

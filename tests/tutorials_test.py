@@ -1,0 +1,89 @@
+"""The tutorials and the README's first example run as written."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tfdp
+
+ROOT = pathlib.Path(__file__).parents[1]
+SHARED = pathlib.Path(os.environ.get("TFDP_SHARED", ROOT.parent / "shared"))
+
+
+def run(*command, cwd):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def epsilons(output):
+    """Epsilon by accountant, as the tutorials print them."""
+    found = re.findall(r"epsilon = ([\d.]+) by (\S+)", output)
+    return {name: float(value) for value, name in found}
+
+
+def test_demo_trains_both_and_three_accountants_agree(tmp_path):
+    output = run(ROOT / "tutorials" / "digits_demo.py", "--out", "out", "--epochs", 2, cwd=tmp_path)
+    found = epsilons(output)
+    assert set(found) == {"rdp", "pld", "dp_accounting.rdp"}
+    assert found["pld"] < found["rdp"] == pytest.approx(found["dp_accounting.rdp"], abs=2e-3)
+    assert tfdp.PrivacyLedger.load(tmp_path / "out" / "digits.ledger").total_count == 12
+    assert (tmp_path / "out" / "digits.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "digits.keras").exists()
+
+
+@pytest.fixture(scope="module")
+def small_mnist(tmp_path_factory):
+    """A file with the keys, shapes and types of mnist.npz, of random pixels."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "mnist.npz"
+    arrays = {}
+    for part, size in (("train", 512), ("test", 100)):
+        arrays[f"x_{part}"] = rng.integers(0, 256, (size, 28, 28)).astype(np.uint8)
+        arrays[f"y_{part}"] = rng.integers(0, 10, size).astype(np.uint8)
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per-layer", "joint"])
+def test_mnist_tutorial_stays_within_its_epsilon(tmp_path, small_mnist, clipping):
+    script = ROOT / "tutorials" / "mnist_dpsgd.py"
+    options = ["--data", small_mnist, "--clipping", clipping, "--epochs", 1, "--epsilon", 2]
+    output = run(script, *options, "--ledger", "l", "--plot", "p.png", cwd=tmp_path)
+    # The noise is chosen for this epsilon, so little of it is left over.
+    assert 1.98 < epsilons(output)["rdp"] <= 2.0
+    assert tfdp.PrivacyLedger.load(tmp_path / "l").total_count == 2
+    assert (tmp_path / "p.png").exists()
+
+
+def test_mnist_file_has_what_the_tutorial_reads():
+    path = SHARED / "data" / "mnist.npz"
+    if not path.exists():
+        pytest.skip(f"no {path}; set TFDP_SHARED to the folder of shared data")
+    with np.load(path) as data:
+        assert data["x_train"].shape == (60_000, 28, 28) and data["x_train"].dtype == np.uint8
+        assert data["x_test"].shape == (10_000, 28, 28)
+
+
+def test_first_example_of_the_readme_runs(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(blocks[0] + "\nprint(epsilon, model.ledger.total_count)\n")
+    epsilon, steps = map(float, run(script, cwd=tmp_path).split()[-2:])
+    # It stops just before the budget of 3 is overspent.
+    assert 2.9 < epsilon <= 3.0 and steps > 50
+    output = run("-m", "tfdp", "replay", "run.ledger", "--delta", "1e-4", cwd=tmp_path)
+    assert f"{epsilon:.4f}"[:5] in output
