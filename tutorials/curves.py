@@ -40,8 +40,10 @@ def plot(
     import matplotlib.pyplot as plt
 
     figure, left = plt.subplots(figsize=(7, 4), layout="constrained")
-    for color, (label, values) in zip(("tab:gray", "tab:blue"), accuracies.items(), strict=False):
-        left.plot(steps[-len(values) :], values, color=color, label=f"test accuracy, {label}")
+    for label, values in accuracies.items():
+        color = "tab:blue" if label == "private" else "tab:gray"
+        at = steps[-len(values) :]
+        left.plot(at, values, color=color, label=f"test accuracy, {label}")
     left.set(xlabel="step", ylabel="test accuracy", ylim=(None, 1.0))
     right = left.twinx()
     right.plot(

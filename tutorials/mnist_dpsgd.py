@@ -105,7 +105,7 @@ def main() -> None:
     query = make_query(
         arguments.clipping, model, arguments.l2_norm_clip, noise_multiplier, arguments.batch_size
     )
-    # The rate falls to a tenth, and the weights are averaged over the last thousand steps or so: both
+    # The rate falls to a tenth, and weights are averaged over the last thousand steps or so: both
     # take out noise, and neither touches the data.
     learning_rate = keras.optimizers.schedules.PolynomialDecay(
         arguments.learning_rate, num_steps, end_learning_rate=arguments.learning_rate / 10

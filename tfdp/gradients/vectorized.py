@@ -1,7 +1,9 @@
 """The vectorized engine: every example's gradient at once, by `tf.vectorized_map`."""
 
+import contextlib
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -90,7 +92,8 @@ def _vectorize(
 
     specs = [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
     try:
-        call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
+        with _without_notes_to_tensorflow():
+            call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
     except TypeError as error:
         # tf.vectorized_map cannot convert some operations, such as those of recurrent layers with a
         # mask. If the fault is the caller's, the same error comes again below.
@@ -104,6 +107,21 @@ def _vectorize(
     if corrupts_memory(call.graph):
         call = tf.function(stacked, autograph=False, jit_compile=True)
     return call, outputs
+
+
+@contextlib.contextmanager
+def _without_notes_to_tensorflow() -> Iterator[None]:
+    """Keeps from users what `tf.vectorized_map` logs for its own developers, at every trace."""
+
+    def is_for_users(record: logging.LogRecord) -> bool:
+        return not str(record.msg).endswith("uses a while_loop. Fix that!")
+
+    logger = tf.get_logger()
+    logger.addFilter(is_for_users)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_for_users)
 
 
 def sum_records(

@@ -189,7 +189,8 @@ class FixedSize(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE
 
-    __post_init__ = _check_relation
+    def __post_init__(self):
+        _check_relation(self)
 
     def resolve(self, population_size, batch_size):
         _check_batch(batch_size, population_size)
@@ -233,7 +234,8 @@ class Shuffled(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    __post_init__ = _check_relation
+    def __post_init__(self):
+        _check_relation(self)
 
     def resolve(self, population_size, batch_size):
         _check_batch(batch_size, population_size)
@@ -278,7 +280,8 @@ class FullBatch(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
 
-    __post_init__ = _check_relation
+    def __post_init__(self):
+        _check_relation(self)
 
     def resolve(self, population_size, batch_size):
         if batch_size != population_size:
@@ -313,7 +316,8 @@ class Unknown(SamplingPolicy):
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
     population_size: None = None
 
-    __post_init__ = _check_relation
+    def __post_init__(self):
+        _check_relation(self)
 
     def resolve(self, population_size, batch_size):
         raise ValueError(
