@@ -2,9 +2,9 @@
 
     python benchmarks/step_time.py --workload cnn --engine vectorized
 
-Both models train on the same synthetic batches of fixed size, alternately, in one process; warm-up and
-compilation are left out. Printed are medians and their ratio. The ordinary step is the faster of Keras with and
-without XLA.
+Both models train on the same synthetic batches of fixed size, alternately, in one process; warm-up
+and compilation are left out. Printed are medians and their ratio. The ordinary step is the faster
+of Keras with and without XLA.
 """
 
 import argparse

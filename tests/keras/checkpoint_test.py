@@ -165,7 +165,7 @@ def test_backup_and_restore_resumes_and_forgets_no_step(tmp_path, same_process):
     train(resumed, 3, epochs=4, callbacks=[backup(tmp_path), note])
     assert epochs == [2, 3]
     assert int(resumed.optimizer.iterations) == 4 * 3
-    # What the crashed process did after its last backup is lost with it, unless the ledger lives on.
+    # What a process did after its last backup is lost with it; in the same one the ledger lives on.
     assert resumed.ledger.total_count == (8 + 6 if same_process else 12)
 
 

@@ -1,4 +1,4 @@
-"""Small problems that the Keras tests share, and the step that they should take, written out by hand."""
+"""Small problems that the Keras tests share, and the step that they should take, by hand."""
 
 import keras
 import numpy as np
@@ -70,7 +70,7 @@ def events(model):
 
 
 def gradients_by_hand(variables, record_losses, clip=CLIP):
-    """Returns (sum of clipped gradients, norms before clipping) of losses, each a function of no argument."""
+    """Returns (sum of clipped gradients, norms before) of losses, each a function of nothing."""
     total, norms = [np.zeros(v.shape) for v in variables], []
     for record_loss in record_losses:
         with tf.GradientTape() as tape:

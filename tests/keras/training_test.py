@@ -1,4 +1,4 @@
-"""Keras' `fit` with a DPOptimizer takes the step that the paper writes down, and logs what the records say."""
+"""`fit` with a DPOptimizer takes the step that the paper writes down, and logs what records say."""
 
 import warnings
 
@@ -74,7 +74,7 @@ def test_several_steps_an_execution_are_that_many_events(run_eagerly):
         reference = toy.private(toy.linear())
         reference.set_weights(model.get_weights())
         for _ in range(4):
-            losses = [lambda i=i: crossentropy(reference, i) for i in range(N)]
+            losses = [lambda i=i, m=reference: crossentropy(m, i) for i in range(N)]
             reference.set_weights(toy.step_by_hand(reference, losses)[0])
         fit_step(model, steps_per_epoch=4, callbacks=[count])
         assert model.ledger.total_count == before + 4
@@ -323,8 +323,9 @@ def test_train_on_batch():
 
 
 def test_dropout_differs_between_records_and_between_steps():
-    # All records are equal, and the loss is the sum of the outputs: without clipping, the sum of the gradients with
-    # respect to a diagonal matrix counts, unit by unit, in how many records the unit was kept (times two).
+    # All records are equal, and the loss is the sum of the outputs. Without clipping, the sum of
+    # gradients with respect to a diagonal matrix counts, for each unit, in how many records it was
+    # kept (times two).
     units, rows = 64, 16
     layers = [
         keras.Input((units,)),
@@ -342,10 +343,10 @@ def test_dropout_differs_between_records_and_between_steps():
         fit_step(model, x, x[:, :1])
         counts.append((before - model.get_layer("diagonal").kernel.numpy()) / 2)
     for count in counts:
-        # One mask for all records would make every count 0 or 16; independent masks make such a count have
-        # probability 2^-15 for each unit.
+        # One mask for all records would make every count 0 or 16; with independent masks such a
+        # count has probability 2^-15 for each unit.
         assert np.isin(np.round(count), [0, rows]).sum() <= 3
-        # Binomial(16, 1/2) has variance 4; the mean of 64 of them is within 8 +- 2.5 but once in 10^23.
+        # Binomial(16, 1/2) has variance 4: the mean of 64 of them is off by 2.5 once in 10^23.
         assert 5.5 < count.mean() < 10.5
     # The same masks in both steps would give the same counts.
     assert np.abs(counts[0] - counts[1]).max() > 0.5
@@ -445,6 +446,7 @@ def test_metrics_are_those_of_the_records_without_padding():
     penalty = 0.1 * np.sum(model.get_layer("first").kernel.numpy() ** 2)
     history = fit_step(
         model,
+        y=labels,
         sample_weight=weight,
         sampling=drawing(kept[:3], kept[3:]),
         batch_size=4,
@@ -537,7 +539,7 @@ def test_keras_callbacks_work(tmp_path):
     model = toy.private(toy.linear(), metrics=["accuracy"])
     callbacks = [
         keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch]),
-        # No epoch improves val_loss by 100, so every one of them counts: the rate is divided by ten at the end of each.
+        # No epoch improves val_loss by 100: from the second on, each divides the rate by ten.
         keras.callbacks.ReduceLROnPlateau(
             monitor="val_loss", factor=0.1, patience=1, min_delta=100.0
         ),
@@ -639,7 +641,7 @@ def test_array_passes_are_numbered_on():
 
 
 def test_passes_over_arrays_see_every_record_once():
-    # Gradients of a linear loss do not depend on the weights, so the order of the records does not matter.
+    # Gradients of a linear loss do not depend on the weights: the order of records is no matter.
     model = toy.private(toy.linear(), loss=lambda y, y_pred: keras.ops.sum(y_pred, axis=-1))
     losses = [lambda i=i: tf.reduce_sum(model(X[i : i + 1])) for i in range(N)]
     expected, _ = toy.step_by_hand(model, losses)

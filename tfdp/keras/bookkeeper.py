@@ -78,7 +78,7 @@ class Bookkeeper:
         Raises:
             LedgerMismatchError: the ledger does not hold the steps that the weights come from.
         """
-        try:
+        with _Remember(self):
             if position > self._ledger.total_count or (position > 0 and ledger_key != self.key):
                 raise LedgerMismatchError(
                     f"The weights come from a run that had written {int(position)} events to its "
@@ -90,12 +90,22 @@ class Bookkeeper:
                 guard(self._ledger, event)
             self._ledger.append(event)
             self._clock.advance()
-        except Exception as error:
-            self.error = error
-            raise
         return np.int64(self._ledger.total_count), np.int64(self.key)
 
     @property
     def key(self) -> int:
         """A number that tells this ledger from others, small enough for an int64 variable."""
         return int(self._ledger.ledger_id[:15], 16)
+
+
+class _Remember:
+    """Keeps what is raised, of whatever kind, as the bookkeeper's error; raises it all the same."""
+
+    def __init__(self, bookkeeper: Bookkeeper):
+        self._bookkeeper = bookkeeper
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self._bookkeeper.error = error

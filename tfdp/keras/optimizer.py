@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.gradients import assign_microbatches, clipped_gradient_sum
+from tfdp.gradients import clipped_gradient_sum
 from tfdp.gradients.clipped_sum import ENGINES
-from tfdp.gradients.microbatches import consecutive_microbatches
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.microbatching import Microbatching
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.events import Event, SampledEvent, positive_integer, real_number, scale_sensitivity
 from tfdp.query.dp_query import DPQuery, is_concrete
@@ -83,14 +83,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
             )
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
-        if privacy_unit not in ("example", "microbatch"):
-            raise ValueError(
-                f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}."
-            )
-        if num_microbatches is not None:
-            num_microbatches = positive_integer("num_microbatches", num_microbatches)
-        elif privacy_unit == "microbatch":
-            raise ValueError("privacy_unit='microbatch' needs num_microbatches.")
         if physical_batch_size is not None:
             physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
         if loss_scale_factor is not None:
@@ -103,11 +95,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
         self.inner_optimizer = inner_optimizer
         self._query = query
-        self._num_microbatches = num_microbatches
-        self._privacy_unit = privacy_unit
+        self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
         self.engine = engine
-        self._examples_per_microbatch = None if num_microbatches is not None else 1
         self._bookkeeper = Bookkeeper(PrivacyLedger() if ledger is None else ledger)
         self._issued = _Issued({})
 
@@ -121,12 +111,12 @@ class DPOptimizer(keras.optimizers.Optimizer):
     @property
     def num_microbatches(self) -> int | None:
         """Records of a sample, or None where each example is one."""
-        return self._num_microbatches
+        return self._microbatching.num_microbatches
 
     @property
     def privacy_unit(self) -> str:
         """What one addition or removal is."""
-        return self._privacy_unit
+        return self._microbatching.privacy_unit
 
     # What was done, and what may be done.
 
@@ -152,7 +142,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""
         self._bookkeeper.begin_pass()
 
-    def set_batch_size(self, batch_size: int | None) -> bool:
+    def set_batch_size(self, batch_size: float | None) -> bool:
         """Tells how many examples a batch is expected to hold; None where that is not known.
 
         Returns:
@@ -161,22 +151,14 @@ class DPOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: batches of this size cannot be cut into `num_microbatches` units.
         """
-        before = self._examples_per_microbatch
-        if self.num_microbatches is not None:
-            per_microbatch = None if batch_size is None else batch_size / self.num_microbatches
-            if self.privacy_unit == "microbatch" and (per_microbatch is None or per_microbatch % 1):
-                raise ValueError(
-                    "privacy_unit='microbatch' needs batches of a known size that "
-                    f"num_microbatches divides. Received: batch_size={batch_size}, "
-                    f"num_microbatches={self.num_microbatches}."
-                )
-            self._examples_per_microbatch = per_microbatch
-        return before != self._examples_per_microbatch
+        return self._microbatching.set_batch_size(batch_size)
 
     def next_event(self) -> SampledEvent:
         """Returns the event that the next step will write to the ledger."""
         state = [np.asarray(v) for v in self._state_variables()] if self.built else None
-        return self._sampled_event(self._global_state(state), self._sensitivity_factor)
+        return self._sampled_event(
+            self._global_state(state), self._microbatching.sensitivity_factor
+        )
 
     def add_guard(self, guard: Guard) -> None:
         """Registers a function of (ledger, next event), called before each step; it may raise."""
@@ -200,12 +182,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
         """Returns, once, the error that stopped a step from being charged inside a graph."""
         error, self._bookkeeper.error = self._bookkeeper.error, None
         return error
-
-    @property
-    def _sensitivity_factor(self) -> int:
-        """How often the query's bound one privacy unit can move the sum."""
-        alone = self._examples_per_microbatch == 1 or self.privacy_unit == "microbatch"
-        return 1 if alone else 2
 
     def _sampled_event(self, global_state: Any, factor: int) -> SampledEvent:
         event = self.query.derive_event(global_state)
@@ -299,11 +275,12 @@ class DPOptimizer(keras.optimizers.Optimizer):
             with tf.init_scope():
                 self.build(variables)
         state_variables = self._state_variables()
-        factor = self._sensitivity_factor
+        factor = self._microbatching.sensitivity_factor
         values = [tf.convert_to_tensor(v.value) for v in state_variables]
         position, key = self._charge(factor, values)
 
-        def core(examples, mask, ids, values):
+        def core(examples, mask, microbatch_ids, values):
+            ids, num_microbatches = self._microbatching.assign(tf.shape(mask)[0], microbatch_ids)
             global_state = self._global_state(values)
             total = clipped_gradient_sum(
                 loss_fn,
@@ -312,7 +289,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 self.query,
                 self.query.derive_sample_params(global_state),
                 mask=mask,
-                num_microbatches=None if ids is None else self._microbatch_count(mask),
+                num_microbatches=num_microbatches,
                 microbatch_ids=ids,
                 physical_batch_size=self.physical_batch_size,
                 engine=self.engine,
@@ -328,9 +305,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
         with tf.control_dependencies([position, key]):
             if mask is None:
                 mask = tf.ones(tf.shape(_first_tensor(examples))[:1], tf.bool)
-            ids = self._microbatch_ids(mask, microbatch_ids)
             step = tf.function(core, jit_compile=True, autograph=False) if jit_compile else core
-            gradients, new_values, aux = step(examples, mask, ids, values)
+            gradients, new_values, aux = step(examples, mask, microbatch_ids, values)
         self._ledger_position.assign(position)
         self._ledger_key.assign(key)
         for variable, value in zip(state_variables, new_values, strict=True):
@@ -352,39 +328,13 @@ class DPOptimizer(keras.optimizers.Optimizer):
         outputs = tf.numpy_function(commit, inputs, [tf.int64, tf.int64], stateful=True)
         return [tf.ensure_shape(output, []) for output in outputs]
 
-    def _microbatch_ids(self, mask, microbatch_ids):
-        if self._examples_per_microbatch == 1:
-            if microbatch_ids is not None:
-                raise ValueError(
-                    "microbatch_ids were given, but each example is a record of its own."
-                )
-            return None
-        if microbatch_ids is not None:
-            return tf.cast(microbatch_ids, tf.int32)
-        rows = tf.shape(mask)[0]
-        if self.privacy_unit == "example":
-            return assign_microbatches(rows, self.num_microbatches)
-        if self._examples_per_microbatch is None:
-            raise ValueError(
-                "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call "
-                "set_batch_size first."
-            )
-        return consecutive_microbatches(rows, int(self._examples_per_microbatch))
-
-    def _microbatch_count(self, mask):
-        if self.privacy_unit == "example" or self._examples_per_microbatch is None:
-            return self.num_microbatches
-        # Batches of whole units may hold more or fewer of them than expected.
-        return -(-tf.shape(mask)[0] // int(self._examples_per_microbatch))
-
     def _check_event(self, event: Event | None, global_state: Any) -> None:
         if event is None and not is_concrete(global_state):
             return
         if event is None or event != self.query.derive_event(global_state):
             raise NotPrivateError(
                 f"{type(self.query).__name__}.get_noised_result describes another release than its "
-                "derive_event, "
-                f"which is what the ledger was told.\n  get_noised_result: {event!r}\n"
+                f"derive_event, which is what the ledger was told.\n  get_noised_result: {event!r}\n"
                 f"  derive_event: {self.query.derive_event(global_state)!r}"
             )
 

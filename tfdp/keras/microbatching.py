@@ -1,0 +1,94 @@
+"""How the examples of a batch become records."""
+
+import tensorflow as tf
+
+from tfdp.gradients.microbatches import assign_microbatches, consecutive_microbatches
+from tfdp.ledger.events import positive_integer
+
+
+class Microbatching:
+    """Which examples make a record, and how far one privacy unit can move a sum of records.
+
+    Args:
+        num_microbatches: M, or None where each example is a record.
+        privacy_unit: "example" or "microbatch".
+
+    Raises:
+        TypeError: `num_microbatches` is not an integer.
+        ValueError: an argument is out of range, or microbatches are the unit and there are none.
+    """
+
+    def __init__(self, num_microbatches: int | None, privacy_unit: str):
+        if privacy_unit not in ("example", "microbatch"):
+            raise ValueError(
+                f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}."
+            )
+        if num_microbatches is not None:
+            num_microbatches = positive_integer("num_microbatches", num_microbatches)
+        elif privacy_unit == "microbatch":
+            raise ValueError("privacy_unit='microbatch' needs num_microbatches.")
+        self.num_microbatches = num_microbatches
+        self.privacy_unit = privacy_unit
+        self._examples_each = 1.0 if num_microbatches is None else None  # None: not known.
+
+    def set_batch_size(self, batch_size: float | None) -> bool:
+        """Tells how many examples a batch is expected to hold; None where that is not known.
+
+        Returns:
+            Whether the way examples become records changed.
+
+        Raises:
+            ValueError: batches of this size cannot be cut into `num_microbatches` units.
+        """
+        if self.num_microbatches is None:
+            return False
+        before = self._examples_each
+        examples_each = None if batch_size is None else batch_size / self.num_microbatches
+        if self.privacy_unit == "microbatch" and (examples_each is None or examples_each % 1):
+            raise ValueError(
+                "privacy_unit='microbatch' needs batches of a known size that num_microbatches "
+                f"divides. Received: batch_size={batch_size}, "
+                f"num_microbatches={self.num_microbatches}."
+            )
+        self._examples_each = examples_each
+        return before != examples_each
+
+    @property
+    def sensitivity_factor(self) -> int:
+        """How often the query's bound one privacy unit can move the sum.
+
+        One example among others in a microbatch moves a clipped mean from one vector within the
+        bound to another.
+        """
+        return 1 if self._examples_each == 1 or self.privacy_unit == "microbatch" else 2
+
+    def assign(
+        self, num_examples: tf.Tensor, microbatch_ids: tf.Tensor | None
+    ) -> tuple[tf.Tensor | None, int | tf.Tensor | None]:
+        """Returns (microbatch of every example, number of microbatches); Nones: each is a record.
+
+        Args:
+            num_examples: Rows of the batch, padding included.
+            microbatch_ids: The caller's choice, in place of a draw.
+
+        Raises:
+            ValueError: ids were given where each example is a record, or are needed.
+        """
+        if self._examples_each == 1:
+            if microbatch_ids is not None:
+                raise ValueError(
+                    "microbatch_ids were given, but each example is a record of its own."
+                )
+            return None, None
+        if microbatch_ids is not None:
+            return tf.cast(microbatch_ids, tf.int32), self.num_microbatches
+        if self.privacy_unit == "example":
+            return assign_microbatches(num_examples, self.num_microbatches), self.num_microbatches
+        if self._examples_each is None:
+            raise ValueError(
+                "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call "
+                "set_batch_size first."
+            )
+        # Batches of whole units may hold more or fewer of them than expected.
+        size = int(self._examples_each)
+        return consecutive_microbatches(num_examples, size), -(-num_examples // size)
