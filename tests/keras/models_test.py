@@ -135,6 +135,32 @@ class OwnLoss(DPSubclass):
         return keras.ops.mean(keras.ops.square(y_pred + x[:, :2]))
 
 
+class MetricInLoss(tfdp.keras.DPModel):
+    """Updates a metric of its own in compute_loss, as Keras' documentation shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = keras.ops.mean(keras.ops.square(y_pred))
+        self.seen.update_state(loss)
+        return loss
+
+
+def test_metrics_that_compute_loss_updates_see_the_whole_batch_once():
+    model = MetricInLoss()
+    model.compile(toy.dp())
+    x, _ = toy.data(16)
+    logs = model.fit(x, np.zeros(16), sampling=tfdp.sampling.FullBatch(), verbose=0).history
+    assert logs["seen"][0] > 0
+    np.testing.assert_allclose(logs["seen"], logs["loss"], rtol=1e-5)
+
+
 def test_own_compute_loss_of_a_dp_model_is_what_is_differentiated():
     model = OwnLoss()
     model(X[:1])

@@ -334,7 +334,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
         if event is None or event != self.query.derive_event(global_state):
             raise NotPrivateError(
                 f"{type(self.query).__name__}.get_noised_result describes another release than its "
-                f"derive_event, which is what the ledger was told.\n  get_noised_result: {event!r}\n"
+                "derive_event, which is what the ledger was told.\n"
+                f"  get_noised_result: {event!r}\n"
                 f"  derive_event: {self.query.derive_event(global_state)!r}"
             )
 

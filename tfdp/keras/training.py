@@ -318,8 +318,9 @@ class PrivateTraining:
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(losses)
-        if len(tf.nest.flatten(y_pred)) > 1:
-            # The losses of single outputs are metrics that compute_loss updates on the way.
+        own_loss = type(self).compute_loss is not keras.Model.compute_loss
+        if own_loss or len(tf.nest.flatten(y_pred)) > 1:
+            # Metrics that compute_loss updates on the way: losses of single outputs, and its own.
             self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
