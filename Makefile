@@ -22,6 +22,7 @@ $(VENV)/.demo: setup.py pyproject.toml
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15

@@ -35,6 +35,7 @@ setup(
             "hypothesis>=6.100",
             "mpmath>=1.3",
             "ruff==0.17.5",
+            "mypy==2.4.1",
             "scikit-learn>=1.3",
             "matplotlib>=3.8",
         ],

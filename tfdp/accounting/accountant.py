@@ -89,7 +89,7 @@ class Accountant(abc.ABC):
         """
         return self._delta(real_number("target_epsilon", target_epsilon, minimum=0, inclusive=True))
 
-    def _check(self, event: Event) -> Protection:
+    def _check(self, event: Event) -> Protection | None:
         if not isinstance(event, Event):
             raise TypeError(f"event must be an Event. Received: event={event!r}.")
         collapse(event, 1)

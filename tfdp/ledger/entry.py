@@ -19,7 +19,7 @@ class LedgerEntry(NamedTuple):
     """`event` happened `count` times in a row."""
 
     event: Event
-    count: int
+    count: int  # type: ignore[assignment]  # Not tuple.count.
 
 
 def total_count(entries: Sequence[LedgerEntry]) -> int:

@@ -99,7 +99,7 @@ class PrivacyLedger:
             return NotImplemented
         return self._ledger_id == other._ledger_id and self._entries == other._entries
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # Mutable.
 
     def __repr__(self) -> str:
         return (
@@ -132,8 +132,9 @@ class PrivacyLedger:
         if _is_dp_accounting(accountant):
             from tfdp.ledger.dp_event import check_relation
 
-            if self._entries:
-                check_relation(accountant, self.neighboring_relation)
+            relation = self.neighboring_relation
+            if relation is not None:
+                check_relation(accountant, relation)
             return accountant.compose(self.to_dp_event())
         if not callable(getattr(accountant, "compose", None)):
             raise TypeError(

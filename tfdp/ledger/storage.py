@@ -106,7 +106,7 @@ def _read_meta(connection: sqlite3.Connection) -> dict[str, str | int]:
 
 
 def _read_entries(connection: sqlite3.Connection, path: Path) -> list[LedgerEntry]:
-    entries = []
+    entries: list[LedgerEntry] = []
     rows = connection.execute("SELECT position, event, count FROM entries ORDER BY position")
     for position, event, count in rows:
         where = f"{path}, entry {len(entries)}"
