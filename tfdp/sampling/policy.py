@@ -174,8 +174,34 @@ class Poisson(SamplingPolicy):
         return min(_round_up(self.expected_batch_size + spread, 8), self.population_size)
 
 
+class _KnownBatchSize(SamplingPolicy):
+    """A policy whose samples all have `batch_size` units (but for the last of a pass)."""
+
+    batch_size: int | None
+
+    def resolve(self, population_size, batch_size):
+        _check_batch(batch_size, population_size)
+        return _fill(self, population_size=population_size, batch_size=batch_size)
+
+    @property
+    def expected_batch_size(self):
+        return self.batch_size
+
+    def event(self, pass_index):
+        if self.batch_size is None or self.population_size is None:
+            raise ValueError(
+                f"Declare the sizes: sampling=tfdp.sampling.{type(self).__name__}(batch_size=..., "
+                "population_size=...)."
+            )
+        return self._event(self.batch_size, self.population_size, pass_index)
+
+    @abc.abstractmethod
+    def _event(self, batch_size: int, population_size: int, pass_index: int) -> events.Sampling:
+        """Returns the description of one step."""
+
+
 @dataclasses.dataclass(frozen=True)
-class FixedSize(SamplingPolicy):
+class FixedSize(_KnownBatchSize):
     """`batch_size` distinct units, uniformly, drawn anew each step.
 
     Args:
@@ -192,21 +218,8 @@ class FixedSize(SamplingPolicy):
     def __post_init__(self):
         _check_relation(self)
 
-    def resolve(self, population_size, batch_size):
-        _check_batch(batch_size, population_size)
-        return _fill(self, population_size=population_size, batch_size=batch_size)
-
-    @property
-    def expected_batch_size(self):
-        return self.batch_size
-
-    def event(self, pass_index):
-        if self.batch_size is None or self.population_size is None:
-            raise ValueError(
-                "Declare the sizes: sampling=tfdp.sampling.FixedSize(batch_size=..., "
-                "population_size=...)."
-            )
-        return events.FixedSizeSampling(self.batch_size, self.population_size)
+    def _event(self, batch_size, population_size, pass_index):
+        return events.FixedSizeSampling(batch_size, population_size)
 
     def draw(self, generator):
         while True:
@@ -216,7 +229,7 @@ class FixedSize(SamplingPolicy):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shuffled(SamplingPolicy):
+class Shuffled(_KnownBatchSize):
     """Passes over a permutation of the data in consecutive batches, the last one smaller; the Keras
     default.
 
@@ -237,21 +250,8 @@ class Shuffled(SamplingPolicy):
     def __post_init__(self):
         _check_relation(self)
 
-    def resolve(self, population_size, batch_size):
-        _check_batch(batch_size, population_size)
-        return _fill(self, population_size=population_size, batch_size=batch_size)
-
-    @property
-    def expected_batch_size(self):
-        return self.batch_size
-
-    def event(self, pass_index):
-        if self.batch_size is None or self.population_size is None:
-            raise ValueError(
-                "Declare the sizes: sampling=tfdp.sampling.Shuffled(batch_size=..., "
-                "population_size=...)."
-            )
-        return events.ShuffledSampling(self.batch_size, self.population_size, pass_index)
+    def _event(self, batch_size, population_size, pass_index):
+        return events.ShuffledSampling(batch_size, population_size, pass_index)
 
     @property
     def steps_per_pass(self):
