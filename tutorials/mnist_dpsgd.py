@@ -28,7 +28,8 @@ def load_data(path: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
             x_train, y_train, x_test, y_test = (
                 data[k] for k in ("x_train", "y_train", "x_test", "y_test")
             )
-    x_train, x_test = (x[..., None].astype("float32") / 255 for x in (x_train, x_test))
+    # Constants, the same for any images: statistics of private data would have to be paid for.
+    x_train, x_test = ((x[..., None].astype("float32") - 32) / 80 for x in (x_train, x_test))
     return x_train, y_train, x_test, y_test
 
 
