@@ -101,7 +101,7 @@ class _DPWrapper(DPModel):
 
 # Keras does not export the class that Model(inputs, outputs) makes.
 _probe = keras.Input((1,))
-_FUNCTIONAL = type(keras.Model(_probe, _probe))
+_FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
 
 
 def _is_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
