@@ -20,7 +20,7 @@ setup(
     python_requires=">=3.10",
     install_requires=[
         "tensorflow>=2.18",
-        "keras>=3.8",
+        "keras>=3.12",
         "tensorflow-probability>=0.25",
         "tf-keras>=2.18",
         "numpy>=1.26",
