@@ -8,8 +8,8 @@ _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def corrupts_memory(graph: tf.Graph) -> bool:
     """Returns whether a graph may hit a heap corruption in oneDNN's batched matrix product.
 
-    In TensorFlow 2.18 to 2.21 on a CPU, a product of rank 4 or more whose operands differ in their
-    batch dimensions, one of which is 1, writes out of bounds
+    In TensorFlow 2.21 (and, as reported, 2.20) on a CPU, a product of rank 4 or more whose operands
+    differ in their batch dimensions, one of which is 1, writes out of bounds
     (github.com/tensorflow/tensorflow/issues/117700). A Dense layer over a sequence becomes just
     that under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In
     graphs inside graphs only the shapes of results are recorded: there, any product of rank 4
