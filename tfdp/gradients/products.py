@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from tfdp.gradients.numerics import (
     drop_records,
-    finite_part,
-    infinite_unless,
     not_negative,
     scale_records,
     segment_sum,
@@ -16,7 +14,7 @@ from tfdp.gradients.numerics import (
     sum_of_squares,
     to_accumulate,
 )
-from tfdp.gradients.per_record import PerRecordGradient
+from tfdp.gradients.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.rows import Rows
 from tfdp.query import rounding
 
@@ -149,10 +147,10 @@ class Product(PerRecordGradient):
         _, self._h, self._positions, self._p = left.shape
         self._q = right.shape[-1]
         self._gram = gram_is_cheaper(self._positions, self._p, self._q) if gram is None else gram
-        self._products: tuple[tf.Tensor, tf.Tensor] | None = None
+        self._products: Explicit | None = None
 
     def _restore(self, products: tf.Tensor) -> tf.Tensor:
-        """Returns [m, *variable.shape] from [m, h, p, q]."""
+        """Returns [m, *variable.shape] from [m, h * p * q] or [m, h, p, q]."""
         products = tf.reshape(products, [-1, *self._axes])
         if self._permutation == tuple(range(len(self._axes))):
             return products
@@ -165,22 +163,16 @@ class Product(PerRecordGradient):
         shape = tf.shape(tensor)
         return tf.reshape(tensor, [shape[0] * shape[1], shape[2], tensor.shape[3]])
 
-    def _explicit(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the gradients, [n, h, p, q], and which are not left out, [n]; the same tensors
-        each time.
-        """
+    def _made(self) -> Explicit:
+        """Returns the gradients, [n, h * p * q]; the same tensor each time."""
         if self._products is None:
-            left, keep_left = finite_part(self._left)
-            right, keep_right = finite_part(self._right)
-            products = tf.matmul(self._flat(left), self._flat(right), transpose_a=True)
-            products = tf.reshape(products, [-1, self._h, self._p, self._q])
-            self._products = products, keep_left & keep_right
+            products = tf.matmul(self._flat(self._left), self._flat(self._right), transpose_a=True)
+            self._products = Explicit(tf.reshape(products, [-1, self._h * self._p * self._q]))
         return self._products
 
     def squared_norms(self):
         if not self._gram:
-            products, kept = self._explicit()
-            return infinite_unless(kept, sum_of_squares(products))
+            return self._made().squared_norms()
         left, right = self._flat(self._left), self._flat(self._right)
         grams = [tf.matmul(x, x, transpose_b=True) for x in (left, right)]
         squares = squares_from_grams(*grams, self._p, self._q)
@@ -198,9 +190,7 @@ class Product(PerRecordGradient):
 
     def weighted_sum(self, factors):
         if not self._gram:
-            products, _ = self._explicit()
-            total = tf.tensordot(tf.cast(factors, products.dtype), products, 1)
-            return self._restore(tf.reshape(total, [1, self._h, self._p, self._q]))[0]
+            return self._restore(self._made().weighted_sum(factors)[None])[0]
         left, right = drop_records(self._left, factors), scale_records(self._right, factors)
         if self._h == 1:
             left, right = tf.reshape(left, [-1, self._p]), tf.reshape(right, [-1, self._q])
@@ -210,8 +200,7 @@ class Product(PerRecordGradient):
         return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
 
     def explicit(self):
-        products = tf.matmul(self._flat(self._left), self._flat(self._right), transpose_a=True)
-        return self._restore(products)
+        return self._restore(self._made().explicit())
 
     def merged(self, other):
         if isinstance(other, Outer):
