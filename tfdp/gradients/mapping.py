@@ -8,13 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
+
+RecordFn = Callable[[list[tf.Tensor]], Any]
 
 
 def map_records(
-    fn: Callable[[list[tf.Tensor]], Any], leaves: list[tf.Tensor], rows: int | None = None
+    fn: RecordFn, leaves: list[tf.Tensor], rows: int | None = None
 ) -> tuple[Callable[..., Any], Any]:
     """Returns what applies `fn` to every record of [n, ...] tensors, as a batch of one each.
+
+    Where TensorFlow cannot vectorize `fn` that happens one record at a time, with a warning.
 
     Args:
         fn: Takes a list of tensors [1, ...]. Its results are stacked along a new first axis.
@@ -23,14 +28,23 @@ def map_records(
 
     Returns:
         A `tf.function` of the leaves, and the structure of its symbolic results.
+
+    Raises:
+        UnsupportedModelError: `fn` uses a tensor that holds all records.
     """
+    try:
+        return vectorized(fn, leaves, rows)
+    except TypeError as error:
+        # Such as for recurrent layers with a mask. If the fault is the caller's, the same error
+        # comes again below.
+        warnings.warn(
+            "Gradients are computed one example at a time, because TensorFlow cannot vectorize: "
+            f"{error}",
+            stacklevel=2,
+        )
 
     def one(record):
-        # Not leaf[None], whose gradient is slow.
-        return fn([tf.expand_dims(leaf, 0) for leaf in record])
-
-    def stacked(*leaves):
-        return tf.vectorized_map(one, list(leaves), warn=False)
+        return _as_batch(fn, record)
 
     def mapped(*leaves):
         signature = tf.function(one, autograph=False).get_concrete_function(
@@ -41,23 +55,57 @@ def map_records(
         )
         return tf.map_fn(one, list(leaves), fn_output_signature=spec)
 
-    specs = [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
-    try:
-        with _without_notes_to_tensorflow():
-            call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
-    except TypeError as error:
-        # tf.vectorized_map cannot convert some operations, such as those of recurrent layers with a
-        # mask. If the fault is the caller's, the same error comes again below.
-        warnings.warn(
-            "Gradients are computed one example at a time, because TensorFlow cannot vectorize: "
-            f"{error}",
-            stacklevel=2,
-        )
-        call = tf.function(mapped, autograph=False).get_concrete_function(*specs)
-    function = call
+    call = tf.function(mapped, autograph=False).get_concrete_function(*_specs(leaves, rows))
+    _refuse_other_records(call.graph)
+    return call, call.structured_outputs
+
+
+def vectorized(
+    fn: RecordFn, leaves: list[tf.Tensor], rows: int | None = None
+) -> tuple[Callable[..., Any], Any]:
+    """As `map_records`, by `tf.vectorized_map` only.
+
+    Raises:
+        TypeError: TensorFlow cannot vectorize the function.
+        UnsupportedModelError: As for `map_records`.
+    """
+
+    def stacked(*leaves):
+        return tf.vectorized_map(lambda record: _as_batch(fn, record), list(leaves), warn=False)
+
+    with _without_notes_to_tensorflow():
+        call = tf.function(stacked, autograph=False).get_concrete_function(*_specs(leaves, rows))
+    _refuse_other_records(call.graph)
     if corrupts_memory(call.graph):
         function = tf.function(stacked, autograph=False, jit_compile=True)
-    return function, call.structured_outputs
+        return function, call.structured_outputs
+    return call, call.structured_outputs
+
+
+def holds_records(tensor: Any) -> bool:
+    """Returns whether a tensor has an axis of records in front: one of unknown length.
+
+    The book-keeping engine makes the number of records unknown; what is a constant has known sizes.
+    """
+    return tf.is_symbolic_tensor(tensor) and tensor.shape.rank != 0 and tensor.shape[0] is None
+
+
+def _refuse_other_records(graph: Any) -> None:
+    others = [tensor.name for tensor, _ in graph.captures if holds_records(tensor)]
+    if others:
+        raise UnsupportedModelError(
+            "A layer or loss uses, beside its arguments, a tensor that holds all records: "
+            f"{', '.join(others)}. Pass it through the layers, or use engine='vectorized'."
+        )
+
+
+def _as_batch(fn: RecordFn, record: list[tf.Tensor]) -> Any:
+    # Not leaf[None], whose gradient is slow.
+    return fn([tf.expand_dims(leaf, 0) for leaf in record])
+
+
+def _specs(leaves: list[tf.Tensor], rows: int | None) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
 
 
 @contextlib.contextmanager
@@ -65,7 +113,7 @@ def _without_notes_to_tensorflow() -> Iterator[None]:
     """Keeps from users what `tf.vectorized_map` logs for its own developers, at every trace."""
 
     def is_for_users(record: logging.LogRecord) -> bool:
-        return not str(record.msg).endswith("uses a while_loop. Fix that!")
+        return "parallel_for" not in record.pathname
 
     logger = tf.get_logger()
     logger.addFilter(is_for_users)

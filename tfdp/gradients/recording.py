@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.layered_loss import UnsupportedModelError
-from tfdp.gradients.mapping import map_records
+from tfdp.gradients.mapped_call import MappedCall
+from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.numerics import to_accumulate
 from tfdp.gradients.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.rules.rule import RecordWise, rule_for
@@ -27,16 +28,16 @@ class Tap:
 
 class _Use(NamedTuple):
     tap: Tap
-    variables: list[Any]
-    gradients: Callable[[tf.Tensor], list[PerRecordGradient]]
+    variable: Any
+    gradients: Callable[[tf.Tensor], PerRecordGradient]
 
 
 class Recording:
     """What the layers of a model received and returned, where gradients of weights come from it.
 
     Every layer with a rule runs on the whole batch, and the rule notes what it needs. A layer
-    without one runs record by record (all at once, by `tf.vectorized_map`), so that nothing it does
-    can mix records, and its weights' gradients are computed explicitly, again record by record.
+    without one runs record by record (`MappedCall`), so that nothing it does can mix records, and
+    its weights' gradients are computed explicitly.
 
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
@@ -58,6 +59,7 @@ class Recording:
                 )
         self._wanted = {id(v) for v in self._variables}
         self._uses: list[_Use] = []
+        self._found: list[tuple[Any, tf.Tensor]] = []
         self._inside = False
         # Every use of a variable that no rule knows of goes through an alias, and would give the
         # alias a gradient.
@@ -120,7 +122,7 @@ class Recording:
             gradients: Called with the gradient at the tap, [n, ...], float32 or float64.
         """
         if variable is not None and id(variable) in self._wanted:
-            self._uses.append(_Use(tap, [variable], lambda g: [gradients(g)]))
+            self._uses.append(_Use(tap, variable, gradients))
 
     # For the engine.
 
@@ -146,12 +148,7 @@ class Recording:
 
     def refuse_hidden_uses(self, at_aliases: Sequence[Any]) -> None:
         """Raises UnsupportedModelError where gradients of aliases say that one was used."""
-        hidden = [v for v, g in zip(self._variables, at_aliases, strict=True) if g is not None]
-        if hidden:
-            raise UnsupportedModelError(
-                "These weights are used outside of the layers that own them: "
-                f"{', '.join(v.path for v in hidden)}. Use engine='vectorized'."
-            )
+        _refuse_hidden(self._variables, at_aliases)
 
     def gradients(
         self, outputs: list[tf.Tensor], output_gradients: list[tf.Tensor], scale: float
@@ -174,15 +171,17 @@ class Recording:
             outcome = self._tape.gradient(outputs, sources, output_gradients=output_gradients)
         self.refuse_hidden_uses(outcome[: len(self._aliases)])
         at_taps = outcome[len(self._aliases) :]
+
+        def unscaled(gradient):
+            gradient = to_accumulate(tf.convert_to_tensor(gradient))
+            return gradient if scale == 1.0 else gradient / tf.cast(scale, gradient.dtype)
+
         parts: dict[int, list[PerRecordGradient]] = {id(v): [] for v in self._variables}
         for use, gradient in zip(self._uses, at_taps, strict=True):
-            if gradient is None:
-                continue
-            gradient = to_accumulate(tf.convert_to_tensor(gradient))
-            if scale != 1.0:
-                gradient /= tf.cast(scale, gradient.dtype)
-            for variable, part in zip(use.variables, use.gradients(gradient), strict=True):
-                parts[id(variable)].append(part)
+            if gradient is not None:
+                parts[id(use.variable)].append(use.gradients(unscaled(gradient)))
+        for variable, gradient in self._found:
+            parts[id(variable)].append(Explicit(unscaled(gradient)))
         missing = [v.path for v in self._variables if not parts[id(v)]]
         if missing:
             raise ValueError(
@@ -228,42 +227,45 @@ class Recording:
             return call(*args, **kwargs)
         states = _seed_states(operation)
         seeds = [self._seeds(state, tf.shape(leaves[0])[0]) for state in states]
-        inputs = [*leaves, *seeds]
-
-        own = {id(v) for v in self._own(operation)}
+        variables = self._own(operation)
+        own = {id(v) for v in variables}
         others = [(v, alias) for v, alias in self.aliases if id(v) not in own]
-
-        def values(seeds_of_record):
-            seeds = [(s, seed[0]) for s, seed in zip(states, seeds_of_record, strict=True)]
-            return seeds + others
-
+        read = [*variables, *(v for v, _ in others), *states]
         layout: list[Any] = []
 
-        def forward(record):
-            record_args, record_kwargs = rebuild(record[: len(leaves)])
-            with keras.StatelessScope(values(record[len(leaves) :]), collect_losses=True) as scope:
-                outputs = call(*record_args, **record_kwargs)
-            self.scope.losses.extend(scope.losses)
-            _check_nothing_changed(operation, scope)
-            flat, rehang = flatten_with_hung(outputs)
-            layout[:] = [rehang]
-            return [tf.squeeze(t, 0) for t in flat]
+        def run(layer):
+            def run_on(record, values):
+                record, record_seeds = record[: len(leaves)], record[len(leaves) :]
+                values = [*values, *(seed[0] for seed in record_seeds)]
+                record_args, record_kwargs = rebuild(record)
+                with keras.StatelessScope(
+                    zip(read, values, strict=True), collect_losses=True
+                ) as scope:
+                    outputs = layer(*record_args, **record_kwargs)
+                self.scope.losses.extend(scope.losses)
+                _check_nothing_changed(operation, scope)
+                flat, rehang = flatten_with_hung(outputs)
+                layout[:] = [rehang]
+                return flat
 
-        flat = map_records(forward, inputs)[0](*inputs)
-        taps = [self.watch(t) if t.dtype.is_floating else None for t in flat]
-        outputs = [t if tap is None else tap.tensor for t, tap in zip(flat, taps, strict=True)]
-        variables = self._own(operation)
-        for index, tap in enumerate(taps):
-            if variables and tap is not None:
-                self._uses.append(
-                    _Use(
-                        tap,
-                        variables,
-                        lambda g, index=index: _explicit_gradients(
-                            operation, variables, inputs, rebuild, len(leaves), values, index, g
-                        ),
-                    )
-                )
+            return run_on
+
+        def found(of_variables, of_others):
+            _refuse_hidden([v for v, _ in others], of_others)
+            self._found.extend(zip(variables, of_variables, strict=True))
+
+        mapped = MappedCall(
+            # The call that Keras is about to make; later the layer must be called as a whole.
+            run(call),
+            run(operation),
+            [tf.convert_to_tensor(v.value) for v in variables],
+            [alias for _, alias in others],
+            found,
+        )
+        start = tf.zeros([])
+        if variables:
+            start = self.watch(start).tensor
+        outputs = mapped(start, [*leaves, *seeds])
         return layout[0](outputs)
 
     def _seeds(self, state: Any, rows: tf.Tensor) -> tf.Tensor:
@@ -274,27 +276,13 @@ class Recording:
         return tf.stack([firsts, tf.fill([rows], counter)], axis=1)
 
 
-def _explicit_gradients(operation, variables, inputs, rebuild, num_leaves, values, index, gradient):
-    """Returns gradients with respect to a layer's variables from the one at an output of its."""
-    raw = [tf.convert_to_tensor(v.value) for v in variables]
-
-    def backward(record):
-        *record, output_gradient = record
-        args, kwargs = rebuild(record[:num_leaves])
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(raw)
-            mapping = [*values(record[num_leaves:]), *zip(variables, raw, strict=True)]
-            with keras.StatelessScope(mapping, collect_losses=True):
-                output = flatten_with_hung(operation(*args, **kwargs))[0][index]
-        return tape.gradient(
-            output,
-            raw,
-            output_gradients=tf.cast(output_gradient, output.dtype),
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+def _refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+    hidden = [v.path for v, g in zip(variables, gradients, strict=True) if g is not None]
+    if hidden:
+        raise UnsupportedModelError(
+            "These weights are used outside of the layers that own them: "
+            f"{', '.join(hidden)}. Use engine='vectorized'."
         )
-
-    leaves = [*inputs, gradient]
-    return [Explicit(to_accumulate(g)) for g in map_records(backward, leaves)[0](*leaves)]
 
 
 def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
@@ -334,14 +322,9 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
     return list(watched.values())
 
 
-def _holds_records(leaf: Any) -> bool:
-    # The engine makes the number of records unknown; what is a constant has known sizes.
-    return tf.is_symbolic_tensor(leaf) and leaf.shape.rank != 0 and leaf.shape[0] is None
-
-
 def _check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:
     tensors = [leaf for leaf in tf.nest.flatten((args, kwargs)) if hasattr(leaf, "shape")]
-    hold = [_holds_records(tensor) for tensor in tensors]
+    hold = [holds_records(tensor) for tensor in tensors]
     if not any(hold) or (every and not all(hold)):
         raise UnsupportedModelError(
             f"{type(layer).__name__} {layer.name!r} is called on something that has no axis of "
@@ -447,4 +430,4 @@ def _records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.
     their places.
     """
     flat = tf.nest.flatten(structure)
-    return flatten_with_hung(structure, [i for i, t in enumerate(flat) if _holds_records(t)])
+    return flatten_with_hung(structure, [i for i, t in enumerate(flat) if holds_records(t)])
