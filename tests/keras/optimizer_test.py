@@ -163,6 +163,37 @@ def test_variable_without_gradient_is_named():
 # The event comes first, and is the right one.
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_nothing_comes_out_of_a_graph_before_the_step_is_charged(jit_compile):
+    """The host may write to the ledger while gradients are summed up, but not later."""
+    optimizer, variable = toy.dp(stddev=1.0), matrix()
+    loss, outputs = squared_error(variable), []
+
+    @tf.function(autograph=False)
+    def step(examples):
+        result = optimizer.private_gradients(
+            lambda example: (loss(example), example[1]),
+            [variable],
+            examples,
+            has_aux=True,
+            jit_compile=jit_compile,
+        )
+        # What a function returns waits for everything in it.
+        outputs[:] = tf.nest.flatten(result)
+
+    step.get_concrete_function(EXAMPLES)
+    assert len(outputs) == 2
+    for output in outputs:
+        before, pending = {}, [output.op]
+        while pending:
+            op = pending.pop()
+            if op.name not in before:
+                before[op.name] = op
+                pending += [*(t.op for t in op.inputs), *op.control_inputs]
+        host = [name for name, op in before.items() if op.type == "PyFunc"]
+        assert [name for name in host if "host_draw" not in name]
+
+
 @dataclasses.dataclass(frozen=True)
 class Observing(tfdp.SumAggregationDPQuery):
     """Notes, whenever a result is computed, how many events the ledger holds."""

@@ -27,7 +27,16 @@ from tests.mutation.mutant import Mutant  # noqa: E402
 from tests.mutation.mutant_table import MUTANTS  # noqa: E402
 
 _MINUTES = 10
-_COPIED = ("tfdp", "tests", "tutorials", "benchmarks", "pyproject.toml", "setup.py", "README.md")
+_COPIED = (
+    "tfdp",
+    "tests",
+    "tutorials",
+    "benchmarks",
+    "docs",
+    "pyproject.toml",
+    "setup.py",
+    "README.md",
+)
 
 
 class Outcome(NamedTuple):

@@ -132,6 +132,14 @@ TRAINING = in_folder(
         f"{KERAS}/distribution_test.py::test_noise_is_drawn_once_whatever_the_number_of_replicas",
     ),
     (
+        "released_before_it_is_charged",
+        "noised gradients do not wait for the ledger",
+        "optimizer.py",
+        "with tf.control_dependencies(paid):\n            sample_state",
+        "with tf.control_dependencies([]):\n            sample_state",
+        f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
+    ),
+    (
         "any_gradients_applied",
         "gradients that were not charged are applied",
         "optimizer.py",

@@ -311,8 +311,10 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 self.build(variables)
         # Where the data have ended there is no step to pay for.
         with tf.control_dependencies([_first_tensor(examples)]):
-            position, key = self._charge()
-        with tf.control_dependencies([position, key]):
+            paid = self._charge()
+        # On one replica the sum of gradients may be computed while the host writes to the ledger;
+        # nothing comes out of it before that is done. Several agree on what they do first.
+        with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
             state = [tf.convert_to_tensor(v.value) for v in self._state_variables()]
             if mask is None:
                 mask = tf.ones(tf.shape(_first_tensor(examples))[:1], tf.bool)
@@ -337,7 +339,12 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 )
 
             clipped = self._sum(_compiled(total, jit_compile), examples, mask, ids, state)
-            gradients, state = self._release(clipped.sample_state, state, variables)
+        with tf.control_dependencies(paid):
+            sample_state, aux = tf.nest.map_structure(
+                tf.identity, (clipped.sample_state, clipped.aux)
+            )
+            gradients, state = self._release(sample_state, state, variables)
+        position, key = paid
         self._ledger_position.assign(position)
         self._ledger_key.assign(key)
         for variable, value in zip(self._state_variables(), state, strict=True):
@@ -345,7 +352,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         if distribution.is_first_replica():
             gradients = _add_penalty(gradients, variables, data_independent_loss)
         self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}
-        return (gradients, clipped.aux) if has_aux else gradients
+        return (gradients, aux) if has_aux else gradients
 
     def _check_replicas(self, variables: list[Any]) -> None:
         """Refuses what several replicas cannot do exactly."""
