@@ -20,6 +20,7 @@ MODULES = {
     "keras": "peers.keras_steps",
     "keras_xla": "peers.keras_steps",
     "private": "peers.keras_steps",
+    "private_xla": "peers.keras_steps",
     "torch": "peers.torch_steps",
     "opacus": "peers.torch_steps",
     "opacus_ew": "peers.torch_steps",
@@ -28,6 +29,7 @@ MODULES = {
     "jax_privacy": "peers.jax_steps",
 }
 ORDINARY = ("keras", "keras_xla")
+PRIVATE = ("private", "private_xla")
 # A peer's own ordinary step.
 ORDINARY_OF = {
     "opacus": "torch",

@@ -6,7 +6,8 @@
 Every variant trains on the same synthetic batch of fixed size, in a process of its own: plain SGD,
 each example clipped at 1, noise multiplier 1 (tfdp's default noise, which is secure). The processes
 are timed in turn, a block of steps at a time. Making the model, tracing, compiling and warming up
-are left out and reported apart. The ratio is to the faster of Keras' step with and without XLA.
+are left out and reported apart. Keras' step and the private one are measured with XLA and without;
+ratios are to the faster of Keras'.
 
 Peers run where they are installed: `pip install opacus torch` for opacus (hooks), opacus_ew
 (expanded weights) and opacus_ghost; `pip install jax jax_privacy keras` for jax_privacy. Their own
@@ -34,12 +35,6 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     from tfdp.gradients import ENGINES
 
     parser.add_argument("--engine", choices=ENGINES, default="auto")
-    parser.add_argument(
-        "--jit-compile",
-        choices=["off", "on", "auto"],
-        default="off",
-        help="of the private step; default: off",
-    )
     parser.add_argument("--rounds", type=int, default=15, help="blocks of every variant")
     parser.add_argument("--block-seconds", type=float, default=0.4)
     parser.add_argument(
@@ -92,10 +87,10 @@ def main() -> None:
 
 
 def variants_of(peers: list[str]) -> list[str]:
-    """Returns what to measure: Keras' steps, the private one, and peers with their ordinary one."""
+    """Returns what to measure: Keras' steps, private ones, and peers with their ordinary one."""
     chosen = [p for p in peers if p in measure.ORDINARY_OF]
     ordinary = dict.fromkeys(measure.ORDINARY_OF[p] for p in chosen)
-    return [*measure.ORDINARY, "private", *ordinary, *chosen]
+    return [*measure.ORDINARY, *measure.PRIVATE, *ordinary, *chosen]
 
 
 def run(
@@ -112,7 +107,6 @@ def run(
         "workload": workload,
         "size": size,
         "engine": arguments.engine,
-        "jit_compile": arguments.jit_compile,
         "physical_batch_size": physical_batch_size,
         "jax_microbatch_size": jax_microbatch_size,
     }
@@ -139,7 +133,6 @@ def run(
         "workload": workload,
         "size": size,
         "threads": arguments.threads,
-        "jit_compile": arguments.jit_compile,
         "physical_batch_size": physical_batch_size,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()},
         "variants": measured,
@@ -150,7 +143,7 @@ def run(
 
 def start(variant: str, arguments: argparse.Namespace) -> measure.Worker:
     """Starts the process of a variant."""
-    ours = variant in (*measure.ORDINARY, "private")
+    ours = variant in (*measure.ORDINARY, *measure.PRIVATE)
     return measure.Worker(
         variant,
         measure.MODULES[variant],
@@ -180,10 +173,9 @@ def ratios(measured: dict[str, dict], timings: dict[str, measure.Timings]) -> di
     `memory` is what the process has grown by since its imports, `whole_memory` all of it.
     """
     pairs = [(p, o) for p, o in measure.ORDINARY_OF.items() if p in measured and o in measured]
-    ordinary = [name for name in measure.ORDINARY if name in measured]
-    if ordinary:
-        best = min(ordinary, key=lambda name: measured[name]["wall_ms"]["median"])
-        dp = [name for name in measured if name == "private" or name in measure.ORDINARY_OF]
+    best = faster(measured, measure.ORDINARY)
+    if best:
+        dp = [name for name in measured if name in (*measure.PRIVATE, *measure.ORDINARY_OF)]
         pairs = [(name, best) for name in dp] + pairs
     return {
         f"{a} / {b}": {
@@ -194,6 +186,12 @@ def ratios(measured: dict[str, dict], timings: dict[str, measure.Timings]) -> di
         }
         for a, b in pairs
     }
+
+
+def faster(measured: dict[str, dict], names: tuple[str, ...]) -> str | None:
+    """Returns which of some variants takes the least time, or None where none was measured."""
+    done = [name for name in names if name in measured]
+    return min(done, key=lambda name: measured[name]["wall_ms"]["median"], default=None)
 
 
 def processor() -> str:

@@ -57,9 +57,14 @@ def run(workload: str, threads: int, arguments: argparse.Namespace) -> None:
 
 
 def render(results: list[dict]) -> str:
-    """Returns the Markdown table of what `step_time.run` returned."""
-    headings = ["workload", "Keras", "tfdp", "time ratio", "CPU ratio", "memory ratio"]
-    rows = [[*headings, *PRIVATE_PEERS], ["---", *["---:"] * (5 + len(PRIVATE_PEERS))]]
+    """Returns the Markdown table of what `step_time.run` returned.
+
+    Ratios are those of the faster private step to the faster one of Keras; memory is that of the
+    process.
+    """
+    headings = ["workload", "Keras", "Keras, XLA", "tfdp", "tfdp, XLA"]
+    headings += ["time ratio", "CPU ratio", "memory ratio", *PRIVATE_PEERS]
+    rows = [headings, ["---", *["---:"] * (len(headings) - 1)]]
     rows += [_row(result) for result in results]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -67,14 +72,14 @@ def render(results: list[dict]) -> str:
 def _row(result: dict) -> list[str]:
     measured = result["variants"]
     name = f"{result['workload']}, batch {result['size']['batch_size']}"
-    pairs = [key.split(" / ") for key in result["ratios"]]
-    best = next((b for a, b in pairs if a == "private"), None)
-    cells = [name, _milliseconds(measured, best), _milliseconds(measured, "private")]
-    if best is None:
+    variants = (*measure.ORDINARY, *measure.PRIVATE)
+    cells = [name, *(_milliseconds(measured, variant) for variant in variants)]
+    ours, best = (step_time.faster(measured, v) for v in (measure.PRIVATE, measure.ORDINARY))
+    if ours is None or best is None:
         cells += ["-"] * 3
     else:
-        ratios = result["ratios"][f"private / {best}"]
-        numbers = [ratios["wall"]["ratio"], ratios["cpu"]["ratio"], ratios["memory"]]
+        ratios = result["ratios"][f"{ours} / {best}"]
+        numbers = [ratios["wall"]["ratio"], ratios["cpu"]["ratio"], ratios["whole_memory"]]
         cells += [f"{number:.2f}" for number in numbers]
     for peer in PRIVATE_PEERS.values():
         cell = _milliseconds(measured, peer)

@@ -79,12 +79,20 @@ def _variant(step_ms, memory=100.0):
 
 
 def test_ratios_are_to_the_faster_ordinary_step():
-    steps = {"keras": 10.0, "keras_xla": 8.0, "private": 12.0, "torch": 6.0, "opacus": 24.0}
+    steps = {
+        "keras": 10.0,
+        "keras_xla": 8.0,
+        "private": 13.0,
+        "private_xla": 12.0,
+        "torch": 6.0,
+        "opacus": 24.0,
+    }
     both = {name: _variant(ms) for name, ms in steps.items()}
     measured = {name: figures for name, (figures, _) in both.items()}
     found = step_time.ratios(measured, {name: timings for name, (_, timings) in both.items()})
     assert {name: r["wall"]["ratio"] for name, r in found.items()} == {
-        "private / keras_xla": 1.5,
+        "private / keras_xla": 1.625,
+        "private_xla / keras_xla": 1.5,
         "opacus / keras_xla": 3,
         "opacus / torch": 4,
     }
@@ -96,13 +104,13 @@ def test_ratios_are_to_the_faster_ordinary_step():
         "ratios": found,
         "failures": {"opacus_ew": "RuntimeError: can't allocate memory", "jax_privacy": "no jax"},
     }
-    assert found["private / keras_xla"]["memory"] == 1
+    assert found["private_xla / keras_xla"]["memory"] == 1
     row = table.render([result]).splitlines()[-1]
     assert row == (
-        "| mlp, batch 256 | 8.0 | 12.0 | 1.50 | 1.50 | 1.00 | 24.0 (6.0) | out of memory | - | "
-        "fails |"
+        "| mlp, batch 256 | 10.0 | 8.0 | 13.0 | 12.0 | 1.50 | 1.50 | 1.00 | 24.0 (6.0) | "
+        "out of memory | - | fails |"
     )
-    assert "private / keras_xla: wall 1.50" in step_time.report(result)
+    assert "private_xla / keras_xla: wall 1.50" in step_time.report(result)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +174,8 @@ def test_worker_that_fails_says_why_and_the_others_go_on(start):
 
 
 def test_peers_bring_their_ordinary_step():
-    assert step_time.variants_of(["none"]) == ["keras", "keras_xla", "private"]
-    assert step_time.variants_of(["opacus", "opacus_ghost"])[3:] == [
+    assert step_time.variants_of(["none"]) == ["keras", "keras_xla", "private", "private_xla"]
+    assert step_time.variants_of(["opacus", "opacus_ghost"])[4:] == [
         "torch",
         "opacus",
         "opacus_ghost",
