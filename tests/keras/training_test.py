@@ -65,6 +65,23 @@ def test_step_is_the_same_however_it_is_computed(compile_args, optimizer_args):
     toy.assert_weights(model, expected)
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Ftrl", "RMSprop", "SGD"])
+def test_compiled_update_is_the_inner_optimizers(name):
+    weights = []
+    for jit_compile in (False, True):
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+        inner = getattr(keras.optimizers, name)(schedule, use_ema=name == "SGD")
+        model = toy.private(optimizer=toy.dp(inner), jit_compile=jit_compile)
+        start = toy.weights(model)
+        for _ in range(3):
+            fit_step(model, sampling=Shuffled(), batch_size=N)
+        assert int(model.optimizer.iterations) == 3
+        weights.append([v.numpy() for v in [*model.trainable_variables, *inner.variables[2:]]])
+        assert not np.allclose(weights[-1][0], start[0], atol=1e-3)
+    for plain, compiled in zip(*weights, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_several_steps_an_execution_are_that_many_events(run_eagerly):
     model = toy.private(toy.linear(), steps_per_execution=3, run_eagerly=run_eagerly)

@@ -450,8 +450,18 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 f"  derive_event: {self.query.derive_event(global_state)!r}"
             )
 
-    def apply(self, grads: list[Any], trainable_variables: list[Any] | None = None) -> None:
+    def apply(
+        self,
+        grads: list[Any],
+        trainable_variables: list[Any] | None = None,
+        *,
+        jit_compile: bool = False,
+    ) -> None:
         """Updates the variables with gradients from `private_gradients`.
+
+        `jit_compile` compiles the update with XLA: one pass over the variables, where Adam takes
+        several. Under a strategy it is not compiled, because optimizers of Keras leave the replica
+        for it.
 
         Raises:
             NotPrivateError: a gradient did not come from there.
@@ -468,9 +478,13 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "optimizer.inner_optimizer.apply."
             )
         self._issued.tensors[replica] = {}
+
+        def update():
+            self.inner_optimizer.apply(grads, trainable_variables)
+
         # Nothing moves, counters and weight decay included, where the step was not charged.
         with tf.control_dependencies(grads):
-            self.inner_optimizer.apply(grads, trainable_variables)
+            _compiled(update, jit_compile and not tf.distribute.has_strategy())()
 
     # What Keras expects of an optimizer that wraps another.
 

@@ -333,6 +333,7 @@ class PrivateTraining:
         mask = tf.ones([rows], tf.bool) if data.mask is None else data.mask
         optimizer = self._dp_optimizer()
         record_loss = self._record_loss
+        jit_compile = bool(self.jit_compile) and not self.run_eagerly
         gradients, (losses, y_pred) = optimizer.private_gradients(
             record_loss,
             self.trainable_variables,
@@ -341,9 +342,9 @@ class PrivateTraining:
             data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
             has_aux=True,
             loss_scale=_loss_scale(self, optimizer),
-            jit_compile=bool(self.jit_compile) and not self.run_eagerly,
+            jit_compile=jit_compile,
         )
-        optimizer.apply(gradients, self.trainable_variables)
+        optimizer.apply(gradients, self.trainable_variables, jit_compile=jit_compile)
         distribution.once(record_loss.advance_seeds)
         return distribution.for_keras(self._update_metrics(data, mask, losses, y_pred))
 
