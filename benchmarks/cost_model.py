@@ -191,7 +191,8 @@ def measure_case(case: Case, seconds: float) -> dict:
     expected = results[case.chosen]
     for name, found in results.items():
         for a, b in zip(found, expected, strict=True):
-            if np.linalg.norm(a - b) > 1e-3 * np.linalg.norm(b):
+            # Squares from Gram matrices carry a bound on their rounding error: 3e-3 of the largest.
+            if np.linalg.norm(a - b) > 1e-2 * np.linalg.norm(b):
                 raise ValueError(f"{case.name}: {name} and {case.chosen} disagree.")
     times: dict[str, list[float]] = {name: [] for name in steps}
     end = time.perf_counter() + seconds

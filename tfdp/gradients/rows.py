@@ -7,7 +7,7 @@ from tfdp.gradients.per_record import PerRecordGradient
 from tfdp.query import rounding
 
 # Up to so many positions a matrix of all their inner products is faster than sorting.
-_FEW_POSITIONS = 256
+_FEW_POSITIONS = 128
 
 
 class Rows(PerRecordGradient):
