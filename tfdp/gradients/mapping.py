@@ -30,7 +30,7 @@ def map_records(
         A `tf.function` of the leaves, and the structure of its symbolic results.
 
     Raises:
-        UnsupportedModelError: `fn` uses a tensor that holds all records.
+        UnsupportedModelError: `fn` uses a tensor that comes from all records.
     """
     try:
         return vectorized(fn, leaves, rows)
@@ -91,12 +91,31 @@ def holds_records(tensor: Any) -> bool:
 
 
 def _refuse_other_records(graph: Any) -> None:
-    others = [tensor.name for tensor, _ in graph.captures if holds_records(tensor)]
+    others = [
+        tensor.name
+        for tensor, _ in graph.captures
+        if holds_records(tensor) or _comes_from_records(tensor)
+    ]
     if others:
         raise UnsupportedModelError(
-            "A layer or loss uses, beside its arguments, a tensor that holds all records: "
+            "A layer or loss uses, beside its arguments, a tensor that comes from all records: "
             f"{', '.join(others)}. Pass it through the layers, or use engine='vectorized'."
         )
+
+
+def _comes_from_records(tensor: Any) -> bool:
+    """Returns whether a tensor depends on what makes the number of records unknown."""
+    if not tf.is_symbolic_tensor(tensor):
+        return False
+    seen, pending = set(), [tensor.op]
+    while pending:
+        op = pending.pop()
+        if op.type == "PlaceholderWithDefault":
+            return True
+        if op.name not in seen:
+            seen.add(op.name)
+            pending += [source.op for source in op.inputs]
+    return False
 
 
 def _as_batch(fn: RecordFn, record: list[tf.Tensor]) -> Any:
