@@ -90,6 +90,12 @@ class PrivateTraining:
         validation.check_layers(self)
         # Keras would wrap the optimizer in a loss scale that follows the data.
         super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
+        if self.jit_compile and validation.has_loops(self):
+            _logger.warning(
+                "XLA cannot compile the loop of a recurrent layer record by record: proceeding "
+                "with jit_compile=False. With unroll=True the layer has no loop."
+            )
+            self.jit_compile = False
         if self.jit_compile and validation.xla_is_slow(self):
             _logger.warning(
                 "XLA's convolutions on a CPU are several times slower than TensorFlow's own. Leave "

@@ -49,6 +49,14 @@ def xla_is_slow(model: keras.Model) -> bool:
     return any(hasattr(layer, "dilation_rate") for layer in model._flatten_layers())
 
 
+def has_loops(model: keras.Model) -> bool:
+    """Returns whether layers run loops, which XLA cannot compile record by record."""
+    return any(
+        isinstance(layer, keras.layers.RNN) and not layer.unroll
+        for layer in model._flatten_layers()
+    )
+
+
 def check_callbacks(callbacks: Any) -> None:
     """Refuses callbacks that would steer training by raw statistics of the training data.
 
