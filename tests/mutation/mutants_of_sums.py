@@ -128,6 +128,14 @@ SUMS = in_folder(
         f"{CLIPPING_TRAPS}::test_padded_batch_changes_the_number_of_records",
     ),
     (
+        "other_records_used",
+        "a loss may use what all records together have made",
+        "mapping.py",
+        "    if others:\n        raise UnsupportedModelError(",
+        "    if False:\n        raise UnsupportedModelError(",
+        f"{GRADIENTS}/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
+    ),
+    (
         "non_finite_record_kept_in_part",
         "a record that is not finite is dropped from one group only",
         "batched.py",
