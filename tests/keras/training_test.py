@@ -79,7 +79,7 @@ def test_compiled_update_is_the_inner_optimizers(name):
         weights.append([v.numpy() for v in [*model.trainable_variables, *inner.variables[2:]]])
         assert not np.allclose(weights[-1][0], start[0], atol=1e-3)
     for plain, compiled in zip(*weights, strict=True):
-        np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("run_eagerly", [False, True])
