@@ -95,8 +95,8 @@ class MappedCall(NamedTuple):
         try:
             of_inputs, of_weights = vectorized(lambda r: one(r, smooth), leaves)[0](*leaves)
         except TypeError:
-            # TensorFlow cannot vectorize the gradient of a loop with respect to its inputs, but it can
-            # differentiate a vectorized loop.
+            # TensorFlow cannot vectorize the gradient of a loop's inputs, but it can differentiate
+            # a vectorized loop.
             of_inputs = self._of_inputs(inputs, smooth, at, leaves[len(inputs) :])
             _, of_weights = map_records(lambda r: one(r, []), leaves)[0](*leaves)
         self.found(of_weights, of_others)
