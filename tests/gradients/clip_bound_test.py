@@ -82,7 +82,7 @@ def exceeds(scaled, clip=CLIP):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("make", VECTORS)
-@pytest.mark.parametrize("size", [1, 7, 1000, 70_000])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 1021, 4096, 70_000])
 def test_clipped_record_is_within_the_bound(make, size, dtype):
     query = tfdp.GaussianSumQuery(CLIP, 1.0)
     rng = np.random.default_rng(0)

@@ -11,7 +11,13 @@ import toy
 from toy import L
 
 import tfdp
-from tfdp.keras import DPOptimizer, LedgerMismatchError, NotPrivateError
+from tfdp.keras import (
+    DPOptimizer,
+    LedgerMismatchError,
+    NotPrivateError,
+    PrivacyBudgetExceededError,
+)
+from tfdp.noise import SeededRandomSource
 from tfdp.sampling import FullBatch, Poisson, Shuffled
 
 X, Y = toy.data()
@@ -143,6 +149,61 @@ def test_custom_loop_takes_the_step_written_by_hand(jit_compile):
     np.testing.assert_allclose(tf.squeeze(predictions, 1), X @ variable.numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_private_step_is_gradients_and_update(jit_compile, in_graph):
+    def trained(take):
+        query = tfdp.GaussianAverageQuery(toy.CLIP, 1.0, 10.0, random_source=SeededRandomSource(3))
+        variable = tf.Variable(tf.fill([300, 200], 0.01))
+        optimizer = DPOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), query)
+        optimizer.build([variable])
+        loss = squared_error(variable)
+        x = tf.repeat(EXAMPLES[0], 75, axis=1)
+        y = tf.repeat(EXAMPLES[1], 100, axis=1)
+
+        def step(examples):
+            return take(optimizer, lambda e: (loss(e), e[1]), [variable], examples)
+
+        function = tf.function(step, autograph=False) if in_graph else step
+        for _ in range(3):
+            aux = function((x, y))
+        np.testing.assert_allclose(tf.squeeze(aux, 1), y)
+        assert optimizer.ledger.total_count == int(optimizer.iterations) == 3
+        return [variable.numpy(), *(v.numpy() for v in optimizer.inner_optimizer.variables)]
+
+    def in_one(optimizer, loss, variables, examples):
+        return optimizer.private_step(
+            loss, variables, examples, has_aux=True, jit_compile=jit_compile
+        )
+
+    def in_two(optimizer, loss, variables, examples):
+        gradients, aux = optimizer.private_gradients(loss, variables, examples, has_aux=True)
+        optimizer.apply(gradients, variables)
+        return aux
+
+    for one, two in zip(trained(in_one), trained(in_two), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_step_that_is_refused_moves_nothing(jit_compile):
+    model = toy.private(optimizer=toy.dp(keras.optimizers.Adam(0.1)), jit_compile=jit_compile)
+    model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    before = [v.numpy() for v in model.variables]
+    inner = [v.numpy() for v in model.optimizer.variables]
+
+    def refuse(ledger, event):
+        raise PrivacyBudgetExceededError("no more")
+
+    model.optimizer.add_guard(refuse)
+    with pytest.raises(PrivacyBudgetExceededError, match="no more"):
+        model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    for variable, value in zip(model.optimizer.variables, inner, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
 def test_masked_examples_take_no_part():
     variable = matrix()
     mask = tf.range(N) < 5
@@ -163,10 +224,12 @@ def test_variable_without_gradient_is_named():
 # The event comes first, and is the right one.
 
 
+@pytest.mark.parametrize("stddev", [0.0, 1.0])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_nothing_comes_out_of_a_graph_before_the_step_is_charged(jit_compile):
+def test_nothing_comes_out_of_a_graph_before_the_step_is_charged(jit_compile, stddev):
     """The host may write to the ledger while gradients are summed up, but not later."""
-    optimizer, variable = toy.dp(stddev=1.0), matrix()
+    # Noise is drawn on the host, too, and TensorFlow runs what the host does in order.
+    optimizer, variable = toy.dp(stddev=stddev), matrix()
     loss, outputs = squared_error(variable), []
 
     @tf.function(autograph=False)

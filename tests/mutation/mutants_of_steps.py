@@ -37,6 +37,15 @@ RANDOMNESS = in_folder(
         f"{NOISE}/source_test.py::test_graph_draws_differ_on_each_call",
     ),
     (
+        "memory_shared",
+        "words are written over words that a tensor still holds",
+        "memory.py",
+        "    return np.asarray(_Lease(size, _given))",
+        "    lease = _Lease(size, _given)\n    _given.append(lease._memory)\n"
+        "    return np.asarray(lease)",
+        f"{NOISE}/memory_test.py::test_tensor_keeps_its_memory",
+    ),
+    (
         "pairs_equal",
         "both draws of a pair are the same",
         "gaussian.py",
@@ -135,8 +144,16 @@ TRAINING = in_folder(
         "released_before_it_is_charged",
         "noised gradients do not wait for the ledger",
         "optimizer.py",
-        "with tf.control_dependencies(paid):\n            sample_state",
-        "with tf.control_dependencies([]):\n            sample_state",
+        "with tf.control_dependencies(paid):\n                sample_state",
+        "with tf.control_dependencies([]):\n                sample_state",
+        f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
+    ),
+    (
+        "compiled_before_it_is_charged",
+        "a compiled release and update do not wait for the ledger",
+        "optimizer.py",
+        "jit_compile=True, after=paid",
+        "jit_compile=True",
         f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
     ),
     (

@@ -11,7 +11,7 @@ import tfdp
 from tfdp.noise import SeededRandomSource, SystemRandomSource, bits, gaussian, staged
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
 
-# Of both kinds: made together with others (below 2^15), and on their own; even and odd.
+# Of both kinds: made together with others (below 2^15), and on their own; even and odd, also rows.
 SHAPES = [(3, 4), (5,), (), (0, 2), (2**15 - 1,), (2**15,), (301, 333), (7, 11)]
 SOURCE = SystemRandomSource()
 
@@ -78,13 +78,13 @@ def test_noise_is_made_of_the_words_of_the_source(dtype):
 
     fill, rows = bits.SeededFill(4), gaussian.words_per_pair(dtype)
 
-    def draw(size):
-        words = np.zeros([rows, (size + 1) // 2], np.uint32)
+    def draw(*shape):
+        words = np.zeros([rows, (shape[0] + 1) // 2, *shape[1:]], np.uint32)
         fill(words)
-        return gaussian.normals_from_words(tf.constant(words), dtype).numpy()[:size]
+        return gaussian.normals_from_words(tf.constant(words), dtype).numpy()[: shape[0]]
 
     sizes = [int(np.prod(shape)) for shape in SHAPES]
-    large = {i: draw(size) for i, size in enumerate(sizes) if size >= 2**15}
+    large = {i: draw(*SHAPES[i]) for i, size in enumerate(sizes) if size >= 2**15}
     small = [i for i in range(len(SHAPES)) if i not in large]
     ends = np.cumsum([sizes[i] for i in small])
     parts = dict(zip(small, np.split(draw(ends[-1]), ends[:-1]), strict=True))
@@ -208,7 +208,7 @@ def test_small_draws_are_made_together():
 
     tf.function(lambda: staged(compute))()
     small = sum(size for shape in SHAPES if (size := int(np.prod(shape))) < 2**15)
-    assert source.draws == [3 * 2**14, 3 * ((301 * 333 + 1) // 2), 3 * ((small + 1) // 2)]
+    assert source.draws == [3 * 2**14, 3 * 151 * 333, 3 * ((small + 1) // 2)]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -35,8 +35,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
     """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
 
     In `fit` of a private model (`tfdp.keras.make_private`) everything happens by itself. A custom
-    loop calls `private_gradients` and gives the result to `apply`. Gradients that did not come from
-    there are refused.
+    loop calls `private_step`; or `private_gradients`, and gives the result to `apply`. Gradients
+    that did not come from there are refused.
 
     Guarantees:
         The event of a step is in `ledger` before the step's noised gradients exist. Every step is
@@ -242,11 +242,11 @@ class DPOptimizer(keras.optimizers.Optimizer):
         return [v for v in self._variables if v.name == "query_state"]
 
     def _global_state(self, values: Any) -> Any:
-        """Returns the query's state with its changing leaves taken from `values`; None: as at the
-        start.
+        """Returns the query's state with its changing leaves taken from `values`; None, or no such
+        leaves: as at the start.
         """
         initial = self.query.initial_global_state()
-        if values is None:
+        if not values:
             return initial
         remaining = iter(values)
         leaves = [
@@ -304,6 +304,75 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: what is asked for is not exact on several replicas: a query that is not
                 a sum, or microbatches of several examples.
         """
+        gradients, aux = self._step(
+            loss_fn,
+            variables,
+            examples,
+            lambda gradients: gradients,
+            mask=mask,
+            microbatch_ids=microbatch_ids,
+            data_independent_loss=data_independent_loss,
+            has_aux=has_aux,
+            loss_scale=loss_scale,
+            jit_compile=jit_compile,
+        )
+        self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}
+        return (gradients, aux) if has_aux else gradients
+
+    def private_step(
+        self,
+        loss_fn: Callable[[Any], Any],
+        variables: list[Any],
+        examples: Any,
+        *,
+        jit_compile: bool = False,
+        **arguments: Any,
+    ) -> Any:
+        """Charges one step to the ledger and updates the variables with its noised gradients.
+
+        That is `private_gradients` and `apply` in one. With `jit_compile` XLA draws noise, adds it
+        and updates in one pass over the variables.
+
+        Args:
+            loss_fn: As in `private_gradients`, which has all other arguments, too.
+            variables: List of trainable variables.
+            examples: The sample.
+            jit_compile: Whether to compile gradients, clipping and update with XLA; noise always
+                is.
+            **arguments: Others of `private_gradients`.
+
+        Returns:
+            None; with `has_aux` aux stacked over the examples, which is NOT private.
+
+        Raises:
+            LedgerMismatchError, PrivacyBudgetExceededError, NotPrivateError: as
+                `private_gradients`.
+        """
+        variables = list(variables)
+
+        def update(gradients):
+            self._update(gradients, variables, jit_compile)
+
+        _, aux = self._step(
+            loss_fn, variables, examples, update, jit_compile=jit_compile, **arguments
+        )
+        return aux
+
+    def _step(
+        self,
+        loss_fn: Callable[[Any], Any],
+        variables: list[Any],
+        examples: Any,
+        use: Callable[[list[tf.Tensor]], Any],
+        *,
+        mask: tf.Tensor | None = None,
+        microbatch_ids: tf.Tensor | None = None,
+        data_independent_loss: Callable[[], tf.Tensor] | None = None,
+        has_aux: bool = False,
+        loss_scale: float | None = None,
+        jit_compile: bool = False,
+    ) -> tuple[Any, Any]:
+        """Returns (what `use` makes of a step's noised gradients, aux)."""
         variables = list(variables)
         self._check_replicas(variables)
         if not self.built:
@@ -339,20 +408,28 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 )
 
             clipped = self._sum(_compiled(total, jit_compile), examples, mask, ids, state)
-        with tf.control_dependencies(paid):
-            sample_state, aux = tf.nest.map_structure(
-                tf.identity, (clipped.sample_state, clipped.aux)
-            )
+
+        def release(sample_state, state):
             gradients, state = self._release(sample_state, state, variables)
+            if distribution.is_first_replica():
+                gradients = _add_penalty(gradients, variables, data_independent_loss)
+            return use(gradients), state
+
+        if jit_compile and not tf.distribute.has_strategy():
+            # Noise is drawn, added and used in one pass over the sums.
+            used, state = staged(release, clipped.sample_state, state, jit_compile=True, after=paid)
+        else:
+            with tf.control_dependencies(paid):
+                sample_state = tf.nest.map_structure(tf.identity, clipped.sample_state)
+                used, state = release(sample_state, state)
+        with tf.control_dependencies(paid):
+            aux = tf.nest.map_structure(tf.identity, clipped.aux)
         position, key = paid
         self._ledger_position.assign(position)
         self._ledger_key.assign(key)
         for variable, value in zip(self._state_variables(), state, strict=True):
             variable.assign(value)
-        if distribution.is_first_replica():
-            gradients = _add_penalty(gradients, variables, data_independent_loss)
-        self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}
-        return (gradients, aux) if has_aux else gradients
+        return used, aux
 
     def _check_replicas(self, variables: list[Any]) -> None:
         """Refuses what several replicas cannot do exactly."""
@@ -478,9 +555,11 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "optimizer.inner_optimizer.apply."
             )
         self._issued.tensors[replica] = {}
+        self._update(grads, trainable_variables, jit_compile)
 
+    def _update(self, grads: list[Any], variables: list[Any] | None, jit_compile: bool) -> None:
         def update():
-            self.inner_optimizer.apply(grads, trainable_variables)
+            self.inner_optimizer.apply(grads, variables)
 
         # Nothing moves, counters and weight decay included, where the step was not charged.
         with tf.control_dependencies(grads):

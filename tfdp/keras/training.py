@@ -340,7 +340,7 @@ class PrivateTraining:
         optimizer = self._dp_optimizer()
         record_loss = self._record_loss
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
-        gradients, (losses, y_pred) = optimizer.private_gradients(
+        losses, y_pred = optimizer.private_step(
             record_loss,
             self.trainable_variables,
             (data.x, data.y, data.sample_weight, record_loss.seeds(rows)),
@@ -350,7 +350,6 @@ class PrivateTraining:
             loss_scale=_loss_scale(self, optimizer),
             jit_compile=jit_compile,
         )
-        optimizer.apply(gradients, self.trainable_variables, jit_compile=jit_compile)
         distribution.once(record_loss.advance_seeds)
         return distribution.for_keras(self._update_metrics(data, mask, losses, y_pred))
 

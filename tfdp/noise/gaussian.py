@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 # Words for the radius and for the angle of a pair of draws.
@@ -9,7 +10,15 @@ _RADIUS_WORDS = {tf.float32: 2, tf.float64: 3}
 _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
 # Terms of power series, so that what is left out is less than half a unit in the last place:
 # atanh at 0.172, cosine and sine at pi / 4.
-_LOG_TERMS = {tf.float32: 5, tf.float64: 11}
+_ATANH_TERMS = 11
+# ln(1 + f) / f from 2^-1/2 - 1 to 2^1/2 - 1, within 5e-9: powers of f.
+_LOG_POLYNOMIAL = (
+    np.polynomial.Chebyshev.interpolate(
+        lambda f: np.log1p(f) / f, 9, [math.sqrt(0.5) - 1, math.sqrt(2) - 1]
+    )
+    .convert(kind=np.polynomial.Polynomial)
+    .coef.tolist()
+)
 _COSINE_TERMS = {tf.float32: 5, tf.float64: 10}
 _SINE_TERMS = {tf.float32: 5, tf.float64: 9}
 
@@ -29,8 +38,8 @@ def words_per_pair(dtype: tf.DType) -> int:
     return _RADIUS_WORDS[dtype] + _ANGLE_WORDS[dtype]
 
 
-def normals_from_words(words: tf.Tensor, dtype: tf.DType, size: int | None = None) -> tf.Tensor:
-    """Returns standard normal draws, two from each of p columns of words.
+def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = None) -> tf.Tensor:
+    """Returns standard normal draws, two from every column of words.
 
         (r cos theta, r sin theta),  r = (-2 ln u)^(1/2)
 
@@ -44,12 +53,12 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, size: int | None = Non
         probability 2^-64 (2^-95).
 
     Args:
-        words: uint32 [words_per_pair(dtype), p], uniform and independent.
+        words: uint32 [words_per_pair(dtype), h, ...], uniform and independent.
         dtype: float32 or float64.
-        size: Number of draws, 2 p (the default) or 2 p - 1.
+        rows: 2 h (the default) or 2 h - 1.
 
     Returns:
-        [size]; draws i and i + p are one pair.
+        [rows, ...]; draws in rows i and i + h are pairs.
 
     References:
         Box, Muller 1958, "A note on the generation of random normal deviates".
@@ -57,7 +66,7 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, size: int | None = Non
     dtype = tf.as_dtype(dtype)
     columns = tf.unstack(tf.bitcast(words, tf.int32), words_per_pair(dtype))
     first, second = _pairs(columns, dtype)
-    if size is not None and size % 2:
+    if rows is not None and rows % 2:
         # A slice of the result would stand in the way of vector instructions.
         _, second = _pairs([column[:-1] for column in columns], dtype)
     return tf.concat([first, second], 0)
@@ -99,10 +108,17 @@ def _twice_exponential(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     mantissa = tf.bitcast(bits - tf.bitwise.left_shift(exponent, digits), dtype)
     # Where u is near 1 it has lost what x still knows.
     f = tf.where(tf.logical_and(upper, exponent >= 0), -x, mantissa - 1)
-    # ln(1 + f) = 2 atanh(t) = 2 (t + t^3 / 3 + t^5 / 5 + ...)
+    return -2 * (tf.cast(exponent, dtype) * math.log(2) + _log_of_one_plus(f, dtype))
+
+
+def _log_of_one_plus(f: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns ln(1 + f) for f from 2^-1/2 - 1 to 2^1/2 - 1."""
+    if dtype == tf.float32:
+        # XLA would not fuse a quotient into the loop, but write it to memory.
+        return f * _series(_LOG_POLYNOMIAL, f, dtype)
+    # 2 atanh(t) = 2 (t + t^3 / 3 + t^5 / 5 + ...)
     t = f / (2 + f)
-    series = _series([4 / (2 * k + 1) for k in range(_LOG_TERMS[dtype])], t * t, dtype)
-    return -(tf.cast(exponent, dtype) * (2 * math.log(2)) + t * series)
+    return t * _series([2 / (2 * k + 1) for k in range(_ATANH_TERMS)], t * t, dtype)
 
 
 def _cosine_and_sine(words: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:

@@ -51,7 +51,7 @@ class _HostSource(RandomSource):
 
     def normal(self, shape, dtype):
         shape, size = _shape_and_size(shape)
-        return tf.reshape(staging.normal(self._fill, size, dtype), shape)
+        return staging.normal(self._fill, shape, size, dtype)
 
     def integers(self, shape, maximum):
         if not 1 <= maximum <= 2**31 - 1:

@@ -1,16 +1,20 @@
 """Random words drawn in one call on the host, for a function that XLA compiles."""
 
 import dataclasses
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.noise import gaussian
+from tfdp.noise import gaussian, memory
 
 Write = Callable[[np.ndarray], None]  # Overwrites a uint32 array.
+
+# Rows of fewer numbers than this are not worth a loop of their own.
+_LONG_ROW = 64
 
 # Where XLA meets a draw it fails with the name of the operation.
 _OPERATION = "host_draw__use_tfdp.noise.staged"
@@ -44,14 +48,11 @@ class _Requests:
 
     def write(self) -> np.ndarray:
         """Draws them all."""
-        # TensorFlow takes an array over without a copy if it is aligned.
-        memory = np.empty(self.size + 16, np.uint32)
-        start = -memory.ctypes.data % 64 // 4
-        words = memory[start : start + self.size]
+        words = left = memory.words(self.size)
         for write, count in self.draws:
-            write(words[:count])
-            words = words[count:]
-        return memory[start : start + self.size]
+            write(left[:count])
+            left = left[count:]
+        return words
 
 
 class _Pool:
@@ -163,18 +164,43 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
     return words
 
 
-def normal(fill: Write, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns `size` standard normal draws made of words that `fill` draws on the host."""
-    rows = gaussian.words_per_pair(dtype)
+def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns standard normal draws made of words that `fill` draws on the host.
+
+    Args:
+        fill: As `write` of `draw`.
+        shape: Integers, or a tensor of them where they depend on other tensors.
+        size: Their product.
+        dtype: float32 or float64.
+
+    Returns:
+        Draws of this shape.
+    """
+    words = gaussian.words_per_pair(dtype)
     dtype = tf.as_dtype(dtype)
     if _current.stage is not None:
         pooled = _current.stage.pooled(fill, size, dtype)
         if pooled is not None:
-            return pooled
-    words = tf.reshape(draw(fill, rows * ((size + 1) // 2)), [rows, -1])
+            return tf.reshape(pooled, shape)
+    rows, row = _as_rows(shape, size)
+    half = (rows + 1) // 2
+    drawn = tf.reshape(draw(fill, words * half * math.prod(row)), [words, half, *row])
     if _current.stage is not None:
-        return gaussian.normals_from_words(words, dtype, size)
-    return _compiled_normals(words, dtype)[:size]
+        draws = gaussian.normals_from_words(drawn, dtype, rows)
+    else:
+        draws = _compiled_normals(drawn, dtype)[:rows]
+    return tf.reshape(draws, shape)
+
+
+def _as_rows(shape: Any, size: Any) -> tuple[Any, list[int]]:
+    """Returns (number of rows, shape of a row): both draws of a pair are in one column.
+
+    Half of the rows are made in one way, half in another. XLA has fast loops for that along rows
+    that the sum has, too, or along one axis.
+    """
+    if tf.is_tensor(shape) or len(shape) < 2 or shape[-1] < _LONG_ROW:
+        return size, []
+    return size // shape[-1], [shape[-1]]
 
 
 @tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
@@ -182,7 +208,12 @@ def _compiled_normals(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return gaussian.normals_from_words(words, dtype)
 
 
-def staged(fn: Callable[..., Any], *args: Any) -> Any:
+def staged(
+    fn: Callable[..., Any],
+    *args: Any,
+    jit_compile: bool | None = None,
+    after: Sequence[tf.Tensor] = (),
+) -> Any:
     """Returns `fn(*args)`, compiled by XLA, with the words of all its draws from one host call.
 
     XLA fuses what a draw is made of with what is done to it: for noise on a sum, that is one pass
@@ -203,6 +234,8 @@ def staged(fn: Callable[..., Any], *args: Any) -> Any:
     Args:
         fn: Operations that XLA can compile. Arguments and closure may be any tensors.
         *args: Its arguments.
+        jit_compile: Whether to compile, where that is possible; by default for large arguments.
+        after: Tensors that `fn` waits for. The words do not.
 
     Returns:
         What `fn` returns: a structure whose tensors come from the compiled function; all else is as
@@ -222,7 +255,7 @@ def staged(fn: Callable[..., Any], *args: Any) -> Any:
     tensors = [leaf for leaf in tf.nest.flatten(args) if isinstance(leaf, tf.Tensor)]
     size = sum(leaf.shape.num_elements() or 0 for leaf in tensors)
     stage = _Stage(tensors if size > _LATE else [])
-    # XLA's loops over several axes are slower than over one, so tensors go in and out flat.
+    # XLA's loops over several axes are slower, so tensors go in and out as rows.
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
 
@@ -236,16 +269,19 @@ def staged(fn: Callable[..., Any], *args: Any) -> Any:
         outputs = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf)]
         return [_flat(leaf) if _is_dense(leaf) else leaf for leaf in outputs]
 
+    if jit_compile is None:
+        jit_compile = not tensors or size > _SMALL
     try:
         function = tf.function(
-            compiled, jit_compile=not tensors or size > _SMALL, autograph=False
+            compiled, jit_compile=jit_compile, autograph=False
         ).get_concrete_function()
     except _NotStageable:
         function = None
-    if function is None or _calls_host(function.graph):
-        stage.clear()
-        return fn(*args)
-    results = iter(function())
+    with tf.control_dependencies(after):
+        if function is None or _calls_host(function.graph):
+            stage.clear()
+            return fn(*args)
+        results = iter(function())
 
     def outside(leaf):
         if not tf.is_tensor(leaf):
@@ -261,7 +297,7 @@ def _is_dense(leaf: Any) -> bool:
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tensor, [-1])
+    return tf.reshape(tensor, [-1, *_as_rows(tensor.shape.as_list(), 0)[1]])
 
 
 def _calls_host(graph: tf.Graph) -> bool:

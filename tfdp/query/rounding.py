@@ -74,11 +74,31 @@ def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.T
         tensor: float32 or float64.
         axes: The last axes; by default all.
     """
-    axes = range(tensor.shape.rank) if axes is None else axes
-    axes = list(axes)
+    axes = list(range(tensor.shape.rank) if axes is None else axes)
     count = count_of(tensor, tensor.shape.rank - len(axes))
-    squares = enlarged(tf.reduce_sum(tf.square(tensor), axes), sum_error(count, tensor.dtype))
-    return squares + vanished(count, tensor.dtype)
+    part = None if tf.is_tensor(count) else _part(count)
+    squares = tf.square(tensor)
+    if part is None:
+        sums, error = tf.reduce_sum(squares, axes), sum_error(count, tensor.dtype)
+    else:
+        ones = tf.ones([part, 1], tensor.dtype)
+        parts = tf.matmul(tf.reshape(squares, [-1, part]), ones)
+        sums = tf.reduce_sum(tf.reshape(parts, [-1, count // part]), 1)
+        sums = tf.reshape(sums, tf.shape(tensor)[: tensor.shape.rank - len(axes)])
+        error = part + sum_error(count // part, tensor.dtype)
+    return enlarged(sums, error) + vanished(count, tensor.dtype)
+
+
+def _part(count: int) -> int | None:
+    """Returns how many numbers of a record are added up by one row of a matrix product; None where
+    a sum is at least as fast.
+
+    XLA's sums on a CPU are two to three times slower than its products, but for long records.
+    """
+    if not 32 < count <= 4096:
+        return None
+    part = max(k for k in range(1, 257) if count % k == 0)
+    return part if part > 32 else None
 
 
 def with_error(squares: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
