@@ -136,6 +136,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
     ),
     (
+        "products_rounded_in_silence",
+        "norms come from factors that products round",
+        "clipped_sum.py",
+        "            _refuse_rounded_products()\n",
+        "",
+        f"{GRADIENTS}/rounded_products_test.py",
+    ),
+    (
         "non_finite_record_kept_in_part",
         "a record that is not finite is dropped from one group only",
         "batched.py",

@@ -12,9 +12,15 @@ from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.loop import loop_sum
 from tfdp.gradients.vectorized import vectorized_gradients
 from tfdp.ledger.events import positive_integer
+from tfdp.query import rounding
 from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
+
+
+class _RoundedProductsError(UnsupportedModelError):
+    """Norms of products are not what the products of norms say."""
+
 
 _logger = logging.getLogger("tfdp")
 
@@ -169,13 +175,25 @@ def clipped_gradient_sum(
         # What the layers do is watched while a graph is built.
         run = tf.function(book_kept, autograph=False) if tf.executing_eagerly() else book_kept
         try:
+            _refuse_rounded_products()
             return ClippedSum(*run(leaves, mask, groups))
         except UnsupportedModelError as error:
             if engine == "bookkeeping":
                 raise
-            _logger.info("Gradients are computed by the vectorized engine. %s", error)
+            level = logging.WARNING if isinstance(error, _RoundedProductsError) else logging.INFO
+            _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)
     gradients = vectorized_gradients(gradient, leaves, physical_batch_size)
     return ClippedSum(*batched_sum(gradients, clipping, leaves, mask, groups, physical_batch_size))
+
+
+def _refuse_rounded_products() -> None:
+    remedy = rounding.products_are_rounded()
+    if remedy is not None:
+        raise _RoundedProductsError(
+            "Matrix products may round their factors here, so that norms computed from factors "
+            f"may come out too small. {remedy} Then the book-keeping engine, which is many times "
+            "faster, computes them."
+        )
 
 
 def _without_none(examples: Any):

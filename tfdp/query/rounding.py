@@ -4,8 +4,12 @@ One operation in floating point is exact but for a factor 1 + e, |e| <= u, with 
 float32 and 2^-53 in float64; a sum of k numbers that are not negative but for k - 1 such factors,
 in whatever order it is taken (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd
 edition, sections 2.2 and 4.2). What is computed here is enlarged by that much.
+
+That is not so of matrix products and convolutions where TensorFlow may round their factors first
+(`products_are_rounded`).
 """
 
+import os
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -13,7 +17,30 @@ import tensorflow as tf
 _UNIT = {tf.float32: 2.0**-24, tf.float64: 2.0**-53}
 _SMALLEST = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 
+# Each of them lets oneDNN round float32 factors to bfloat16 (or TensorFloat-32).
+_ONEDNN_MODES = (
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "TF_SET_ONEDNN_FPMATH_MODE",
+)
+
 Count = int | tf.Tensor  # A tensor where it is not known when the graph is built.
+
+
+def products_are_rounded() -> str | None:
+    """Returns how to switch it off, where matrix products and convolutions in float32 may round
+    their factors to fewer digits first; None where they do not.
+
+    GPUs since Ampere do, by default: to the 11 bits of TensorFloat-32. On a CPU oneDNN rounds to
+    the 8 bits of bfloat16 where a variable of the environment allows it.
+    """
+    for name in _ONEDNN_MODES:
+        if os.environ.get(name, "").upper() not in ("", "STRICT"):
+            return f"Unset {name}."
+    on_gpu = tf.config.get_visible_devices("GPU")
+    if on_gpu and tf.config.experimental.tensor_float_32_execution_enabled():
+        return "Call tf.config.experimental.enable_tensor_float_32_execution(False)."
+    return None
 
 
 def unit(dtype: tf.DType) -> float:
@@ -76,7 +103,7 @@ def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.T
     """
     axes = list(range(tensor.shape.rank) if axes is None else axes)
     count = count_of(tensor, tensor.shape.rank - len(axes))
-    part = None if tf.is_tensor(count) else _part(count)
+    part = None if tf.is_tensor(count) or products_are_rounded() else _part(count)
     squares = tf.square(tensor)
     if part is None:
         sums, error = tf.reduce_sum(squares, axes), sum_error(count, tensor.dtype)
@@ -116,9 +143,10 @@ def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
     They are: its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product; the
     square root and the quotient of a clipping factor; factor times coordinate; and where there is a
-    weight, scale or number of examples, two quotients and two products more.
+    weight, scale or number of examples, two quotients and two products more. Where the sum over
+    records is a matrix product that may round them first, they become larger by 2^-9 at most.
     """
-    less = 1 - 10 * unit(dtype)
+    less = 1 - 10 * unit(dtype) - (2.0**-8 if products_are_rounded() else 0)
     # tf.cast would make a Python number float32 first.
     return tf.cast(value, dtype) * less if tf.is_tensor(value) else tf.constant(value * less, dtype)
 
