@@ -1,7 +1,8 @@
 """Normalization within a record: scale and offset of what has mean zero and variance one."""
 
 import abc
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,12 +21,15 @@ class View(NamedTuple):
         reduced: Axes along which mean and variance are taken.
         kept: Axes that scale and offset have.
         parameter_shape: Shape in which they broadcast with the reshaped input.
+        pooled: Takes the mean of such means over what belongs together besides, and puts it in the
+            place of each.
     """
 
     inputs: tf.Tensor
     reduced: list[int]
     kept: list[int]
     parameter_shape: list[int]
+    pooled: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 
 
 class NormalizationRule(LayerRule):
@@ -62,7 +66,7 @@ class NormalizationRule(LayerRule):
             sums = _sum_of_others(gradient, view.kept, weights)
             return Explicit(tf.reshape(sums, [-1, *variable.shape]))
 
-        mean, variance = keras.ops.moments(view.inputs, axes=view.reduced, keepdims=True)
+        mean, variance = _moments(view)
         inverse = keras.ops.rsqrt(variance + layer.epsilon)
         factor = inverse
         if layer.gamma is not None:
@@ -79,13 +83,38 @@ class NormalizationRule(LayerRule):
         return tf.ensure_shape(outputs, inputs.shape)
 
 
+def _moments(view: View) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns mean and variance, which broadcast with the reshaped input.
+
+    TensorFlow's own gradient of a mean is as large as the input, and divided as such.
+    """
+    axes = view.reduced
+    sizes = tf.gather(tf.shape(view.inputs), axes)
+    count = tf.cast(tf.reduce_prod(sizes), view.inputs.dtype)
+
+    @tf.custom_gradient
+    def moments(x):
+        mean = view.pooled(tf.reduce_mean(x, axes, keepdims=True))
+        squares = tf.math.squared_difference(x, mean)
+        variance = view.pooled(tf.reduce_mean(squares, axes, keepdims=True))
+
+        def gradient(of_mean, of_variance):
+            # To pool is a symmetric map.
+            slope = view.pooled(of_variance) * (2 / count)
+            return (x - mean) * slope + view.pooled(of_mean) / count
+
+        return (mean, variance), gradient
+
+    return moments(view.inputs)
+
+
 def _sum_of_others(tensor: tf.Tensor, kept: list[int], weights: tf.Tensor | None) -> tf.Tensor:
     """Returns the sum of tensor * weights over all axes but those of records and `kept`."""
     rank = tensor.shape.rank
     others = [axis for axis in range(1, rank) if axis not in kept]
     if weights is None:
         return tf.reduce_sum(tensor, others)
-    if kept == [rank - 1] and others:
+    if kept == [rank - 1] and others and weights.shape[-1] == 1:
         # A matrix product reads the tensor once.
         n, features = tf.shape(tensor)[0], tensor.shape[-1]
         columns = tf.reshape(weights, [n, -1, 1])
@@ -111,11 +140,28 @@ class GroupNormalizationRule(NormalizationRule):
         channels = [layer.groups, sizes[axis] // layer.groups]
         dynamic = tf.shape(inputs)
         sizes = [dynamic[i] if size is None else size for i, size in enumerate(sizes)]
+        if axis == len(sizes) - 1:
+            return _channels_last(inputs, sizes, channels)
         grouped = tf.reshape(inputs, [*sizes[:axis], *channels, *sizes[axis + 1 :]])
         shape = [1] * grouped.shape.rank
         shape[axis : axis + 2] = channels
         reduced = [a for a in range(1, len(shape)) if a != axis]
         return View(grouped, reduced, [axis, axis + 1], shape)
+
+
+def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: list[int]) -> View:
+    """Returns a view of [n, positions, channels]: rows of all channels have fast loops, rows of one
+    group's have not.
+    """
+    number = math.prod(channels)
+
+    def pooled(means):
+        groups = tf.reshape(means, [-1, 1, *channels])
+        groups = tf.reduce_mean(groups, 3, keepdims=True)
+        return tf.reshape(tf.repeat(groups, channels[1], 3), [-1, 1, number])
+
+    flat = tf.reshape(inputs, [sizes[0], math.prod(sizes[1:-1]), number])
+    return View(flat, [1], [2], [1, 1, number], pooled)
 
 
 class RMSNormalizationRule(LayerRule):
