@@ -169,6 +169,7 @@ def test_private_step_is_gradients_and_update(jit_compile, in_graph):
             aux = function((x, y))
         np.testing.assert_allclose(tf.squeeze(aux, 1), y)
         assert optimizer.ledger.total_count == int(optimizer.iterations) == 3
+        assert optimizer.private_step(loss, [variable], (x, y), jit_compile=jit_compile) is None
         return [variable.numpy(), *(v.numpy() for v in optimizer.inner_optimizer.variables)]
 
     def in_one(optimizer, loss, variables, examples):

@@ -356,7 +356,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         _, aux = self._step(
             loss_fn, variables, examples, update, jit_compile=jit_compile, **arguments
         )
-        return aux
+        return aux if arguments.get("has_aux") else None
 
     def _step(
         self,
