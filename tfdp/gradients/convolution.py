@@ -11,8 +11,6 @@ from tfdp.gradients import convolution_cost as cost
 from tfdp.gradients.convolution_windows import Windows, flatten_positions, spatial_sizes
 from tfdp.gradients.numerics import (
     drop_records,
-    finite_part,
-    infinite_unless,
     scale_records,
     squares_from_grams,
     sum_of_squares,
@@ -20,6 +18,25 @@ from tfdp.gradients.numerics import (
 )
 from tfdp.gradients.per_record import Explicit, PerRecordGradient
 from tfdp.query import rounding
+
+# Products of two numbers whose squares are below this are finite.
+_LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
+
+
+def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the tensor with zeros for the records whose products might not be finite, and which
+    records are kept, bool [n].
+
+    To mask two factors is cheaper than to mask their product, where that is larger. Float32
+    records with a norm above 3e18 are taken for not finite.
+    """
+    kept = sum_of_squares(tensor) <= tf.constant(_LARGEST_SQUARE[tensor.dtype], tensor.dtype)
+    return scale_records(tensor, tf.cast(kept, tensor.dtype)), kept
+
+
+def _infinite_unless(kept: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
+    """Returns the squares of the records that are kept, infinity for others."""
+    return tf.where(kept, squares, squares + tf.constant(math.inf, squares.dtype))
 
 
 def channels_last(tensor: tf.Tensor, data_format: str) -> tf.Tensor:
@@ -235,8 +252,8 @@ class ConvolutionGradient(PerRecordGradient):
         def products(source, positions):
             kept = tf.ones([tf.shape(source)[0]], tf.bool)
             if self._masks_factors():
-                source, keep_source = finite_part(source)
-                positions, keep_positions = finite_part(positions)
+                source, keep_source = _finite_part(source)
+                positions, keep_positions = _finite_part(positions)
                 kept = keep_source & keep_positions
             left, right = self._patches(source), self._by_group(positions)
             if self._turned:
@@ -261,7 +278,7 @@ class ConvolutionGradient(PerRecordGradient):
 
     def squared_norms(self):
         if self._way == cost.PATCHES:
-            squares = [infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
+            squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
             return tf.concat(squares, 0)
         return tf.concat(self._in_parts(self._squares_from_grams), 0)
 

@@ -1,7 +1,5 @@
 """Sums of squares and of records that neither overflow nor vanish in silence."""
 
-import math
-
 import tensorflow as tf
 
 from tfdp.query import rounding
@@ -29,26 +27,6 @@ def drop_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the squared l2 norm of every record of a tensor, [n], no less than the exact one."""
     return rounding.sum_of_squares(tensor, range(1, tensor.shape.rank))
-
-
-# Products of two numbers whose squares are below this are finite.
-_LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
-
-
-def finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the tensor with zeros for the records whose products might not be finite, and which
-    records are kept, bool [n].
-
-    To mask two factors is cheaper than to mask their product, where that is larger. Float32
-    records with a norm above 3e18 are taken for not finite.
-    """
-    kept = sum_of_squares(tensor) <= tf.constant(_LARGEST_SQUARE[tensor.dtype], tensor.dtype)
-    return scale_records(tensor, tf.cast(kept, tensor.dtype)), kept
-
-
-def infinite_unless(kept: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
-    """Returns the squares of the records that are kept, infinity for others."""
-    return tf.where(kept, squares, squares + tf.constant(math.inf, squares.dtype))
 
 
 def not_negative(squares: tf.Tensor) -> tf.Tensor:
