@@ -225,6 +225,18 @@ def test_variable_without_gradient_is_named():
 # The event comes first, and is the right one.
 
 
+def charges_before(output):
+    """Returns the operations that write to the ledger and that a tensor of a graph waits for."""
+    before, pending = {}, [output.op]
+    while pending:
+        op = pending.pop()
+        if op.name not in before:
+            before[op.name] = op
+            pending += [*(t.op for t in op.inputs), *op.control_inputs]
+    host = [name for name, op in before.items() if op.type == "PyFunc"]
+    return [name for name in host if "host_draw" not in name]
+
+
 @pytest.mark.parametrize("stddev", [0.0, 1.0])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_nothing_comes_out_of_a_graph_before_the_step_is_charged(jit_compile, stddev):
@@ -248,14 +260,43 @@ def test_nothing_comes_out_of_a_graph_before_the_step_is_charged(jit_compile, st
     step.get_concrete_function(EXAMPLES)
     assert len(outputs) == 2
     for output in outputs:
-        before, pending = {}, [output.op]
-        while pending:
-            op = pending.pop()
-            if op.name not in before:
-                before[op.name] = op
-                pending += [*(t.op for t in op.inputs), *op.control_inputs]
-        host = [name for name, op in before.items() if op.type == "PyFunc"]
-        assert [name for name in host if "host_draw" not in name]
+        assert charges_before(output)
+
+
+@dataclasses.dataclass(frozen=True)
+class PassingOn(tfdp.SumAggregationDPQuery):
+    """Releases the sum itself; with `host` by way of the host, which XLA cannot compile."""
+
+    host: bool
+
+    def get_noised_result(self, sample_state, global_state):
+        first, second = sample_state
+        if self.host:
+            first = tf.ensure_shape(tf.py_function(lambda t: t, [first], first.dtype), first.shape)
+        return [first, second], global_state, self.derive_event(global_state)
+
+    def derive_event(self, global_state):
+        return tfdp.NonPrivateEvent()
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_sum_that_is_only_passed_on_waits_for_the_charge(jit_compile, host):
+    variables = [matrix(), tf.Variable([0.0, 0.0])]
+    optimizer = DPOptimizer(keras.optimizers.SGD(0.1), PassingOn(host))
+    outputs = []
+
+    def loss(example):
+        return tf.reduce_mean((example[0] @ variables[0] + variables[1] - example[1]) ** 2)
+
+    @tf.function(autograph=False)
+    def step(examples):
+        outputs[:] = optimizer.private_gradients(loss, variables, examples, jit_compile=jit_compile)
+
+    step.get_concrete_function(EXAMPLES)
+    assert len(outputs) == 2
+    for output in outputs:
+        assert charges_before(output)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -182,7 +182,8 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
         pooled = _current.stage.pooled(fill, size, dtype)
         if pooled is not None:
             return tf.reshape(pooled, shape)
-    rows, row = _as_rows(shape, size)
+    row = [] if tf.is_tensor(shape) else _row(shape)
+    rows = size // math.prod(row)
     half = (rows + 1) // 2
     drawn = tf.reshape(draw(fill, words * half * math.prod(row)), [words, half, *row])
     if _current.stage is not None:
@@ -192,15 +193,13 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
     return tf.reshape(draws, shape)
 
 
-def _as_rows(shape: Any, size: Any) -> tuple[Any, list[int]]:
-    """Returns (number of rows, shape of a row): both draws of a pair are in one column.
+def _row(shape: Sequence[int]) -> list[int]:
+    """Returns the shape of a row: [] where a tensor of this shape is one long row of numbers.
 
-    Half of the rows are made in one way, half in another. XLA has fast loops for that along rows
-    that the sum has, too, or along one axis.
+    Both draws of a pair are in one column, half of the rows are made in one way, half in another.
+    XLA has fast loops for that along rows that the sum has, too, or along one axis.
     """
-    if tf.is_tensor(shape) or len(shape) < 2 or shape[-1] < _LONG_ROW:
-        return size, []
-    return size // shape[-1], [shape[-1]]
+    return [shape[-1]] if len(shape) > 1 and shape[-1] >= _LONG_ROW else []
 
 
 @tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
@@ -251,7 +250,7 @@ def staged(
         TensorShape([784, 1000])
     """
     if tf.executing_eagerly() or _current.stage is not None:
-        return fn(*args)
+        return _called(fn, args, after)
     tensors = [leaf for leaf in tf.nest.flatten(args) if isinstance(leaf, tf.Tensor)]
     size = sum(leaf.shape.num_elements() or 0 for leaf in tensors)
     stage = _Stage(tensors if size > _LATE else [])
@@ -277,10 +276,10 @@ def staged(
         ).get_concrete_function()
     except _NotStageable:
         function = None
+    if function is None or _calls_host(function.graph):
+        stage.clear()
+        return _called(fn, args, after)
     with tf.control_dependencies(after):
-        if function is None or _calls_host(function.graph):
-            stage.clear()
-            return fn(*args)
         results = iter(function())
 
     def outside(leaf):
@@ -292,12 +291,24 @@ def staged(
     return tf.nest.pack_sequence_as(result, leaves)
 
 
+def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
+    """Returns `fn(*args)`, of which nothing is there before `after`, be it an argument itself."""
+    if not after:
+        return fn(*args)
+    with tf.control_dependencies(after):
+        leaves = [
+            tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
+            for leaf in tf.nest.flatten(args)
+        ]
+        return fn(*tf.nest.pack_sequence_as(args, leaves))
+
+
 def _is_dense(leaf: Any) -> bool:
     return isinstance(leaf, tf.Tensor) and leaf.shape.is_fully_defined() and leaf.shape.rank > 1
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tensor, [-1, *_as_rows(tensor.shape.as_list(), 0)[1]])
+    return tf.reshape(tensor, [-1, *_row(tensor.shape.as_list())])
 
 
 def _calls_host(graph: tf.Graph) -> bool:
