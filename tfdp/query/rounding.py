@@ -144,7 +144,8 @@ def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     They are: its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product; the
     square root and the quotient of a clipping factor; factor times coordinate; and where there is a
     weight, scale or number of examples, two quotients and two products more. Where the sum over
-    records is a matrix product that may round them first, they become larger by 2^-9 at most.
+    records is a matrix product that may round them first, to the 8 digits of bfloat16 at worst,
+    they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes away.
     """
     less = 1 - 10 * unit(dtype) - (2.0**-8 if products_are_rounded() else 0)
     # tf.cast would make a Python number float32 first.
