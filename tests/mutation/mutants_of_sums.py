@@ -106,6 +106,14 @@ MECHANISM = in_folder(
         "weight",
         f"{QUERY}/weighted_test.py",
     ),
+    (
+        "products_rounded_in_silence",
+        "norms come from factors that products round, with no allowance for it",
+        "rounding.py",
+        "    if not products_are_rounded(squares.dtype):\n        return squares\n",
+        "    return squares\n",
+        f"{GRADIENTS}/rounded_products_test.py::test_norm_is_that_of_what_is_added",
+    ),
 )
 
 SUMS = in_folder(
@@ -136,12 +144,12 @@ SUMS = in_folder(
         f"{GRADIENTS}/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
     ),
     (
-        "products_rounded_in_silence",
-        "norms come from factors that products round",
+        "rounding_without_a_bound",
+        "norms come from factors that are rounded, nobody knows how",
         "clipped_sum.py",
         "            _refuse_rounded_products()\n",
         "",
-        f"{GRADIENTS}/rounded_products_test.py",
+        f"{GRADIENTS}/rounded_products_test.py::test_book_keeping_is_refused_where_there_is_no_bound",
     ),
     (
         "non_finite_record_kept_in_part",

@@ -1,6 +1,7 @@
 """The sum of clipped per-record gradients, by any engine."""
 
 import logging
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,7 +20,7 @@ ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
 
 
 class _RoundedProductsError(UnsupportedModelError):
-    """Norms of products are not what the products of norms say."""
+    """Norms of products cannot be bounded by what is known of their factors."""
 
 
 _logger = logging.getLogger("tfdp")
@@ -187,12 +188,11 @@ def clipped_gradient_sum(
 
 
 def _refuse_rounded_products() -> None:
-    remedy = rounding.products_are_rounded()
-    if remedy is not None:
+    if math.isinf(rounding.factor_error()):
         raise _RoundedProductsError(
-            "Matrix products may round their factors here, so that norms computed from factors "
-            f"may come out too small. {remedy} Then the book-keeping engine, which is many times "
-            "faster, computes them."
+            "oneDNN is allowed to round factors of matrix products in a way that norms computed "
+            f"from factors have no bound for. Unset {', '.join(rounding.ONEDNN_MODES)}. Then the "
+            "book-keeping engine, which is many times faster, computes them."
         )
 
 

@@ -279,7 +279,8 @@ class ConvolutionGradient(PerRecordGradient):
     def squared_norms(self):
         if self._way == cost.PATCHES:
             squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
-            return tf.concat(squares, 0)
+            # The sum is a product with clipping factors.
+            return rounding.with_product_error(tf.concat(squares, 0))
         return tf.concat(self._in_parts(self._squares_from_grams), 0)
 
     def _squares_from_grams(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:

@@ -65,7 +65,7 @@ def squares_from_grams(
         [n].
     """
     t, dtype = rounding.count_of(left, -1), left.dtype
-    rows, columns = (rounding.as_number(count, dtype) for count in (rows, columns))
+    rows, columns = (rounding.additions(count, dtype) for count in (rows, columns))
     by_row = 8.0 if dtype == tf.float32 else 2 * rounding.sum_error(t, dtype) + 8
     squares = tf.cast(tf.reduce_sum(tf.cast(left * right, tf.float64), [1, 2]), dtype)
     left_squares, right_squares = tf.linalg.diag_part(left), tf.linalg.diag_part(right)
@@ -80,9 +80,9 @@ def squares_from_grams(
     numbers = rounding.as_number(t, dtype)
     squares += tf.reduce_sum(left_squares, 1) * vanished(numbers * columns, dtype)
     squares += tf.reduce_sum(right_squares, 1) * vanished(numbers * rows, dtype)
-    return rounding.with_error(
-        not_negative(squares), u * tf.reduce_sum(left_norms * right_norms, 1)
-    )
+    magnitudes = tf.reduce_sum(left_norms * right_norms, 1)
+    squares = rounding.with_error(not_negative(squares), u * magnitudes)
+    return rounding.with_product_error(squares, magnitudes)
 
 
 def segment_sum(

@@ -64,11 +64,17 @@ class PerRecordGradient(abc.ABC):
             ids: int32 [n]: the segment that a record adds to.
             num_segments: How many segments there are.
         """
+        squares, magnitudes = self._explicit_segments(mask, ids, num_segments)
+        return rounding.with_product_error(squares, magnitudes)
+
+    def _explicit_segments(self, mask, ids, num_segments):
+        """Returns squared norms of sums of gradients that are added as they are, and magnitudes."""
         sums = Explicit(segment_sum(self.explicit(), mask, ids, num_segments)).squared_norms()
         magnitudes = segment_sum(self.magnitudes(), mask, ids, num_segments)
         counts = segment_sum(tf.ones_like(ids, sums.dtype), mask, ids, num_segments)
         roundings = counts + rounding.as_number(self.summands(), sums.dtype) + 4
-        return rounding.with_error(sums, roundings * rounding.unit(sums.dtype) * magnitudes)
+        errors = roundings * rounding.unit(sums.dtype) * magnitudes
+        return rounding.with_error(sums, errors), magnitudes
 
     def magnitudes(self) -> tf.Tensor:
         """Returns, [n], at least the sum of the norms of the products that make each gradient up.
@@ -128,6 +134,9 @@ class Explicit(PerRecordGradient):
     def explicit(self):
         return self._gradients
 
+    def segment_squared_norms(self, mask, ids, num_segments):
+        return self._explicit_segments(mask, ids, num_segments)[0]
+
     def merged(self, other):
         return Explicit(self._gradients + other.explicit())
 
@@ -143,7 +152,12 @@ class Sum(PerRecordGradient):
         self._parts = list(parts)
 
     def squared_norms(self):
-        squares = tf.add_n([part.squared_norms() for part in self._parts])
+        by_part = [part.squared_norms() for part in self._parts]
+        if rounding.products_are_rounded(by_part[0].dtype):
+            # Inner products of rounded factors say too little of how parts cancel.
+            norm = tf.add_n([tf.sqrt(squares) for squares in by_part])
+            return rounding.enlarged(tf.square(norm), 2 * len(by_part) + 2)
+        squares = tf.add_n(by_part)
         pairs = [a.inner(b) for a, b in itertools.combinations(self._parts, 2)]
         squares = not_negative(squares + 2 * tf.add_n(pairs))
         # Where parts cancel, the errors of adding them up here and in the sum do not.

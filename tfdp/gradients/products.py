@@ -86,7 +86,7 @@ class Outer(PerRecordGradient):
     def squared_norms(self):
         left, right = (sum_of_squares(x) for x in (self._left, self._right))
         # One factor is multiplied by a clipping factor, and rounded.
-        return rounding.enlarged(left * right, 3)
+        return rounding.with_product_error(rounding.enlarged(left * right, 3))
 
     def weighted_sum(self, factors):
         left, right = drop_records(self._left, factors), scale_records(self._right, factors)
@@ -103,9 +103,10 @@ class Outer(PerRecordGradient):
         # As in `squares_from_grams`, with |a_t| |a_s| |b_t| |b_s| as a bound on all terms.
         magnitudes = segment_sum(self.magnitudes(), mask, ids, num_segments)
         numbers = rounding.count_of(self._left, 1) + rounding.count_of(self._right, 1)
-        error = rounding.as_number(numbers + 3 * tf.shape(ids)[0] + 8, squares.dtype)
+        error = rounding.additions(numbers + 3 * tf.shape(ids)[0] + 8, squares.dtype)
         squares += error * rounding.unit(squares.dtype) * tf.square(magnitudes)
-        return rounding.enlarged(not_negative(squares), 4)
+        squares = rounding.enlarged(not_negative(squares), 4)
+        return rounding.with_product_error(squares, magnitudes)
 
     def merged(self, other):
         return self.as_product().merged(other)

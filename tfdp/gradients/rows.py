@@ -42,9 +42,12 @@ class Rows(PerRecordGradient):
         norms = tf.sqrt(tf.linalg.diag_part(products))
         magnitudes = norms * tf.linalg.matvec(tf.cast(same, norms.dtype), norms)
         terms = 1 if norms.dtype == tf.float32 else t * t
-        error = self.rows.shape[-1] + terms + t + 8
-        squares += error * rounding.unit(norms.dtype) * tf.reduce_sum(magnitudes, 1)
-        return rounding.enlarged(not_negative(squares), 4) + vanished(t * t, norms.dtype)
+        error = rounding.additions(self.rows.shape[-1] + terms + t + 8, norms.dtype)
+        magnitudes = tf.reduce_sum(magnitudes, 1)
+        squares += error * rounding.unit(norms.dtype) * magnitudes
+        squares = rounding.enlarged(not_negative(squares), 4) + vanished(t * t, norms.dtype)
+        # Only rows that meet can cancel: the norm of all errors is no more than this root.
+        return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
     def magnitudes(self):
         return tf.reduce_sum(tf.norm(self.rows, axis=-1), 1)

@@ -5,10 +5,11 @@ float32 and 2^-53 in float64; a sum of k numbers that are not negative but for k
 in whatever order it is taken (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd
 edition, sections 2.2 and 4.2). What is computed here is enlarged by that much.
 
-That is not so of matrix products and convolutions where TensorFlow may round their factors first
-(`products_are_rounded`).
+Matrix products and convolutions of float32 are off by more where TensorFlow may round their factors
+first (`factor_error`).
 """
 
+import math
 import os
 from collections.abc import Iterable
 
@@ -17,30 +18,38 @@ import tensorflow as tf
 _UNIT = {tf.float32: 2.0**-24, tf.float64: 2.0**-53}
 _SMALLEST = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 
-# Each of them lets oneDNN round float32 factors to bfloat16 (or TensorFloat-32).
-_ONEDNN_MODES = (
+# Each of them lets oneDNN round float32 factors; to fewer bits of the exponent too, in other modes.
+ONEDNN_MODES = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE",
     "TF_SET_ONEDNN_FPMATH_MODE",
 )
+# To 11 bits, be it by cutting the others off; and to the nearest number of 8 bits.
+_TENSOR_FLOAT_32, _BFLOAT_16 = 2.0**-10, 2.0**-8
+_MODE_ERRORS = {"": 0.0, "STRICT": 0.0, "TF32": _TENSOR_FLOAT_32, "BF16": _BFLOAT_16}
 
 Count = int | tf.Tensor  # A tensor where it is not known when the graph is built.
 
 
-def products_are_rounded() -> str | None:
-    """Returns how to switch it off, where matrix products and convolutions in float32 may round
-    their factors to fewer digits first; None where they do not.
+def factor_error() -> float:
+    """Returns the largest relative error that a factor of a float32 product (of matrices, or in a
+    convolution) may get before it is multiplied; 0.0 where there is none, infinity where no bound
+    is known.
 
-    GPUs since Ampere do, by default: to the 11 bits of TensorFloat-32. On a CPU oneDNN rounds to
-    the 8 bits of bfloat16 where a variable of the environment allows it.
+    GPUs since Ampere round to TensorFloat-32, by default. On a CPU oneDNN rounds where a variable
+    of the environment allows it.
     """
-    for name in _ONEDNN_MODES:
-        if os.environ.get(name, "").upper() not in ("", "STRICT"):
-            return f"Unset {name}."
+    modes = [os.environ.get(name, "").upper() for name in ONEDNN_MODES]
+    errors = [_MODE_ERRORS.get(mode, math.inf) for mode in modes]
     on_gpu = tf.config.get_visible_devices("GPU")
     if on_gpu and tf.config.experimental.tensor_float_32_execution_enabled():
-        return "Call tf.config.experimental.enable_tensor_float_32_execution(False)."
-    return None
+        errors.append(_TENSOR_FLOAT_32)
+    return max(errors)
+
+
+def products_are_rounded(dtype: tf.DType) -> bool:
+    """Returns whether products of the dtype, float32 or float64, may change their factors."""
+    return dtype == tf.float32 and factor_error() > 0
 
 
 def unit(dtype: tf.DType) -> float:
@@ -103,7 +112,8 @@ def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.T
     """
     axes = list(range(tensor.shape.rank) if axes is None else axes)
     count = count_of(tensor, tensor.shape.rank - len(axes))
-    part = None if tf.is_tensor(count) or products_are_rounded() else _part(count)
+    rounded = products_are_rounded(tensor.dtype)
+    part = None if tf.is_tensor(count) or rounded else _part(count)
     squares = tf.square(tensor)
     if part is None:
         sums, error = tf.reduce_sum(squares, axes), sum_error(count, tensor.dtype)
@@ -138,6 +148,36 @@ def with_error(squares: tf.Tensor, error: tf.Tensor) -> tf.Tensor:
     return enlarged(tf.square(tf.sqrt(squares) + error), 4)
 
 
+def with_product_error(squares: tf.Tensor, magnitudes: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns squares of norms that are larger by what rounded factors can make of products.
+
+    Let a gradient be a sum of products a_t b_t, m = sum_t |a_t| |b_t|, and r = `factor_error()`.
+    Rounded factors change the gradient by (2 r + r^2) m at most. That is so where the norm comes
+    from rounded factors, and again in the sum, where one of them has been scaled before; 8 r more
+    are for the rounding of m itself.
+
+    Args:
+        squares: [n], of the norms of sums of products, whose factors are rounded everywhere alike.
+        magnitudes: m, [n]; by default the norms.
+    """
+    if not products_are_rounded(squares.dtype):
+        return squares
+    error = factor_error()
+    magnitudes = tf.sqrt(squares) if magnitudes is None else magnitudes
+    return with_error(squares, 4 * error * (1 + 8 * error) * magnitudes)
+
+
+def additions(count: Count, dtype: tf.DType) -> float | tf.Tensor:
+    """Returns a bound on the error of an inner product of so many numbers, as a multiple of u
+    and of the norms of its (rounded) factors.
+
+    Hardware that rounds factors may also cut off, in place of rounding, when it adds up; four
+    times as much leaves room for that, and for a bound that is itself made of such products.
+    """
+    more = 4.0 if products_are_rounded(dtype) else 1.0
+    return more * as_number(count, dtype)
+
+
 def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns a bound on norms less the ten roundings that may lie between it and a clipped record.
 
@@ -147,7 +187,7 @@ def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     records is a matrix product that may round them first, to the 8 digits of bfloat16 at worst,
     they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes away.
     """
-    less = 1 - 10 * unit(dtype) - (2.0**-8 if products_are_rounded() else 0)
+    less = 1 - 10 * unit(dtype) - (_BFLOAT_16 if products_are_rounded(dtype) else 0)
     # tf.cast would make a Python number float32 first.
     return tf.cast(value, dtype) * less if tf.is_tensor(value) else tf.constant(value * less, dtype)
 
