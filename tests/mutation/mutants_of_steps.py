@@ -135,7 +135,7 @@ TRAINING = in_folder(
     (
         "noise_on_every_replica",
         "every replica draws noise",
-        "optimizer.py",
+        "step.py",
         "        if distribution.is_first_replica():\n            gradients, state = staged",
         "        if True:\n            gradients, state = staged",
         f"{KERAS}/distribution_test.py::test_noise_is_drawn_once_whatever_the_number_of_replicas",
@@ -143,7 +143,7 @@ TRAINING = in_folder(
     (
         "released_before_it_is_charged",
         "noised gradients do not wait for the ledger",
-        "optimizer.py",
+        "step.py",
         "with tf.control_dependencies(paid):\n                sample_state",
         "with tf.control_dependencies([]):\n                sample_state",
         f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
@@ -151,7 +151,7 @@ TRAINING = in_folder(
     (
         "compiled_before_it_is_charged",
         "a compiled release and update do not wait for the ledger",
-        "optimizer.py",
+        "step.py",
         "jit_compile=True, after=paid",
         "jit_compile=True",
         f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
@@ -175,7 +175,7 @@ TRAINING = in_folder(
     (
         "two_stories_accepted",
         "a query may report another event than it charges",
-        "optimizer.py",
+        "step.py",
         "            self._check_event(event, global_state)\n",
         "",
         f"{ACCOUNTING_TRAPS}::test_adaptive_clip_whose_count_query_is_not_charged",

@@ -9,16 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.gradients import ClippedSum, clipped_gradient_sum
 from tfdp.gradients.clipped_sum import ENGINES
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.events import Event, SampledEvent, positive_integer, real_number, scale_sensitivity
-from tfdp.noise import staged
-from tfdp.query.dp_query import DPQuery, is_concrete
+from tfdp.ledger.events import SampledEvent, positive_integer, real_number
+from tfdp.query.dp_query import DPQuery
 from tfdp.sampling import SamplingPolicy
 
 
@@ -174,10 +173,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     def next_event(self) -> SampledEvent:
         """Returns the event that the next step will write to the ledger."""
-        state = [np.asarray(v) for v in self._state_variables()] if self.built else None
-        return self._sampled_event(
-            self._global_state(state), self._microbatching.sensitivity_factor
-        )
+        state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
+        return self._step().event(state, self._microbatching.sensitivity_factor)
 
     def add_guard(self, guard: Guard) -> None:
         """Registers a function of (ledger, next event), called before each step; it may raise."""
@@ -206,16 +203,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
         error, self._bookkeeper.error = self._bookkeeper.error, None
         return error
 
-    def _sampled_event(self, global_state: Any, factor: int) -> SampledEvent:
-        event = self.query.derive_event(global_state)
-        if not isinstance(event, Event):
-            raise TypeError(
-                f"{type(self.query).__name__}.derive_event must return a tfdp event, such as "
-                f"tfdp.GaussianSumEvent. Received: {event!r}."
-            )
-        event = event if factor == 1 else scale_sensitivity(event, factor)
-        return self._bookkeeper.sampled(event, self.privacy_unit)
-
     # State: the query's, and where in which ledger these weights are.
 
     def build(self, variables: list[Any]) -> None:
@@ -238,21 +225,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.build(variables)
         super().build(variables)
 
-    def _state_variables(self) -> list[keras.Variable]:
-        return [v for v in self._variables if v.name == "query_state"]
-
-    def _global_state(self, values: Any) -> Any:
-        """Returns the query's state with its changing leaves taken from `values`; None, or no such
-        leaves: as at the start.
-        """
-        initial = self.query.initial_global_state()
-        if not values:
-            return initial
-        remaining = iter(values)
-        leaves = [
-            next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)
-        ]
-        return tf.nest.pack_sequence_as(initial, leaves)
+    def _step_variables(self) -> StepVariables:
+        state = [v for v in self._variables if v.name == "query_state"]
+        return StepVariables(self._ledger_position, self._ledger_key, state)
 
     # The step.
 
@@ -304,18 +279,18 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: what is asked for is not exact on several replicas: a query that is not
                 a sum, or microbatches of several examples.
         """
-        gradients, aux = self._step(
+        sample = Sample(
             loss_fn,
-            variables,
+            list(variables),
             examples,
-            lambda gradients: gradients,
-            mask=mask,
-            microbatch_ids=microbatch_ids,
-            data_independent_loss=data_independent_loss,
-            has_aux=has_aux,
-            loss_scale=loss_scale,
-            jit_compile=jit_compile,
+            mask,
+            microbatch_ids,
+            data_independent_loss,
+            has_aux,
+            loss_scale,
+            jit_compile,
         )
+        gradients, aux = self._take(sample, lambda gradients: gradients)
         self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}
         return (gradients, aux) if has_aux else gradients
 
@@ -348,91 +323,36 @@ class DPOptimizer(keras.optimizers.Optimizer):
             LedgerMismatchError, PrivacyBudgetExceededError, NotPrivateError: as
                 `private_gradients`.
         """
-        variables = list(variables)
+        sample = Sample(loss_fn, list(variables), examples, jit_compile=jit_compile, **arguments)
 
         def update(gradients):
-            self._update(gradients, variables, jit_compile)
+            self._update(gradients, sample.variables, jit_compile)
 
-        _, aux = self._step(
-            loss_fn, variables, examples, update, jit_compile=jit_compile, **arguments
+        _, aux = self._take(sample, update)
+        return aux if sample.has_aux else None
+
+    def _step(self) -> PrivateStep:
+        return PrivateStep(
+            self.query,
+            self._microbatching,
+            self._bookkeeper,
+            self.engine,
+            self.physical_batch_size,
         )
-        return aux if arguments.get("has_aux") else None
 
-    def _step(
-        self,
-        loss_fn: Callable[[Any], Any],
-        variables: list[Any],
-        examples: Any,
-        use: Callable[[list[tf.Tensor]], Any],
-        *,
-        mask: tf.Tensor | None = None,
-        microbatch_ids: tf.Tensor | None = None,
-        data_independent_loss: Callable[[], tf.Tensor] | None = None,
-        has_aux: bool = False,
-        loss_scale: float | None = None,
-        jit_compile: bool = False,
-    ) -> tuple[Any, Any]:
+    def _take(self, sample: Sample, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of a step's noised gradients, aux)."""
-        variables = list(variables)
-        self._check_replicas(variables)
+        step = self._step()
+        self._check_replicas(sample.variables)
+        step.check_replicas()
         if not self.built:
             with tf.init_scope():
-                self.build(variables)
-        # Where the data have ended there is no step to pay for.
-        with tf.control_dependencies([_first_tensor(examples)]):
-            paid = self._charge()
-        # On one replica the sum of gradients may be computed while the host writes to the ledger;
-        # nothing comes out of it before that is done. Several agree on what they do first.
-        with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
-            state = [tf.convert_to_tensor(v.value) for v in self._state_variables()]
-            if mask is None:
-                mask = tf.ones(tf.shape(_first_tensor(examples))[:1], tf.bool)
-
-            # Drawn here, as noise is: what XLA compiles cannot call the host.
-            ids, num_microbatches = self._microbatching.assign(tf.shape(mask)[0], microbatch_ids)
-
-            def total(examples, mask, ids, state):
-                return clipped_gradient_sum(
-                    loss_fn,
-                    variables,
-                    examples,
-                    self.query,
-                    self.query.derive_sample_params(self._global_state(state)),
-                    mask=mask,
-                    num_microbatches=num_microbatches,
-                    microbatch_ids=ids,
-                    physical_batch_size=self.physical_batch_size,
-                    engine=self.engine,
-                    has_aux=has_aux,
-                    loss_scale=loss_scale or self.loss_scale_factor or 1.0,
-                )
-
-            clipped = self._sum(_compiled(total, jit_compile), examples, mask, ids, state)
-
-        def release(sample_state, state):
-            gradients, state = self._release(sample_state, state, variables)
-            if distribution.is_first_replica():
-                gradients = _add_penalty(gradients, variables, data_independent_loss)
-            return use(gradients), state
-
-        if jit_compile and not tf.distribute.has_strategy():
-            # Noise is drawn, added and used in one pass over the sums.
-            used, state = staged(release, clipped.sample_state, state, jit_compile=True, after=paid)
-        else:
-            with tf.control_dependencies(paid):
-                sample_state = tf.nest.map_structure(tf.identity, clipped.sample_state)
-                used, state = release(sample_state, state)
-        with tf.control_dependencies(paid):
-            aux = tf.nest.map_structure(tf.identity, clipped.aux)
-        position, key = paid
-        self._ledger_position.assign(position)
-        self._ledger_key.assign(key)
-        for variable, value in zip(self._state_variables(), state, strict=True):
-            variable.assign(value)
-        return used, aux
+                self.build(sample.variables)
+        scale = sample.loss_scale or self.loss_scale_factor
+        return step.take(sample._replace(loss_scale=scale), self._step_variables(), use)
 
     def _check_replicas(self, variables: list[Any]) -> None:
-        """Refuses what several replicas cannot do exactly."""
+        """Refuses variables that replicas do not share."""
         strategy = tf.distribute.get_strategy()
         distribution.check_variables(strategy, variables)
         if not tf.distribute.has_strategy():
@@ -443,89 +363,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "`with strategy.scope():` before the first step."
             )
         distribution.check_variables(strategy, self.variables)
-        if distribution.num_replicas() == 1:
-            return
-        if not self.query.is_sum:
-            raise NotPrivateError(
-                f"{type(self.query).__name__} is not a sum (is_sum is False), so the states of the "
-                "replicas' samples cannot be added up. Train it on one device."
-            )
-        if self._microbatching.spans_replicas:
-            raise NotPrivateError(
-                "A microbatch of several examples would be spread over replicas, and its mean is "
-                "known to none of them. Under a strategy of several replicas leave "
-                "num_microbatches out, or give every example a microbatch of its own "
-                "(num_microbatches = batch_size)."
-            )
-
-    # The step's three concerns, each of which knows where it runs.
-
-    def _charge(self) -> list[tf.Tensor]:
-        """Writes the event of this step to the ledger, once in each process.
-
-        Returns:
-            Position and key of the ledger; whatever depends on them is paid for.
-        """
-        factor = self._microbatching.sensitivity_factor
-        state = self._state_variables()
-
-        def write(commit, types):
-            def on_host(position, key, *values):
-                def event():
-                    return self._sampled_event(self._global_state(values), factor)
-
-                return commit(event, position, key)
-
-            inputs = [v.value for v in (self._ledger_position, self._ledger_key, *state)]
-            return distribution.on_host(on_host, inputs, types)
-
-        books = self._bookkeeper
-        if not distribution.is_multi_worker():
-            return distribution.once(write, books.commit, [tf.int64] * 2)
-        position, key, code = distribution.once(write, books.try_commit, [tf.int64] * 3)
-        codes = distribution.add_up([code * distribution.one_hot_of_replica()])
-        agreed = distribution.once(distribution.on_host, books.agree, codes, [tf.int64])
-        with tf.control_dependencies(agreed):
-            return [tf.identity(position), tf.identity(key)]
-
-    def _sum(self, total: Callable[..., ClippedSum], *arguments: Any) -> ClippedSum:
-        """Returns `total` of the arguments, with the sample state of all replicas' records."""
-        with distribution.alone():
-            clipped = total(*arguments)
-        sums = distribution.add_up(tf.nest.flatten(clipped.sample_state))
-        return clipped._replace(sample_state=tf.nest.pack_sequence_as(clipped.sample_state, sums))
-
-    def _release(
-        self, sample_state: Any, state: list[tf.Tensor], variables: list[Any]
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns (noised gradients, next values of the query's state).
-
-        One replica draws the noise. The gradients of the others are zero; the state is everybody's.
-        """
-
-        def noised(sample_state, state):
-            global_state = self._global_state(state)
-            result, new_state, event = self.query.get_noised_result(sample_state, global_state)
-            self._check_event(event, global_state)
-            return tf.nest.flatten(result), _changing_leaves(self.query, new_state)
-
-        if distribution.is_first_replica():
-            gradients, state = staged(noised, sample_state, state)
-        else:
-            gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
-            state = [tf.zeros_like(value) for value in state]
-        return gradients, distribution.add_up(state)
-
-    def _check_event(self, event: Event | None, global_state: Any) -> None:
-        if event is None and not is_concrete(global_state):
-            return
-        if event is None or event != self.query.derive_event(global_state):
-            raise NotPrivateError(
-                f"{type(self.query).__name__}.get_noised_result describes another release than its "
-                "derive_event, which is what the ledger was told.\n"
-                f"  get_noised_result: {event!r}\n"
-                f"  derive_event: {self.query.derive_event(global_state)!r}"
-            )
 
     def apply(
         self,
@@ -563,7 +400,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
         # Nothing moves, counters and weight decay included, where the step was not charged.
         with tf.control_dependencies(grads):
-            _compiled(update, jit_compile and not tf.distribute.has_strategy())()
+            compiled(update, jit_compile and not tf.distribute.has_strategy())()
 
     # What Keras expects of an optimizer that wraps another.
 
@@ -658,31 +495,3 @@ def _check_inner(inner: Any) -> None:
             "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
             "noise draw, one event."
         )
-
-
-def _compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
-    return tf.function(function, jit_compile=True, autograph=False) if jit_compile else function
-
-
-def _changing_leaves(query: DPQuery, state: Any) -> list[Any]:
-    pairs = zip(tf.nest.flatten(query.initial_global_state()), tf.nest.flatten(state), strict=True)
-    return [new for initial, new in pairs if tf.is_tensor(initial)]
-
-
-def _first_tensor(examples: Any) -> tf.Tensor:
-    return next(
-        tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(examples) if leaf is not None
-    )
-
-
-def _add_penalty(gradients, variables, penalty):
-    if penalty is None:
-        return gradients
-    sources = [v if isinstance(v, tf.Variable) else v.value for v in variables]
-    with tf.GradientTape() as tape:
-        loss = penalty()
-    extra = tape.gradient(loss, sources)
-    return [
-        g if e is None else g + tf.convert_to_tensor(e)
-        for g, e in zip(gradients, extra, strict=True)
-    ]

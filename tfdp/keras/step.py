@@ -1,0 +1,268 @@
+"""One private step: it is charged, clipped gradients are added up, and noise is added."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients import ClippedSum, clipped_gradient_sum
+from tfdp.keras import distribution
+from tfdp.keras.bookkeeper import Bookkeeper
+from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.microbatching import Microbatching
+from tfdp.ledger.events import Event, SampledEvent, scale_sensitivity
+from tfdp.noise import staged
+from tfdp.query.dp_query import DPQuery, is_concrete
+
+Use = Callable[[list[tf.Tensor]], Any]  # What is done with noised gradients.
+
+
+class Sample(NamedTuple):
+    """What a step is taken on; the arguments of `DPOptimizer.private_gradients`."""
+
+    loss_fn: Callable[[Any], Any]
+    variables: list[Any]
+    examples: Any
+    mask: tf.Tensor | None = None
+    microbatch_ids: tf.Tensor | None = None
+    data_independent_loss: Callable[[], tf.Tensor] | None = None
+    has_aux: bool = False
+    loss_scale: float | None = None
+    jit_compile: bool = False
+
+
+class StepVariables(NamedTuple):
+    """What a step reads and writes, besides the model.
+
+    Attributes:
+        position: How many events the ledger held after the last step.
+        key: Which ledger that was.
+        state: The tensors in the query's state, in order.
+    """
+
+    position: keras.Variable
+    key: keras.Variable
+    state: list[keras.Variable]
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateStep:
+    """The step of a `DPOptimizer`.
+
+    Guarantees:
+        Nothing that depends on the sample comes out of it before its event is in the ledger. The
+        event is that of the release.
+
+    Attributes:
+        query: The mechanism.
+        microbatching: How examples become records.
+        bookkeeper: Writes events to the ledger.
+        engine: As in `tfdp.clipped_gradient_sum`.
+        physical_batch_size: Likewise.
+    """
+
+    query: DPQuery
+    microbatching: Microbatching
+    bookkeeper: Bookkeeper
+    engine: str
+    physical_batch_size: int | None
+
+    def take(self, sample: Sample, variables: StepVariables, use: Use) -> tuple[Any, Any]:
+        """Returns (what `use` makes of the step's noised gradients, aux)."""
+        first = _first_tensor(sample.examples)
+        # Where the data have ended there is no step to pay for.
+        with tf.control_dependencies([first]):
+            paid = self._charge(variables)
+        # On one replica the sum of gradients may be computed while the host writes to the ledger;
+        # nothing comes out of it before that is done. Several agree on what they do first.
+        with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
+            state = [tf.convert_to_tensor(v.value) for v in variables.state]
+            mask = tf.ones(tf.shape(first)[:1], tf.bool) if sample.mask is None else sample.mask
+            clipped = self._clipped_sum(sample, mask, state)
+
+        def release(sample_state, state):
+            gradients, state = self._release(sample_state, state, sample.variables)
+            if distribution.is_first_replica():
+                gradients = _add_penalty(gradients, sample)
+            return use(gradients), state
+
+        if sample.jit_compile and not tf.distribute.has_strategy():
+            # Noise is drawn, added and used in one pass over the sums.
+            used, state = staged(release, clipped.sample_state, state, jit_compile=True, after=paid)
+        else:
+            with tf.control_dependencies(paid):
+                sample_state = tf.nest.map_structure(tf.identity, clipped.sample_state)
+                used, state = release(sample_state, state)
+        with tf.control_dependencies(paid):
+            aux = tf.nest.map_structure(tf.identity, clipped.aux)
+        for variable, value in zip(
+            [variables.position, variables.key, *variables.state], [*paid, *state], strict=True
+        ):
+            variable.assign(value)
+        return used, aux
+
+    def check_replicas(self) -> None:
+        """Refuses what several replicas cannot do exactly.
+
+        Raises:
+            NotPrivateError: there are several, and the query is not a sum or a record is spread
+                over them.
+        """
+        if distribution.num_replicas() == 1:
+            return
+        if not self.query.is_sum:
+            raise NotPrivateError(
+                f"{type(self.query).__name__} is not a sum (is_sum is False), so the states of the "
+                "replicas' samples cannot be added up. Train it on one device."
+            )
+        if self.microbatching.spans_replicas:
+            raise NotPrivateError(
+                "A microbatch of several examples would be spread over replicas, and its mean is "
+                "known to none of them. Under a strategy of several replicas leave "
+                "num_microbatches out, or give every example a microbatch of its own "
+                "(num_microbatches = batch_size)."
+            )
+
+    def event(self, state: list[Any] | None, factor: int) -> SampledEvent:
+        """Returns the event of the next step.
+
+        Args:
+            state: Values of the tensors in the query's state; None: as at the start.
+            factor: How often the query's bound one privacy unit can move the sum.
+        """
+        event = self.query.derive_event(self._global_state(state))
+        if not isinstance(event, Event):
+            raise TypeError(
+                f"{type(self.query).__name__}.derive_event must return a tfdp event, such as "
+                f"tfdp.GaussianSumEvent. Received: {event!r}."
+            )
+        event = event if factor == 1 else scale_sensitivity(event, factor)
+        return self.bookkeeper.sampled(event, self.microbatching.privacy_unit)
+
+    def _global_state(self, values: list[Any] | None) -> Any:
+        """Returns the query's state with its tensors taken from `values`; None, or no such leaves:
+        as at the start.
+        """
+        initial = self.query.initial_global_state()
+        if not values:
+            return initial
+        remaining = iter(values)
+        leaves = [
+            next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)
+        ]
+        return tf.nest.pack_sequence_as(initial, leaves)
+
+    # The three parts, each of which knows where it runs.
+
+    def _charge(self, variables: StepVariables) -> list[tf.Tensor]:
+        """Writes the event of this step to the ledger, once in each process.
+
+        Returns:
+            Position and key of the ledger; whatever depends on them is paid for.
+        """
+        factor = self.microbatching.sensitivity_factor
+
+        def write(commit, types):
+            def on_host(position, key, *values):
+                return commit(lambda: self.event(list(values), factor), position, key)
+
+            inputs = [v.value for v in (variables.position, variables.key, *variables.state)]
+            return distribution.on_host(on_host, inputs, types)
+
+        books = self.bookkeeper
+        if not distribution.is_multi_worker():
+            return distribution.once(write, books.commit, [tf.int64] * 2)
+        position, key, code = distribution.once(write, books.try_commit, [tf.int64] * 3)
+        codes = distribution.add_up([code * distribution.one_hot_of_replica()])
+        agreed = distribution.once(distribution.on_host, books.agree, codes, [tf.int64])
+        with tf.control_dependencies(agreed):
+            return [tf.identity(position), tf.identity(key)]
+
+    def _clipped_sum(self, sample: Sample, mask: tf.Tensor, state: list[tf.Tensor]) -> ClippedSum:
+        """Returns the sum over this replica's records, with the sample state of all replicas'."""
+        # Drawn here, as noise is: what XLA compiles cannot call the host.
+        ids, number = self.microbatching.assign(tf.shape(mask)[0], sample.microbatch_ids)
+
+        def total(examples, mask, ids, state):
+            return clipped_gradient_sum(
+                sample.loss_fn,
+                sample.variables,
+                examples,
+                self.query,
+                self.query.derive_sample_params(self._global_state(state)),
+                mask=mask,
+                num_microbatches=number,
+                microbatch_ids=ids,
+                physical_batch_size=self.physical_batch_size,
+                engine=self.engine,
+                has_aux=sample.has_aux,
+                loss_scale=1.0 if sample.loss_scale is None else sample.loss_scale,
+            )
+
+        with distribution.alone():
+            clipped = compiled(total, sample.jit_compile)(sample.examples, mask, ids, state)
+        sums = distribution.add_up(tf.nest.flatten(clipped.sample_state))
+        return clipped._replace(sample_state=tf.nest.pack_sequence_as(clipped.sample_state, sums))
+
+    def _release(
+        self, sample_state: Any, state: list[tf.Tensor], variables: list[Any]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns (noised gradients, next values of the query's state).
+
+        One replica draws the noise. The gradients of the others are zero; the state is everybody's.
+        """
+
+        def noised(sample_state, state):
+            global_state = self._global_state(state)
+            result, new_state, event = self.query.get_noised_result(sample_state, global_state)
+            self._check_event(event, global_state)
+            return tf.nest.flatten(result), self._changing(new_state)
+
+        if distribution.is_first_replica():
+            gradients, state = staged(noised, sample_state, state)
+        else:
+            gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
+            state = [tf.zeros_like(value) for value in state]
+        return gradients, distribution.add_up(state)
+
+    def _check_event(self, event: Event | None, global_state: Any) -> None:
+        if event is None and not is_concrete(global_state):
+            return
+        if event is None or event != self.query.derive_event(global_state):
+            raise NotPrivateError(
+                f"{type(self.query).__name__}.get_noised_result describes another release than its "
+                "derive_event, which is what the ledger was told.\n"
+                f"  get_noised_result: {event!r}\n"
+                f"  derive_event: {self.query.derive_event(global_state)!r}"
+            )
+
+    def _changing(self, state: Any) -> list[Any]:
+        initial = tf.nest.flatten(self.query.initial_global_state())
+        pairs = zip(initial, tf.nest.flatten(state), strict=True)
+        return [new for old, new in pairs if tf.is_tensor(old)]
+
+
+def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
+    """Returns the function, compiled by XLA if that is asked for."""
+    return tf.function(function, jit_compile=True, autograph=False) if jit_compile else function
+
+
+def _first_tensor(examples: Any) -> tf.Tensor:
+    return next(
+        tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(examples) if leaf is not None
+    )
+
+
+def _add_penalty(gradients: list[tf.Tensor], sample: Sample) -> list[tf.Tensor]:
+    if sample.data_independent_loss is None:
+        return gradients
+    sources = [v if isinstance(v, tf.Variable) else v.value for v in sample.variables]
+    with tf.GradientTape() as tape:
+        loss = sample.data_independent_loss()
+    extra = tape.gradient(loss, sources)
+    return [
+        g if e is None else g + tf.convert_to_tensor(e)
+        for g, e in zip(gradients, extra, strict=True)
+    ]
