@@ -250,7 +250,7 @@ def test_half_precision_is_accumulated_in_float32(way, dtype):
 @pytest.mark.parametrize("where", ["inputs", "output_gradient", "both"])
 def test_record_that_is_not_finite_adds_nothing(way, groups, value, where):
     if way == convolution_cost.PIXEL_GRAM and groups > 1:
-        pytest.skip("No such way.")
+        pytest.skip("A Gram matrix of pixels is for one group.")
     inputs, output_gradient, _ = _example()
     output_gradient = np.concatenate([output_gradient] * groups, -1)
     shape = (3, 3, 2 // groups, 3 * groups)

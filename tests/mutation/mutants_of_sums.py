@@ -107,6 +107,14 @@ MECHANISM = in_folder(
         f"{QUERY}/weighted_test.py",
     ),
     (
+        "half_precision_in_silence",
+        "TensorFlow may rewrite norms and noise into half precision",
+        "rounding.py",
+        'if name.startswith("auto_mixed_precision") and is_on:',
+        "if False:",
+        f"{GRADIENTS}/rounded_products_test.py::test_graphs_in_half_precision_are_refused",
+    ),
+    (
         "products_rounded_in_silence",
         "norms come from factors that products round, with no allowance for it",
         "rounding.py",

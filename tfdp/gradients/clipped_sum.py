@@ -105,6 +105,7 @@ def clipped_gradient_sum(
         ValueError: lengths differ, a variable gets no gradient, or an argument is out of range.
         UnsupportedModelError: engine="bookkeeping" cannot take this model.
         TypeError: an argument is of the wrong type.
+        RuntimeError: TensorFlow is told to rewrite graphs into half precision.
 
     References:
         Abadi et al. 2016, arXiv:1607.00133, algorithm 1; McMahan et al. 2018, arXiv:1812.06210,

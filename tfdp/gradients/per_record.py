@@ -72,7 +72,7 @@ class PerRecordGradient(abc.ABC):
         sums = Explicit(segment_sum(self.explicit(), mask, ids, num_segments)).squared_norms()
         magnitudes = segment_sum(self.magnitudes(), mask, ids, num_segments)
         counts = segment_sum(tf.ones_like(ids, sums.dtype), mask, ids, num_segments)
-        roundings = counts + rounding.as_number(self.summands(), sums.dtype) + 4
+        roundings = counts + rounding.additions(self.summands(), sums.dtype) + 4
         errors = roundings * rounding.unit(sums.dtype) * magnitudes
         return rounding.with_error(sums, errors), magnitudes
 

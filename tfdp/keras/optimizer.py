@@ -283,12 +283,12 @@ class DPOptimizer(keras.optimizers.Optimizer):
             loss_fn,
             list(variables),
             examples,
-            mask,
-            microbatch_ids,
-            data_independent_loss,
-            has_aux,
-            loss_scale,
-            jit_compile,
+            mask=mask,
+            microbatch_ids=microbatch_ids,
+            data_independent_loss=data_independent_loss,
+            has_aux=has_aux,
+            loss_scale=loss_scale,
+            jit_compile=jit_compile,
         )
         gradients, aux = self._take(sample, lambda gradients: gradients)
         self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}

@@ -52,6 +52,24 @@ def products_are_rounded(dtype: tf.DType) -> bool:
     return dtype == tf.float32 and factor_error() > 0
 
 
+def refuse_half_precision() -> None:
+    """Refuses what lets TensorFlow rewrite float32 operations of a graph, norms and noise among
+    them, into half precision.
+
+    Raises:
+        RuntimeError: names the option and what to use in its place.
+    """
+    options = tf.config.optimizer.get_experimental_options()
+    for name, is_on in options.items():
+        if name.startswith("auto_mixed_precision") and is_on:
+            raise RuntimeError(
+                "TensorFlow is told to compute float32 in half precision, norms and noise "
+                "included, so that no bound holds. Call "
+                f"tf.config.optimizer.set_experimental_options({{{name!r}: False}}). For private "
+                "training in mixed precision use keras.mixed_precision.set_global_policy."
+            )
+
+
 def unit(dtype: tf.DType) -> float:
     """Returns u."""
     return _UNIT[tf.as_dtype(dtype)]
@@ -187,6 +205,7 @@ def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     records is a matrix product that may round them first, to the 8 digits of bfloat16 at worst,
     they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes away.
     """
+    refuse_half_precision()
     less = 1 - 10 * unit(dtype) - (_BFLOAT_16 if products_are_rounded(dtype) else 0)
     # tf.cast would make a Python number float32 first.
     return tf.cast(value, dtype) * less if tf.is_tensor(value) else tf.constant(value * less, dtype)
@@ -194,5 +213,6 @@ def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 def up(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns a standard deviation that is no less than `value` for its own rounding."""
+    refuse_half_precision()
     more = 1 + 4 * unit(dtype)
     return tf.cast(value, dtype) * more if tf.is_tensor(value) else tf.constant(value * more, dtype)
