@@ -152,6 +152,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
     ),
     (
+        "any_activation",
+        "a layer runs on the batch whatever its activation function does",
+        "rules/rule.py",
+        "        return has_known_activations(layer)",
+        "        return True",
+        f"{GRADIENTS}/activations_test.py",
+    ),
+    (
         "rounding_without_a_bound",
         "norms come from factors that are rounded, nobody knows how",
         "clipped_sum.py",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from tfdp.gradients.rules import activation
+
 if TYPE_CHECKING:
     from tfdp.gradients.recording import Recording
 
@@ -41,6 +43,14 @@ class LayerRule(abc.ABC):
 
         A layer that has others, such as those of a layer in it, runs record by record.
         """
+
+    def holds_for(self, layer: Any) -> bool:
+        """Returns whether the rule holds for a layer; where not, that runs record by record.
+
+        By default it does if the layer's activation functions are known to treat every record
+        separately. A rule that allows for less than its layers can do says so here.
+        """
+        return has_known_activations(layer)
 
     @abc.abstractmethod
     def record(
@@ -129,9 +139,20 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     rule = _RULES.get(type(operation))
     if rule is None and _runs_as_keras_functional(operation):
         return RecordWise()
-    if isinstance(rule, RecordWise) and not rule.holds_for(operation):
-        return None
-    return rule
+    return rule if rule is not None and rule.holds_for(operation) else None
+
+
+def has_known_activations(layer: Any) -> bool:
+    """Returns whether a layer's activation functions are known to treat records separately."""
+    functions = [getattr(layer, name, None) for name in ("activation", "recurrent_activation")]
+    return all(_is_known(function) for function in functions if function is not None)
+
+
+def _is_known(function: Any) -> bool:
+    if not isinstance(function, keras.Operation):
+        return activation.is_known(function)
+    rule = rule_for(function)
+    return isinstance(rule, RecordWise) and all(_is_known(part) for part in rule.parts(function))
 
 
 # Keras does not export the class that Model(inputs, outputs) makes.

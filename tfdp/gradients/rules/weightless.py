@@ -5,12 +5,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.rules.rule import RecordWise, register_rule
+from tfdp.gradients.rules.rule import RecordWise, has_known_activations, register_rule
 
 _layers = keras.layers
 
 _ALWAYS = (
-    "Activation",
     "ActivityRegularization",
     "Add",
     "AlphaDropout",
@@ -106,6 +105,7 @@ for _names, _number in ((_ELEMENTWISE_OF_ONE, 1), (_ELEMENTWISE_OF_TWO, 2)):
         )
 for _name in _ALWAYS:
     register_rule(getattr(_layers, _name), RecordWise())
+register_rule(_layers.Activation, RecordWise(when=has_known_activations))
 for _name in ("Concatenate", "Dot", "Softmax", "UnitNormalization"):
     register_rule(getattr(_layers, _name), RecordWise(when=_not_across_records))
 # Frozen, it uses its moving averages; models in which it is not are refused.
