@@ -98,7 +98,7 @@ LAYERS = {
     "prelu_shared": (lambda: L.PReLU(shared_axes=[1, 2]), (3, 3, 2)),
     "attention": (lambda: Pair(L.MultiHeadAttention(2, 3)), (5, 4)),
     "grouped_attention": (lambda: Pair(L.GroupQueryAttention(3, 4, 2)), (5, 4)),
-    "lstm": (lambda: L.LSTM(3), (4, 3)),
+    "lstm_without_a_rule": (lambda: L.LSTM(3, implementation=1), (4, 3)),
     "time_distributed": (lambda: L.TimeDistributed(L.Dense(2)), (4, 3)),
     "custom": (Position, (5, 4)),
     "composite": (Block, (5, 4)),
@@ -228,8 +228,8 @@ def test_layer(name):
     assert_engines_agree(loss, variables, examples)
 
 
-# Recurrent layers take long to trace, and run record by record as other layers without rules do.
-SLOW = {"composite", "lstm", "time_distributed"}
+# They take long to trace, and run record by record.
+SLOW = {"composite", "lstm_without_a_rule", "time_distributed"}
 SINGLE = {"conv2d_lora", "dense_lora", "dense_lora_sequence", "einsum_lora"}  # Keras' LoRA weights.
 
 
@@ -255,7 +255,9 @@ def token_model(*layers, vocabulary=7):
 TOKEN_MODELS = {
     "embedding": lambda: token_model(L.Embedding(7, 4)),
     "embedding_lora": lambda: token_model(lora_embedding()),
-    "masked_lstm": lambda: token_model(L.Embedding(7, 4, mask_zero=True), L.LSTM(3)),
+    "masked_lstm_without_a_rule": lambda: token_model(
+        L.Embedding(7, 4, mask_zero=True), L.LSTM(3, implementation=1)
+    ),
     "masked_attention": lambda: masked_attention(),
     "masked_composite": lambda: token_model(
         L.Embedding(7, 4, mask_zero=True), Block(), L.GlobalAveragePooling1D()

@@ -160,6 +160,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/activations_test.py",
     ),
     (
+        "state_after_the_step",
+        "gradients of recurrent kernels are made of the state after a step, not before it",
+        "rules/recurrent.py",
+        "return tf.concat([outputs, states[0]], -1), new_states",
+        "return tf.concat([outputs, outputs], -1), new_states",
+        f"{GRADIENTS}/recurrent_test.py",
+    ),
+    (
         "rounding_without_a_bound",
         "norms come from factors that are rounded, nobody knows how",
         "clipped_sum.py",

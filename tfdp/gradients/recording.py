@@ -94,8 +94,13 @@ class Recording:
             tap.tensor = self.watch(tensor).tensor
             return activation(tap.tensor, *args, **kwargs)
 
-        with _attribute(layer, "activation", watched):
+        with self.replaced(layer, "activation", watched):
             yield tap
+
+    @staticmethod
+    def replaced(owner: Any, name: str, value: Any) -> contextlib.AbstractContextManager[None]:
+        """Makes an attribute another value in the block, unseen by Keras, which tracks them."""
+        return _attribute(owner, name, value)
 
     @contextlib.contextmanager
     def values(self, mapping: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
@@ -339,11 +344,11 @@ def explain(model: keras.Layer) -> str:
         UnsupportedModelError: the engine cannot take the model.
 
     Example:
-        >>> model = keras.Sequential([keras.Input((4, 3)), keras.layers.LSTM(2, name="lstm")])
-        >>> model.add(keras.layers.Dense(1, name="dense"))
+        >>> model = keras.Sequential([keras.Input((4, 3)), keras.layers.GRU(2, name="gru")])
+        >>> model.add(keras.layers.Lambda(lambda x: 2 * x, name="double"))
         >>> print(explain(model))
-        dense: DenseRule
-        lstm: record by record
+        double: record by record
+        gru: RecurrentRule
     """
     watched = plan(model, {id(v) for v in model.trainable_variables})
     return "\n".join(
@@ -374,7 +379,6 @@ def _check_can_be_watched(layer: Any) -> None:
 
 @contextlib.contextmanager
 def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Makes `owner.name` another value in the block, unseen by Keras, which tracks attributes."""
     attributes = vars(owner)
     before = attributes.get(name, attributes)
     attributes[name] = value

@@ -92,8 +92,8 @@ class PrivateTraining:
         super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
         if self.jit_compile and validation.has_loops(self):
             _logger.warning(
-                "XLA cannot compile the loop of a recurrent layer record by record: proceeding "
-                "with jit_compile=False. With unroll=True the layer has no loop."
+                "XLA cannot compile the loop of a recurrent layer where it runs record by record: "
+                "proceeding with jit_compile=False. With unroll=True the layer has no loop."
             )
             self.jit_compile = False
         if self.jit_compile and validation.xla_is_slow(self):

@@ -25,5 +25,8 @@ from tfdp.gradients.rules import (
     prelu as prelu,
 )
 from tfdp.gradients.rules import (
+    recurrent as recurrent,
+)
+from tfdp.gradients.rules import (
     weightless as weightless,
 )

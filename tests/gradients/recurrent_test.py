@@ -1,0 +1,204 @@
+"""SimpleRNN, LSTM and GRU on a batch, against the explicit loop over records."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.gradients.bookkeeping_test import (
+    BATCH,
+    TOKENS,
+    assert_engines_agree,
+    by_engine,
+    floatx,
+    model_of,
+    normal,
+    norms_of,
+    problem,
+    token_model,
+)
+from tfdp.gradients.recording import plan
+from tfdp.gradients.rules.rule import rule_for
+
+L = keras.layers
+SHAPE = (5, 4)
+
+LAYERS = {
+    "bidirectional": lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
+    "bidirectional_sum": lambda: L.Bidirectional(L.GRU(3), merge_mode="sum"),
+    "cell": lambda: L.RNN(L.GRUCell(3), return_sequences=True),
+    "gru": lambda: L.GRU(3),
+    "gru_backwards": lambda: L.GRU(3, go_backwards=True, return_sequences=True),
+    "gru_no_bias": lambda: L.GRU(3, use_bias=False, return_sequences=True),
+    "lstm": lambda: L.LSTM(3),
+    "lstm_activations": lambda: L.LSTM(3, activation="relu", recurrent_activation="hard_sigmoid"),
+    "lstm_backwards": lambda: L.LSTM(3, go_backwards=True),
+    "lstm_no_bias": lambda: L.LSTM(3, use_bias=False, return_sequences=True),
+    "lstm_unrolled": lambda: L.LSTM(3, unroll=True, return_sequences=True),
+    "simple": lambda: L.SimpleRNN(3, return_sequences=True),
+    "simple_no_bias": lambda: L.SimpleRNN(3, use_bias=False),
+}
+
+
+def rules_of(model):
+    """Returns the names of all recurrent layers' rules."""
+    watched = plan(model, {id(v) for v in model.trainable_variables})
+    return {type(rule).__name__ for layer, rule in watched if isinstance(layer, L.RNN)}
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_layer(name):
+    model = model_of(LAYERS[name], SHAPE)
+    assert rules_of(model) == {"RecurrentRule"}
+    assert_engines_agree(*problem(model, normal(*SHAPE)))
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "simple_no_bias"])
+def test_norms_in_double_precision(name):
+    with floatx("float64"):
+        loss, variables, examples = problem(model_of(LAYERS[name], SHAPE), normal(*SHAPE))
+        actual, expected = norms_of(loss, variables, examples)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+        assert_engines_agree(loss, variables, examples, tolerance=1e-10)
+
+
+class WithoutMask(L.Layer):
+    """Lets gradients through to masked steps, too."""
+
+    supports_masking = True
+
+    def call(self, inputs):
+        return tf.identity(inputs)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: L.LSTM(3),
+        lambda: L.GRU(3, go_backwards=True, return_sequences=True),
+        lambda: L.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
+        lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
+    ],
+    ids=["lstm", "gru_backwards", "zero_output", "bidirectional"],
+)
+def test_masked_steps(layer):
+    """Masked at the start, in the middle and at the end; one record wholly, one not at all."""
+    tokens = TOKENS.copy()
+    tokens[0, [0, 2]] = tokens[1, 3:] = tokens[2] = 0
+    model = token_model(L.Embedding(7, 4, mask_zero=True), layer(), WithoutMask())
+    assert rules_of(model) == {"RecurrentRule"}
+    assert_engines_agree(*problem(model, tokens))
+
+
+def encoder_decoder(kind):
+    """States of one layer are where another starts, which begins with masked steps."""
+    keras.utils.set_random_seed(1)
+    x = keras.Input(SHAPE)
+    encoded, *states = kind(3, return_state=True, return_sequences=True)(x)
+    masked = L.Masking()(x * keras.ops.cast(keras.ops.abs(x[..., :1]) > 0.7, x.dtype))
+    decoded = kind(3)(masked, initial_state=states)
+    return keras.Model(x, L.Dense(2)(L.Concatenate()([L.Flatten()(encoded), decoded])))
+
+
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_states_that_are_passed_on(kind):
+    model = encoder_decoder(kind)
+    assert rules_of(model) == {"RecurrentRule"}
+    assert_engines_agree(*problem(model, normal(*SHAPE)))
+
+
+def test_layer_that_is_used_twice():
+    keras.utils.set_random_seed(1)
+    x, shared = keras.Input(SHAPE), L.GRU(4, return_sequences=True)
+    loss, variables, examples = problem(
+        keras.Model(x, L.Dense(2)(L.Flatten()(shared(shared(x))))), normal(*SHAPE)
+    )
+    assert_engines_agree(loss, variables, examples)
+    actual, expected = norms_of(loss, variables, examples)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_frozen_parts_and_microbatches():
+    model = model_of(LAYERS["lstm"], SHAPE)
+    model.layers[2].cell.kernel.trainable = False
+    assert len(model.trainable_variables) == 6
+    grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
+    assert_engines_agree(*problem(model, normal(*SHAPE)))
+    assert_engines_agree(*problem(model, normal(*SHAPE)), **grouping)
+
+
+def test_length_that_is_not_known():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((None, 4)), L.GRU(3), L.Dense(2)])
+    assert_engines_agree(*problem(model, normal(*SHAPE)))
+
+
+def test_mixed_precision():
+    with floatx("float32"):
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        loss, variables, examples = problem(model_of(LAYERS["lstm"], SHAPE), normal(*SHAPE))
+        assert_engines_agree(loss, variables, examples, tolerance=0.02)
+        actual, expected = norms_of(loss, variables, examples)
+        np.testing.assert_allclose(actual, expected, rtol=0.05)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_record_that_is_not_finite_contributes_nothing(name, bad):
+    loss, variables, (x, y) = problem(model_of(LAYERS[name], SHAPE), normal(*SHAPE))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    mask = np.arange(BATCH) != 1
+    without = by_engine(loss, variables, (x, y), query, "bookkeeping", mask=mask)
+    x = x.numpy()
+    x[1, 2, 0] = bad
+    with_bad = by_engine(loss, variables, (tf.constant(x), y), query, "bookkeeping")
+    for a, e in zip(with_bad, without, strict=True):
+        np.testing.assert_array_equal(a, e)
+
+
+class OwnCell(L.LSTMCell):
+    """Might do anything."""
+
+
+def recomputed(cell):
+    with keras.RematScope(mode="full"):
+        return cell(3)
+
+
+NO_RULE = {
+    "dropout": lambda: L.LSTM(3, dropout=0.1),
+    "old_gru": lambda: L.GRU(3, reset_after=False),
+    "other_implementation": lambda: L.LSTM(3, implementation=1),
+    "own_activation": lambda: L.LSTM(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
+    "own_cell": lambda: L.RNN(OwnCell(3)),
+    "own_recurrent_activation": lambda: L.GRU(3, recurrent_activation=lambda x: x),
+    "recomputed_cell": lambda: L.RNN(recomputed(L.LSTMCell)),
+    "recurrent_dropout": lambda: L.GRU(3, recurrent_dropout=0.1),
+    "several_cells": lambda: L.RNN([L.LSTMCell(3), L.LSTMCell(3)]),
+    "stateful": lambda: L.LSTM(3, stateful=True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NO_RULE))
+def test_what_the_rule_does_not_know_runs_record_by_record(name):
+    assert rule_for(NO_RULE[name]()) is None
+
+
+def test_layers_are_as_before():
+    """Nothing stays replaced in a layer, nor where its call fails."""
+    model = model_of(LAYERS["gru"], SHAPE)
+    loss, variables, examples = problem(model, normal(*SHAPE))
+    layer = model.layers[2]
+    replaced = (layer, "inner_loop"), (layer, "return_sequences"), (layer.cell, "call")
+    replaced += tuple((layer.cell, name) for name in ("bias", "kernel", "use_bias"))
+    before = [vars(owner).get(name) for owner, name in replaced]
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    by_engine(loss, variables, examples, query, "bookkeeping")
+    with pytest.raises(ValueError, match="Matrix size-incompatible|incompatible|must match"):
+        by_engine(loss, variables, (examples[0][..., :2], examples[1]), query, "bookkeeping")
+    for old, (owner, name) in zip(before, replaced, strict=True):
+        assert vars(owner).get(name) is old

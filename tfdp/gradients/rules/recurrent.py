@@ -1,0 +1,148 @@
+"""SimpleRNN, LSTM and GRU: matrices that are used at every step of a sequence."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients.per_record import Explicit
+from tfdp.gradients.products import matrix_gradient
+from tfdp.gradients.rules.dense import bias_gradient
+from tfdp.gradients.rules.rule import (
+    LayerRule,
+    RecordWise,
+    has_known_activations,
+    register_rule,
+)
+
+_CELLS = (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell)
+
+
+class RecurrentRule(LayerRule):
+    """The kernel's gradient is sum_t outer(input_t, gradient_t), and the recurrent kernel's is
+    sum_t outer(state_{t-1}, gradient_t), with gradients at the sums that the gates are made of.
+
+    The layer's own loop runs on the whole batch. Products of inputs are made before it, for all
+    steps at once, and given to the cell as a bias. The states before each step come out of the loop
+    beside its outputs.
+    """
+
+    def holds_for(self, layer):
+        cell = layer.cell
+        return (
+            type(cell) in _CELLS
+            and has_known_activations(cell)
+            and not (layer.stateful or cell.dropout or cell.recurrent_dropout)
+            # In a keras.RematScope it would be called again, out of sight.
+            and getattr(cell, "_remat_mode", None) is None
+            # Else the gates' sums are not made of two matrix products.
+            and getattr(cell, "implementation", 2) == 2
+            and getattr(cell, "reset_after", True)
+        )
+
+    def variables(self, layer):
+        cell = layer.cell
+        return [v for v in (cell.kernel, cell.recurrent_kernel, cell.bias) if v is not None]
+
+    def record(self, recording, layer, call, *args, **kwargs):
+        # Keras has no public way to what a layer's loop is given. Its cuDNN kernels, which LSTM and
+        # GRU prefer to the loop, do not show what happens at a step.
+        def loop(sequences, initial_state, mask, training=False):
+            cell = (_GatedCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
+                recording, layer.cell, sequences
+            )
+            with (
+                recording.replaced(layer, "return_sequences", True),
+                recording.replaced(layer.cell, "call", cell.call),
+            ):
+                last, outputs, states = keras.layers.RNN.inner_loop(
+                    layer,
+                    cell.sums.tensor,
+                    initial_state,
+                    mask[0] if isinstance(mask, (list, tuple)) else mask,
+                    training,
+                )
+            units = layer.cell.units
+            before = outputs[..., units:]
+            cell.add(tf.reverse(before, [1]) if layer.go_backwards else before)
+            return last[..., :units], outputs[..., :units], states
+
+        with recording.replaced(layer, "inner_loop", loop):
+            return call(*args, **kwargs)
+
+
+class _Cell:
+    """A cell that is given products of its inputs, with the bias, and returns the state before a
+    step behind its output.
+
+    Attributes:
+        sums: A tap at what it is given, [n, t, ...].
+    """
+
+    def __init__(self, recording: Any, cell: Any, inputs: tf.Tensor):
+        self.recording, self.cell, self.inputs = recording, cell, inputs
+        self._call = cell.call
+        kernel = tf.cast(cell.kernel.value, inputs.dtype)
+        self._no_inputs = tf.zeros([tf.shape(inputs)[0], 0], inputs.dtype)
+        self._no_kernel = tf.zeros([0, kernel.shape[1]], inputs.dtype)
+        self.sums = recording.watch(self.before_the_loop(tf.tensordot(inputs, kernel, 1)))
+
+    def before_the_loop(self, products: tf.Tensor) -> tf.Tensor:
+        """Returns `sums`, given the products of inputs and kernel."""
+        cell = self.cell
+        return products + tf.cast(cell.bias.value, products.dtype) if cell.use_bias else products
+
+    def bias_at(self, sums: tf.Tensor) -> tf.Tensor:
+        """Returns what the cell takes for its bias at a step."""
+        return sums
+
+    def call(self, sums: tf.Tensor, states: Any, **kwargs: Any) -> tuple[tf.Tensor, Any]:
+        """Stands in for the cell's own `call`."""
+        with (
+            self.recording.replaced(self.cell, "kernel", self._no_kernel),
+            self.recording.replaced(self.cell, "bias", self.bias_at(sums)),
+            self.recording.replaced(self.cell, "use_bias", True),
+        ):
+            outputs, new_states = self._call(self._no_inputs, states, **kwargs)
+        return tf.concat([outputs, states[0]], -1), new_states
+
+    def add(self, states: tf.Tensor) -> None:
+        """Says what follows from the tap, given the states before each step, [n, t, units]."""
+        add, cell = self.recording.add, self.cell
+        add(self.sums, cell.kernel, lambda g: matrix_gradient(self.inputs, g))
+        add(self.sums, cell.recurrent_kernel, lambda g: matrix_gradient(states, g))
+        add(self.sums, cell.bias, bias_gradient)
+
+
+class _GatedCell(_Cell):
+    """A GRU's cell, whose reset gate stands between two sums: the other one is a tap, too."""
+
+    def before_the_loop(self, products):
+        other = tf.zeros_like(products)
+        if not self.cell.use_bias:
+            return tf.concat([products, other], -1)
+        biases = tf.cast(self.cell.bias.value, products.dtype)
+        return tf.concat([products + biases[0], other + biases[1]], -1)
+
+    def bias_at(self, sums):
+        return tf.stack(_halves(sums))
+
+    def add(self, states):
+        add, cell = self.recording.add, self.cell
+        add(self.sums, cell.kernel, lambda g: matrix_gradient(self.inputs, _halves(g)[0]))
+        add(self.sums, cell.recurrent_kernel, lambda g: matrix_gradient(states, _halves(g)[1]))
+        add(self.sums, cell.bias, lambda g: Explicit(tf.stack(_halves(tf.reduce_sum(g, 1)), 1)))
+
+
+def _halves(tensor: tf.Tensor) -> list[tf.Tensor]:
+    return tf.split(tensor, 2, -1)
+
+
+for _layer in (
+    keras.layers.RNN,
+    keras.layers.SimpleRNN,
+    keras.layers.LSTM,
+    keras.layers.GRU,
+):
+    register_rule(_layer, RecurrentRule())
+register_rule(keras.layers.Bidirectional, RecordWise())
