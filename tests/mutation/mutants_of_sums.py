@@ -157,7 +157,15 @@ SUMS = in_folder(
         "rules/rule.py",
         "        return has_known_activations(layer)",
         "        return True",
-        f"{GRADIENTS}/activations_test.py",
+        f"{GRADIENTS}/mixing_test.py",
+    ),
+    (
+        "mask_of_the_batch",
+        "a layer of one's own computes its mask from all records",
+        "recording.py",
+        'if rule is None and has_own(operation, "compute_mask"):',
+        "if False:",
+        f"{GRADIENTS}/mixing_test.py",
     ),
     (
         "state_after_the_step",

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
-from tfdp.gradients.mapping import holds_records
+from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.numerics import to_accumulate
 from tfdp.gradients.per_record import Explicit, PerRecordGradient, combine
-from tfdp.gradients.rules.rule import RecordWise, rule_for
+from tfdp.gradients.rules.rule import RecordWise, has_own, rule_for
 
 # What Keras hangs on tensors, and layers and losses that come later look for.
 _HUNG = ("_keras_mask", "_keras_logits")
@@ -143,6 +143,9 @@ class Recording:
                 stack.enter_context(
                     _attribute(operation, "call", self._watched_call(operation, rule))
                 )
+                if rule is None and has_own(operation, "compute_mask"):
+                    mask = _by_record(operation.compute_mask)
+                    stack.enter_context(_attribute(operation, "compute_mask", mask))
             stack.enter_context(self.scope)
             yield
         if self.scope.losses:
@@ -314,6 +317,12 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
         if isinstance(rule, RecordWise):
             pending.extend(rule.parts(operation))
             continue
+        if rule is None and has_own(operation, "__call__"):
+            raise UnsupportedModelError(
+                f"{type(operation).__name__} {operation.name!r} has its own __call__, which could "
+                "do anything with a batch. Move what it does to `call`, or use "
+                "engine='vectorized'."
+            )
         own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
         if rule is not None and not own:
             continue  # Frozen: it runs on the batch, and nothing is noted.
@@ -355,6 +364,28 @@ def explain(model: keras.Layer) -> str:
         f"{operation.name}: {'record by record' if rule is None else type(rule).__name__}"
         for operation, rule in watched
     )
+
+
+def _by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a layer's `compute_mask`, run on every record by itself."""
+
+    def mapped(inputs, previous_mask=None):
+        leaves, rebuild = _records_of((inputs, previous_mask))
+        if not leaves:
+            return compute_mask(inputs, previous_mask)
+        layout: list[Any] = []
+
+        def one(record):
+            masks = compute_mask(*rebuild(record))
+            layout[:] = [masks]
+            present = [mask for mask in tf.nest.flatten(masks) if mask is not None]
+            # There must be something to map.
+            return [tf.squeeze(mask, 0) for mask in present] or [tf.zeros([])]
+
+        masks = iter(map_records(one, leaves)[0](*leaves))
+        return tf.nest.map_structure(lambda m: None if m is None else next(masks), layout[0])
+
+    return mapped
 
 
 def _check_nothing_changed(layer: Any, scope: keras.StatelessScope) -> None:

@@ -136,10 +136,18 @@ def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
 
 def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     """Returns the rule for a layer, or None where it must run record by record."""
+    if "call" in vars(operation):  # Somebody has given this one object another.
+        return None
     rule = _RULES.get(type(operation))
     if rule is None and _runs_as_keras_functional(operation):
         return RecordWise()
     return rule if rule is not None and rule.holds_for(operation) else None
+
+
+def has_own(operation: Any, name: str) -> bool:
+    """Returns whether an operation has a method that is not Keras' own."""
+    defined = next((c for c in type(operation).__mro__ if name in vars(c)), None)
+    return defined is not None and not defined.__module__.startswith("keras.")
 
 
 def has_known_activations(layer: Any) -> bool:
@@ -162,8 +170,7 @@ _FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
 
 def _runs_as_keras_functional(operation: Any) -> bool:
     """Returns whether an operation is a functional or sequential model that runs as Keras' own."""
-    if isinstance(operation, keras.Sequential):
-        return type(operation).call is keras.Sequential.call
-    if isinstance(operation, _FUNCTIONAL):
-        return type(operation).call is _FUNCTIONAL.call
-    return False
+    methods = ("__call__", "call", "compute_mask")
+    return isinstance(operation, (keras.Sequential, _FUNCTIONAL)) and not any(
+        has_own(operation, name) for name in methods
+    )
