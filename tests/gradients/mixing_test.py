@@ -148,7 +148,7 @@ class AboveMean(L.Layer):
         return tf.identity(inputs)
 
     def compute_mask(self, inputs, mask=None):
-        return inputs[..., 0] > tf.reduce_mean(inputs[..., 0], 0, keepdims=True) / 2
+        return inputs[..., 0] >= tf.reduce_mean(inputs[..., 0], 0, keepdims=True)
 
 
 class NoMask(AboveMean):
