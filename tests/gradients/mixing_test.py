@@ -17,6 +17,7 @@ from tests.gradients.bookkeeping_test import (
 )
 from tfdp.gradients import UnsupportedModelError
 from tfdp.gradients.recording import explain
+from tfdp.gradients.rules import rule
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, register_rule, rule_for
 
 L = keras.layers
@@ -79,6 +80,17 @@ def test_known_activation_keeps_the_rule(activation):
     function = KNOWN[activation]()
     assert isinstance(rule_for(L.Dense(3, activation=function)), LayerRule)
     assert isinstance(rule_for(L.Activation(function)), RecordWise)
+
+
+class Twice(L.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+
+
+def test_promised_activation_keeps_the_rule(monkeypatch):
+    assert rule_for(L.Dense(3, activation=Twice())) is None
+    monkeypatch.setitem(rule._RULES, Twice, RecordWise())
+    assert isinstance(rule_for(L.Dense(3, activation=Twice())), LayerRule)
 
 
 @pytest.mark.parametrize("activation", ["keras_along_last_axis", "layers"])
@@ -167,7 +179,14 @@ class Chain(keras.Model):
         return inputs
 
 
-@pytest.mark.parametrize("layer", [AboveMean, NoMask])
+def masks_replaced():
+    """A layer of Keras whose method somebody has replaced."""
+    layer = L.Masking()
+    layer.compute_mask = AboveMean().compute_mask
+    return layer
+
+
+@pytest.mark.parametrize("layer", [AboveMean, NoMask, masks_replaced])
 def test_masks_are_computed_record_by_record(layer):
     register_rule(Chain, RecordWise())
     keras.utils.set_random_seed(1)

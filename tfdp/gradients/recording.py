@@ -317,12 +317,6 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
         if isinstance(rule, RecordWise):
             pending.extend(rule.parts(operation))
             continue
-        if rule is None and has_own(operation, "__call__"):
-            raise UnsupportedModelError(
-                f"{type(operation).__name__} {operation.name!r} has its own __call__, which could "
-                "do anything with a batch. Move what it does to `call`, or use "
-                "engine='vectorized'."
-            )
         own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
         if rule is not None and not own:
             continue  # Frozen: it runs on the batch, and nothing is noted.
@@ -332,6 +326,12 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
             id(v) for v in rule.variables(operation)
         }:
             rule = None
+        if rule is None and has_own(operation, "__call__"):
+            raise UnsupportedModelError(
+                f"{type(operation).__name__} {operation.name!r} has its own __call__, which could "
+                "do anything with a batch. Move what it does to `call`, or use "
+                "engine='vectorized'."
+            )
         watched[id(operation)] = (operation, rule)
     return list(watched.values())
 

@@ -136,8 +136,8 @@ def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
 
 def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     """Returns the rule for a layer, or None where it must run record by record."""
-    if "call" in vars(operation):  # Somebody has given this one object another.
-        return None
+    if "call" in vars(operation) or "compute_mask" in vars(operation):
+        return None  # Somebody has given this one object another.
     rule = _RULES.get(type(operation))
     if rule is None and _runs_as_keras_functional(operation):
         return RecordWise()
@@ -146,6 +146,8 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
 
 def has_own(operation: Any, name: str) -> bool:
     """Returns whether an operation has a method that is not Keras' own."""
+    if name in vars(operation):
+        return True
     defined = next((c for c in type(operation).__mro__ if name in vars(c)), None)
     return defined is not None and not defined.__module__.startswith("keras.")
 
