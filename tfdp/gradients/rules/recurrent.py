@@ -12,6 +12,7 @@ from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
     has_known_activations,
+    is_patched,
     register_rule,
 )
 
@@ -31,6 +32,7 @@ class RecurrentRule(LayerRule):
         cell = layer.cell
         return (
             type(cell) in _CELLS
+            and not is_patched(cell)
             and has_known_activations(cell)
             and not (layer.stateful or cell.dropout or cell.recurrent_dropout)
             # In a keras.RematScope it would be called again, out of sight.

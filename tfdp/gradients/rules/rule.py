@@ -108,6 +108,8 @@ class RecordWise:
         return [*operations, *layer._flatten_layers(include_self=False, recursive=False)]
 
 
+# Methods through which a batch goes.
+_METHODS = ("call", "compute_mask", "convolution_op", "inner_loop")
 _RULES: dict[type, LayerRule | RecordWise] = {}
 
 
@@ -136,12 +138,17 @@ def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
 
 def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     """Returns the rule for a layer, or None where it must run record by record."""
-    if "call" in vars(operation) or "compute_mask" in vars(operation):
-        return None  # Somebody has given this one object another.
+    if is_patched(operation):
+        return None
     rule = _RULES.get(type(operation))
     if rule is None and _runs_as_keras_functional(operation):
         return RecordWise()
     return rule if rule is not None and rule.holds_for(operation) else None
+
+
+def is_patched(operation: Any) -> bool:
+    """Returns whether somebody has given this one object other methods than its class has."""
+    return any(name in vars(operation) for name in _METHODS)
 
 
 def has_own(operation: Any, name: str) -> bool:
