@@ -116,6 +116,23 @@ def test_layer_with_another_call_runs_record_by_record():
     assert_engines_agree(loss, variables, examples)
 
 
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        (lambda: L.Conv1D(3, 2), "convolution_op"),
+        (lambda: L.LSTM(3), "inner_loop"),
+        (lambda: L.Masking(), "compute_mask"),
+        (lambda: keras.Sequential([keras.Input((4,)), L.Dense(2)]), "call"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_replaced_method_ends_the_rule(make, method):
+    layer = make()
+    assert rule_for(layer) is not None
+    setattr(layer, method, getattr(layer, method))
+    assert rule_for(layer) is None
+
+
 class OwnCall(L.Dense):
     """Does something before Keras sees the inputs."""
 

@@ -50,7 +50,7 @@ class RecurrentRule(LayerRule):
         # Keras has no public way to what a layer's loop is given. Its cuDNN kernels, which LSTM and
         # GRU prefer to the loop, do not show what happens at a step.
         def loop(sequences, initial_state, mask, training=False):
-            cell = (_GatedCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
+            cell = (_GRUCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
                 recording, layer.cell, sequences
             )
             with (
@@ -116,7 +116,7 @@ class _Cell:
         add(self.sums, cell.bias, bias_gradient)
 
 
-class _GatedCell(_Cell):
+class _GRUCell(_Cell):
     """A GRU's cell, whose reset gate stands between two sums: the other one is a tap, too."""
 
     def before_the_loop(self, products):
