@@ -8,19 +8,27 @@ import tensorflow as tf
 # Words for the radius and for the angle of a pair of draws.
 _RADIUS_WORDS = {tf.float32: 2, tf.float64: 3}
 _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
+# Of a word, its low bits.
+_BITS = 31
+_LOW = 2**_BITS - 1
+# Where x runs through all numbers of 31 bits whose product with this, modulo 2^31, begins with k
+# zeros, x lies as evenly as 2^(31 - k) numbers can: they are multiples of a golden section.
+_SPREAD = pow(round(2**_BITS * (math.sqrt(5) - 1) / 2) | 1, -1, 2**_BITS)
 # Terms of power series, so that what is left out is less than half a unit in the last place:
-# atanh at 0.172, cosine and sine at pi / 4.
-_ATANH_TERMS = 11
-# ln(1 + f) / f from 2^-1/2 - 1 to 2^1/2 - 1, within 5e-9: powers of f.
-_LOG_POLYNOMIAL = (
-    np.polynomial.Chebyshev.interpolate(
-        lambda f: np.log1p(f) / f, 9, [math.sqrt(0.5) - 1, math.sqrt(2) - 1]
-    )
-    .convert(kind=np.polynomial.Polynomial)
-    .coef.tolist()
-)
-_COSINE_TERMS = {tf.float32: 5, tf.float64: 10}
-_SINE_TERMS = {tf.float32: 5, tf.float64: 9}
+# atanh at 1 / 3, sine at pi / 2.
+_ATANH_TERMS = 17
+_SINE_TERMS = 12
+
+
+def _interpolate(function, degree: int, low: float, high: float) -> list[float]:
+    polynomial = np.polynomial.Chebyshev.interpolate(function, degree, [low, high])
+    return polynomial.convert(kind=np.polynomial.Polynomial).coef.tolist()
+
+
+# -2 ln(1 - v / 2) / v from 0 to 1, within 2e-7, and sin(pi t) / t from 0 to 1/2, within 1e-8, both
+# relatively: powers of v and of t^2. Chebyshev's points are never 0.
+_LOG_POLYNOMIAL = _interpolate(lambda v: -2 * np.log1p(-v / 2) / v, 7, 0, 1)
+_SINE_POLYNOMIAL = _interpolate(lambda s: np.sin(np.pi * s**0.5) / s**0.5, 4, 0, 0.25)
 
 
 def words_per_pair(dtype: tf.DType) -> int:
@@ -41,16 +49,19 @@ def words_per_pair(dtype: tf.DType) -> int:
 def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = None) -> tf.Tensor:
     """Returns standard normal draws, two from every column of words.
 
-        (r cos theta, r sin theta),  r = (-2 ln u)^(1/2)
+        (+-r cos theta, r sin theta),  r^2 / 2 = k ln 2 - ln(1 - v / 2)
 
-    u has 63 bits in float32 and 94 in float64, so it is 2^-64 (2^-95) at the least and draws reach
-    9.4 (11.5) standard deviations. theta has 32 (63) bits. Everything is element-wise: under XLA it
-    is one loop, fused with what is done to the result.
+    k is geometric, P(k >= j) = 2^-j, and v is uniform, so r^2 / 2 is exponential: it is at least
+    ln 2 half of the time, and then it is ln 2 and an exponential again. theta, with its sign, is
+    between -pi / 2 and pi / 2. v has 31 (62) bits, k ends at 62 (93) in float32 (float64), and
+    theta has 32 (63) bits; draws reach 9.2 (11.3) standard deviations. Everything is element-wise:
+    under XLA it is one loop, fused with what is done to the result.
 
     Guarantees:
         Each draw is within 4e-7 (float32) or 8e-16 (float64), relatively, of the exact function of
-        its words. No draw is zero, infinite or NaN. A true normal pair has a larger radius with
-        probability 2^-64 (2^-95).
+        its words. No draw is zero, infinite or NaN. A true normal pair has k beyond its end with
+        probability 2^-62 (2^-93). From k = 31 on (probability 2^-31) its bits are those of v, of
+        which it leaves 62 - k (93 - k) free, evenly spread.
 
     Args:
         words: uint32 [words_per_pair(dtype), h, ...], uniform and independent.
@@ -75,64 +86,74 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
 def _pairs(columns: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     radius_words, angle_words = columns[: _RADIUS_WORDS[dtype]], columns[_RADIUS_WORDS[dtype] :]
     radius = tf.sqrt(_twice_exponential(radius_words, dtype))
-    cosine, sine = _cosine_and_sine(angle_words, dtype)
-    # The angle covers a quarter of the circle, both sides of zero: its sine has a random sign. Two
-    # more bits change both signs, and exchange the two.
-    radius = tf.where(angle_words[0] & 0x40000000 != 0, -radius, radius)
-    exchange = angle_words[0] < 0
-    first = radius * tf.where(exchange, sine, cosine)
-    second = radius * tf.where(exchange, cosine, sine)
-    return first, second
-
-
-def _fraction(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    """Returns a number in (0, 1) with 31 bits of each word, and half of the last one's unit."""
-    fraction = tf.constant(0.5, dtype)
-    for word in reversed(words):
-        fraction = (tf.cast(word & 0x7FFFFFFF, dtype) + fraction) * 2.0**-31
-    return fraction
+    # In half turns: theta = pi t.
+    t = _signed_fraction(angle_words, dtype)
+    # 1/2 - |t|, without a difference of rounded numbers, since cos(pi t) is its sine.
+    negative = tf.bitwise.right_shift(angle_words[0], 31)  # 0 or -1: the shift keeps the sign.
+    rest = _signed_fraction([word ^ negative ^ _LOW for word in angle_words], dtype)
+    rest = tf.where(radius_words[1] < 0, -rest, rest)
+    return radius * _sine(rest, dtype), radius * _sine(t, dtype)
 
 
 def _twice_exponential(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    """Returns -2 ln u for u in (0, 1), to full relative precision near 0 and near 1."""
-    # u is x or 1 - x, by the first bit, with x in (0, 1/2) from the others.
-    mask = tf.bitwise.right_shift(words[0], 31)  # 0 or -1: the shift keeps the sign.
-    upper = mask < 0
-    x = (tf.cast(words[0] ^ mask, dtype) + _fraction(words[1:], dtype)) * 2.0**-32
-    u = tf.where(upper, 1 - x, x)
-    # u = 2^exponent (1 + f) with 1 + f from 2^-1/2 to 2^1/2, out of u's bits.
-    integer, digits = (tf.int32, 23) if dtype == tf.float32 else (tf.int64, 52)
-    bits = tf.bitcast(u, integer)
-    root = tf.bitcast(tf.constant(math.sqrt(0.5), dtype), integer)
-    exponent = tf.bitwise.right_shift(bits - root, tf.constant(digits, integer))
-    mantissa = tf.bitcast(bits - tf.bitwise.left_shift(exponent, digits), dtype)
-    # Where u is near 1 it has lost what x still knows.
-    f = tf.where(tf.logical_and(upper, exponent >= 0), -x, mantissa - 1)
-    return -2 * (tf.cast(exponent, dtype) * math.log(2) + _log_of_one_plus(f, dtype))
+    """Returns 2 k ln 2 - 2 ln(1 - v / 2). The highest bit of each word has no part in it."""
+    v = _fraction(words[1:], dtype)
+    k = tf.cast(_zeros(words, dtype), dtype)
+    return v * _twice_log(v, dtype) + k * (2 * math.log(2))
 
 
-def _log_of_one_plus(f: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns ln(1 + f) for f from 2^-1/2 - 1 to 2^1/2 - 1."""
+def _zeros(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """Returns k: with how many zeros the low bits of the first word begin; where there is nothing
+    else, the others' count on, spread, from the last to the first.
+    """
+    number = tf.cast(_highest(words[0] & _LOW), dtype)
+    for k, word in enumerate(reversed(words[1:]), start=1):
+        spread = tf.bitcast(tf.bitcast(word, tf.uint32) * _SPREAD, tf.int32) & _LOW
+        number += tf.cast(_highest(spread), dtype) * 2.0 ** (-_BITS * k)
+    # The exponent of its binary form counts them, but for zero.
+    integer, digits, bias = (tf.int32, 23, 127) if dtype == tf.float32 else (tf.int64, 52, 1023)
+    exponent = tf.bitwise.right_shift(tf.bitcast(number, integer), tf.constant(digits, integer))
+    return tf.minimum(_BITS - 1 + bias - exponent, _BITS * len(words))
+
+
+def _highest(word: tf.Tensor) -> tf.Tensor:
+    """Returns a number >= 0 with the same highest bit, which rounding leaves as it is."""
+    return word & tf.bitwise.invert(tf.bitwise.right_shift(word, 1))
+
+
+def _twice_log(v: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns -2 ln(1 - v / 2) / v for v in (0, 1)."""
     if dtype == tf.float32:
         # XLA would not fuse a quotient into the loop, but write it to memory.
-        return f * _series(_LOG_POLYNOMIAL, f, dtype)
-    # 2 atanh(t) = 2 (t + t^3 / 3 + t^5 / 5 + ...)
-    t = f / (2 + f)
-    return t * _series([2 / (2 * k + 1) for k in range(_ATANH_TERMS)], t * t, dtype)
+        return _series(_LOG_POLYNOMIAL, v, dtype)
+    # 4 atanh(a) = 4 (a + a^3 / 3 + a^5 / 5 + ...) for a = v / (4 - v)
+    a = v / (4 - v)
+    return _series([4 / (2 * k + 1) for k in range(_ATANH_TERMS)], a * a, dtype) / (4 - v)
 
 
-def _cosine_and_sine(words: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns cosine and sine of an angle in (-pi / 4, pi / 4), which is never zero.
+def _fraction(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """Returns a number in (0, 1): the low bits of each word, and half of the last one's unit."""
+    fraction = tf.constant(0.5, dtype)
+    for word in reversed(words):
+        fraction = tf.cast(word & _LOW, dtype) * 2.0**-_BITS + fraction * 2.0**-_BITS
+    return fraction
 
-    The two highest bits of the first word are not used.
-    """
-    units = tf.cast(tf.bitwise.left_shift(words[0], 2), dtype) + 4 * _fraction(words[1:], dtype)
-    angle = units * (math.pi / 2 * 2.0**-32)
-    signs = [(-1) ** k for k in range(max(_COSINE_TERMS[dtype], _SINE_TERMS[dtype]))]
-    cosine = [signs[k] / math.factorial(2 * k) for k in range(_COSINE_TERMS[dtype])]
-    sine = [signs[k] / math.factorial(2 * k + 1) for k in range(_SINE_TERMS[dtype])]
-    square = angle * angle
-    return _series(cosine, square, dtype), _series(sine, square, dtype) * angle
+
+def _signed_fraction(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """Returns a number in (-1/2, 1/2), which is never zero; the sign is the first word's."""
+    return tf.cast(words[0], dtype) * 2.0**-32 + _fraction(words[1:], dtype) * 2.0**-32
+
+
+def _sine(t: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns sin(pi t) for t in (-1/2, 1/2)."""
+    if dtype == tf.float32:
+        coefficients = _SINE_POLYNOMIAL
+    else:
+        coefficients = [
+            (-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1)
+            for k in range(_SINE_TERMS)
+        ]
+    return t * _series(coefficients, t * t, dtype)
 
 
 def _series(coefficients: list[float], x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
