@@ -123,6 +123,8 @@ def test_layer_with_another_call_runs_record_by_record():
         (lambda: L.LSTM(3), "inner_loop"),
         (lambda: L.Masking(), "compute_mask"),
         (lambda: keras.Sequential([keras.Input((4,)), L.Dense(2)]), "call"),
+        (lambda: L.MultiHeadAttention(2, 3), "_compute_attention"),
+        (lambda: L.GroupNormalization(2), "_apply_normalization"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -131,6 +133,50 @@ def test_replaced_method_ends_the_rule(make, method):
     assert rule_for(layer) is not None
     setattr(layer, method, getattr(layer, method))
     assert rule_for(layer) is None
+
+
+def test_functions_of_weights_leave_the_rule():
+    functions = {
+        "kernel_initializer": lambda shape, dtype=None: keras.ops.ones(shape, dtype),
+        "kernel_regularizer": lambda w: 0.1 * keras.ops.sum(w),
+        "kernel_constraint": lambda w: w,
+    }
+    assert rule_for(L.Dense(3, **functions)) is not None
+
+
+@pytest.mark.parametrize("method", ["fit", "summary", "save"])
+def test_replaced_method_that_sees_no_batch_leaves_the_rule(method):
+    model = keras.Sequential([keras.Input((4,)), L.Dense(2)])
+    model.compile("sgd", "mse")
+    setattr(model, method, getattr(model, method))
+    assert rule_for(model) is not None
+
+
+def attention_with_another_method():
+    """Attention that somebody has made depend on the other records."""
+    layer = L.MultiHeadAttention(2, 3, name="replaced")
+    compute = layer._compute_attention
+    layer._compute_attention = lambda query, key, value, *args, **kwargs: compute(
+        query, key, minus_mean(value), *args, **kwargs
+    )
+    return layer
+
+
+def attention_with_another_softmax():
+    """The same, by a function in the place of a layer."""
+    layer = L.MultiHeadAttention(2, 3, name="replaced")
+    layer.build((None, 4, 3), (None, 4, 3))
+    layer._softmax = lambda scores, mask=None: minus_mean(scores)
+    return layer
+
+
+@pytest.mark.parametrize("make", [attention_with_another_method, attention_with_another_softmax])
+def test_attention_with_another_part_runs_record_by_record(make):
+    inputs = keras.Input((4, 3))
+    model = keras.Model(inputs, make()(inputs, inputs))
+    loss, variables, examples = problem(model, normal(4, 3))
+    assert "replaced: record by record" in explain(loss.model)
+    assert_engines_agree(loss, variables, examples)
 
 
 class OwnCall(L.Dense):

@@ -160,6 +160,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/mixing_test.py",
     ),
     (
+        "any_object",
+        "a layer runs on the batch whatever code somebody has put into it",
+        "rules/rule.py",
+        "    if is_patched(operation):",
+        "    if False:",
+        f"{GRADIENTS}/mixing_test.py",
+    ),
+    (
         "mask_of_the_batch",
         "a layer of one's own computes its mask from all records",
         "recording.py",

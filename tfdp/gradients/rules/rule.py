@@ -108,8 +108,11 @@ class RecordWise:
         return [*operations, *layer._flatten_layers(include_self=False, recursive=False)]
 
 
-# Methods through which a batch goes.
-_METHODS = ("call", "compute_mask", "convolution_op", "inner_loop")
+# Keras wraps these methods in every layer.
+_WRAPPED_BY_KERAS = ("build", "quantize")
+# Where layers of Keras keep functions: those of a batch are looked at, the others never see one.
+_ACTIVATIONS = ("activation", "recurrent_activation")
+_OF_WEIGHTS = ("_initializer", "_regularizer", "_constraint")
 _RULES: dict[type, LayerRule | RecordWise] = {}
 
 
@@ -147,8 +150,36 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
 
 
 def is_patched(operation: Any) -> bool:
-    """Returns whether somebody has given this one object other methods than its class has."""
-    return any(name in vars(operation) for name in _METHODS)
+    """Returns whether somebody has given this one object code that its class does not have: a
+    method in the place of another, or a layer of Keras a function where Keras keeps none.
+
+    Methods that models have for training, such as `fit`, do not count.
+    """
+    return any(
+        _replaces_method(type(operation), name) or _is_foreign(operation, name, value)
+        for name, value in vars(operation).items()
+        if name not in _WRAPPED_BY_KERAS
+    )
+
+
+def _replaces_method(owner: type, name: str) -> bool:
+    for_training = hasattr(keras.Model, name) and not hasattr(keras.Layer, name)
+    return callable(getattr(owner, name, None)) and not for_training
+
+
+def _is_foreign(operation: Any, name: str, value: Any) -> bool:
+    """Returns whether an attribute of a layer of Keras is code that is neither Keras' own, nor a
+    layer, which is looked at by itself.
+    """
+    if isinstance(operation, keras.Model) or not _is_of_keras(type(operation)):
+        return False
+    allowed = name in _ACTIVATIONS or name.endswith(_OF_WEIGHTS)
+    own = isinstance(value, keras.Operation) or _is_of_keras(type(value))
+    return callable(value) and not (allowed or own)
+
+
+def _is_of_keras(owner: type) -> bool:
+    return owner.__module__.startswith("keras.")
 
 
 def has_own(operation: Any, name: str) -> bool:
@@ -156,12 +187,12 @@ def has_own(operation: Any, name: str) -> bool:
     if name in vars(operation):
         return True
     defined = next((c for c in type(operation).__mro__ if name in vars(c)), None)
-    return defined is not None and not defined.__module__.startswith("keras.")
+    return defined is not None and not _is_of_keras(defined)
 
 
 def has_known_activations(layer: Any) -> bool:
     """Returns whether a layer's activation functions are known to treat records separately."""
-    functions = [getattr(layer, name, None) for name in ("activation", "recurrent_activation")]
+    functions = [getattr(layer, name, None) for name in _ACTIVATIONS]
     return all(_is_known(function) for function in functions if function is not None)
 
 
