@@ -356,6 +356,17 @@ def test_query_that_tells_two_stories_is_refused(in_graph, returned):
         (tf.function(step, autograph=False) if in_graph else step)()
 
 
+def test_event_is_that_of_the_release_in_the_graph():
+    # What the query would say of another graph is not what this one does.
+    event = tfdp.GaussianSumEvent(1.0, 1.0)
+    query = Reporting(event, event)
+    model = toy.private(toy.linear(), DPOptimizer(keras.optimizers.SGD(0.1), query))
+    model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    object.__setattr__(query, "derived", tfdp.GaussianSumEvent(1.0, 100.0))
+    model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    assert [e.event for e in toy.events(model)] == [event, event]
+
+
 def test_query_whose_event_is_not_tfdps_is_refused():
     optimizer = DPOptimizer(keras.optimizers.SGD(0.1), Reporting("gaussian", "gaussian"))
     with pytest.raises(TypeError, match="must return a tfdp event"):

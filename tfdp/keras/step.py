@@ -1,7 +1,7 @@
 """One private step: it is charged, clipped gradients are added up, and noise is added."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -132,16 +132,21 @@ class PrivateStep:
             state: Values of the tensors in the query's state; None: as at the start.
             factor: How often the query's bound one privacy unit can move the sum.
         """
+        return self._sampled(self._release_event(state, factor))
+
+    def _release_event(self, state: Sequence[Any] | None, factor: int) -> Event:
         event = self.query.derive_event(self._global_state(state))
         if not isinstance(event, Event):
             raise TypeError(
                 f"{type(self.query).__name__}.derive_event must return a tfdp event, such as "
                 f"tfdp.GaussianSumEvent. Received: {event!r}."
             )
-        event = event if factor == 1 else scale_sensitivity(event, factor)
+        return event if factor == 1 else scale_sensitivity(event, factor)
+
+    def _sampled(self, event: Event) -> SampledEvent:
         return self.bookkeeper.sampled(event, self.microbatching.privacy_unit)
 
-    def _global_state(self, values: list[Any] | None) -> Any:
+    def _global_state(self, values: Sequence[Any] | None) -> Any:
         """Returns the query's state with its tensors taken from `values`; None, or no such leaves:
         as at the start.
         """
@@ -163,10 +168,16 @@ class PrivateStep:
             Position and key of the ledger; whatever depends on them is paid for.
         """
         factor = self.microbatching.sensitivity_factor
+        # Where no state changes, the event is that of the release which the graph holds.
+        constant = None if variables.state else self._release_event(None, factor)
 
         def write(commit, types):
             def on_host(position, key, *values):
-                return commit(lambda: self.event(list(values), factor), position, key)
+                def event():
+                    release = self._release_event(values, factor) if values else constant
+                    return self._sampled(release)
+
+                return commit(event, position, key)
 
             inputs = [v.value for v in (variables.position, variables.key, *variables.state)]
             return distribution.on_host(on_host, inputs, types)
