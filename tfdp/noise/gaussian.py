@@ -11,8 +11,8 @@ _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
 # Of a word, its low bits.
 _BITS = 31
 _LOW = 2**_BITS - 1
-# Where x runs through all numbers of 31 bits whose product with this, modulo 2^31, begins with k
-# zeros, x lies as evenly as 2^(31 - k) numbers can: they are multiples of a golden section.
+# Numbers of 31 bits whose product with this, modulo 2^31, begins with so many zeros lie evenly
+# between 0 and 2^31: they are the first multiples of a golden section.
 _SPREAD = pow(round(2**_BITS * (math.sqrt(5) - 1) / 2) | 1, -1, 2**_BITS)
 # Terms of power series, so that what is left out is less than half a unit in the last place:
 # atanh at 1 / 3, sine at pi / 2.
