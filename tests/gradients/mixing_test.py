@@ -179,6 +179,41 @@ def test_attention_with_another_part_runs_record_by_record(make):
     assert_engines_agree(loss, variables, examples)
 
 
+# Of [n] the last axis is that of records.
+ALONG_LAST_AXIS = {
+    "activation": lambda: L.Activation("softmax"),
+    "activation_is_a_layer": lambda: L.Activation(L.UnitNormalization()),
+    "einsum": lambda: (
+        lambda x: L.EinsumDense("ab,b->a", (), activation="softmax")(keras.ops.stack([x, 2 * x], 1))
+    ),
+    "frozen_einsum": lambda: (
+        lambda x: L.EinsumDense("ab,b->a", (), activation="softmax", trainable=False)(
+            keras.ops.stack([x, 2 * x], 1)
+        )
+    ),
+    "softmax": L.Softmax,
+    "unit_normalization": L.UnitNormalization,
+}
+
+
+# Keras says so of a softmax of one number, which is right.
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis")
+@pytest.mark.parametrize("name", sorted(ALONG_LAST_AXIS))
+def test_records_of_one_number_are_kept_apart(name):
+    number = keras.Input(())
+    mixed = ALONG_LAST_AXIS[name]()(number)
+    model = keras.Model(number, L.Dense(2)(L.Reshape((1,))(mixed * number)))
+    loss, variables, examples = problem(model, normal())
+    assert_engines_agree(loss, variables, examples)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_einsum_that_exchanges_records_and_positions_runs_record_by_record(trainable):
+    layer = L.EinsumDense("abc,cd->bad", (None, 3), trainable=trainable)
+    layer.build((None, 4, 2))
+    assert rule_for(layer) is None
+
+
 class OwnCall(L.Dense):
     """Does something before Keras sees the inputs."""
 

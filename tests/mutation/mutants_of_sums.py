@@ -168,6 +168,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/mixing_test.py",
     ),
     (
+        "numbers_of_the_batch",
+        "of records that are one number each, the last axis is that of records",
+        "recording.py",
+        "if not _has_numbers(args, kwargs):",
+        "if True:",
+        f"{GRADIENTS}/mixing_test.py",
+    ),
+    (
         "mask_of_the_batch",
         "a layer of one's own computes its mask from all records",
         "recording.py",

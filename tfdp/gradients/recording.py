@@ -205,6 +205,11 @@ class Recording:
         def watched(*args, **kwargs):
             if self._inside:  # Part of another layer's call.
                 return call(*args, **kwargs)
+            if isinstance(rule, RecordWise):
+                if not _has_numbers(args, kwargs):
+                    return call(*args, **kwargs)
+                with self._at_home([]):
+                    return self._record_by_record(operation, call, args, kwargs)
             own = self._own(operation)
             if own:
                 _check_records(operation, args, kwargs, every=rule is not None)
@@ -295,7 +300,7 @@ def _refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
 
 def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
     """Returns the operations of a model that must be watched, each with its rule, or None where it
-    runs record by record.
+    runs record by record, as one that is `RecordWise` does where it is called on [n].
 
     Raises:
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
@@ -316,6 +321,8 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
         rule = rule_for(operation)
         if isinstance(rule, RecordWise):
             pending.extend(rule.parts(operation))
+            if rule.may_mix_numbers(operation):
+                watched[id(operation)] = (operation, rule)
             continue
         own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
         if rule is not None and not own:
@@ -363,6 +370,7 @@ def explain(model: keras.Layer) -> str:
     return "\n".join(
         f"{operation.name}: {'record by record' if rule is None else type(rule).__name__}"
         for operation, rule in watched
+        if not isinstance(rule, RecordWise)
     )
 
 
@@ -458,6 +466,12 @@ def flatten_with_hung(
         return tf.nest.pack_sequence_as(structure, values)
 
     return [*(flat[i] for i in at), *(tensor for _, _, tensor in hung)], rebuild
+
+
+def _has_numbers(args: Any, kwargs: Any) -> bool:
+    """Returns whether a layer is called on records that are one number each, or may be."""
+    inputs = {name: value for name, value in kwargs.items() if "mask" not in name}
+    return any(leaf.shape.rank in (None, 1) for leaf in _records_of((args, inputs))[0])
 
 
 def _records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:

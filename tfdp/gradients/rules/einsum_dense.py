@@ -99,9 +99,16 @@ class EinsumDenseRule(LayerRule):
     kernel is W + s A B, B along its last axis, which must be one of the output.
     """
 
+    def holds_for(self, layer):
+        if not (layer.built and super().holds_for(layer)):
+            return False
+        c = parse(layer.equation, layer.input_spec.ndim)
+        # Along the last axis, an activation would be along that of records if there is no other.
+        return c.is_product() and (len(c.outputs) > 1 or layer.activation is None)
+
     def variables(self, layer):
         c = parse(layer.equation, layer.input_spec.ndim)
-        if not c.is_product() or (layer.lora_enabled and c.kernel[-1] not in c.produced):
+        if layer.lora_enabled and c.kernel[-1] not in c.produced:
             return []
         return matrix_variables(layer)
 

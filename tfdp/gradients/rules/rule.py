@@ -107,6 +107,14 @@ class RecordWise:
         # Keras has no public way to the layers inside of custom layers.
         return [*operations, *layer._flatten_layers(include_self=False, recursive=False)]
 
+    def may_mix_numbers(self, layer: Any) -> bool:
+        """Returns whether a layer might treat records that are one number each as one record.
+
+        In [n] the last axis is that of records. The layers in a layer are looked at by themselves,
+        and a promise for a class of one's own is meant for all that it is called on.
+        """
+        return is_of_keras(type(layer)) and not self.parts(layer)
+
 
 # Keras wraps these methods in every layer.
 _WRAPPED_BY_KERAS = ("build", "quantize")
@@ -171,14 +179,15 @@ def _is_foreign(operation: Any, name: str, value: Any) -> bool:
     """Returns whether an attribute of a layer of Keras is code that is neither Keras' own, nor a
     layer, which is looked at by itself.
     """
-    if isinstance(operation, keras.Model) or not _is_of_keras(type(operation)):
+    if isinstance(operation, keras.Model) or not is_of_keras(type(operation)):
         return False
     allowed = name in _ACTIVATIONS or name.endswith(_OF_WEIGHTS)
-    own = isinstance(value, keras.Operation) or _is_of_keras(type(value))
+    own = isinstance(value, keras.Operation) or is_of_keras(type(value))
     return callable(value) and not (allowed or own)
 
 
-def _is_of_keras(owner: type) -> bool:
+def is_of_keras(owner: type) -> bool:
+    """Returns whether a class is Keras' own."""
     return owner.__module__.startswith("keras.")
 
 
@@ -187,7 +196,7 @@ def has_own(operation: Any, name: str) -> bool:
     if name in vars(operation):
         return True
     defined = next((c for c in type(operation).__mro__ if name in vars(c)), None)
-    return defined is not None and not _is_of_keras(defined)
+    return defined is not None and not is_of_keras(defined)
 
 
 def has_known_activations(layer: Any) -> bool:

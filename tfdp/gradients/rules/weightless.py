@@ -66,7 +66,8 @@ def _not_across_records(layer: Any) -> bool:
     axes = [axis] if isinstance(axis, int) else list(axis or ())
     if axis is None:
         axes = [layer.axes] if isinstance(layer.axes, int) else list(layer.axes)
-    # What a negative axis means depends on the rank of the input; -1 is never that of records.
+    # What a negative axis means depends on the rank of the input. -1 is that of records only where
+    # a record is one number, and then the layer runs record by record.
     return bool(axes) and all(a > 0 or a == -1 for a in axes)
 
 
