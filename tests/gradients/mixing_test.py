@@ -191,6 +191,7 @@ ALONG_LAST_AXIS = {
             keras.ops.stack([x, 2 * x], 1)
         )
     ),
+    "layer_normalization": lambda: L.LayerNormalization(center=False, scale=False),
     "softmax": L.Softmax,
     "unit_normalization": L.UnitNormalization,
 }
@@ -205,6 +206,18 @@ def test_records_of_one_number_are_kept_apart(name):
     model = keras.Model(number, L.Dense(2)(L.Reshape((1,))(mixed * number)))
     loss, variables, examples = problem(model, normal())
     assert_engines_agree(loss, variables, examples)
+
+
+@pytest.mark.parametrize("axis", [0, -2, [0, 1]], ids=str)
+def test_normalization_of_all_records_runs_record_by_record(axis):
+    def make():
+        return L.LayerNormalization(axis=axis, center=False, scale=False)
+
+    loss, variables, examples = problem(
+        keras.Sequential([keras.Input((4,)), make(), L.Dense(3)]), normal(4)
+    )
+    assert_engines_agree(loss, variables, examples)
+    assert rule_for(make()) is None
 
 
 @pytest.mark.parametrize("trainable", [True, False])

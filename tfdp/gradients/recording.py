@@ -12,7 +12,7 @@ from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.numerics import to_accumulate
 from tfdp.gradients.per_record import Explicit, PerRecordGradient, combine
-from tfdp.gradients.rules.rule import RecordWise, has_own, rule_for
+from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
 
 # What Keras hangs on tensors, and layers and losses that come later look for.
 _HUNG = ("_keras_mask", "_keras_logits")
@@ -319,6 +319,8 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
             continue
         seen.add(id(operation))
         rule = rule_for(operation)
+        if isinstance(rule, LayerRule) and not operation.weights:
+            rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
             pending.extend(rule.parts(operation))
             if rule.may_mix_numbers(operation):

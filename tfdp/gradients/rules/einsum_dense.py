@@ -103,8 +103,8 @@ class EinsumDenseRule(LayerRule):
         if not (layer.built and super().holds_for(layer)):
             return False
         c = parse(layer.equation, layer.input_spec.ndim)
-        # Along the last axis, an activation would be along that of records if there is no other.
-        return c.is_product() and (len(c.outputs) > 1 or layer.activation is None)
+        # If there is no other axis, an activation along the last one is along the records.
+        return c.is_product() and len(c.outputs) > 1
 
     def variables(self, layer):
         c = parse(layer.equation, layer.input_spec.ndim)

@@ -45,9 +45,11 @@ class NormalizationRule(LayerRule):
     axes that they do not have.
     """
 
+    def holds_for(self, layer):
+        return super().holds_for(layer) and _is_within_records(layer)
+
     def variables(self, layer):
-        # Before the layer has seen an input, a negative axis could be that of records.
-        if not all(a > 0 or a == -1 for a in _axes(layer)) or getattr(layer, "rms_scaling", False):
+        if getattr(layer, "rms_scaling", False):
             return []
         return [v for v in (layer.gamma, layer.beta) if v is not None]
 
@@ -167,8 +169,11 @@ def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: list[int]) -> 
 class RMSNormalizationRule(LayerRule):
     """With outputs = normalized * scale, the scale's gradient is gradient * normalized."""
 
+    def holds_for(self, layer):
+        return super().holds_for(layer) and _is_within_records(layer)
+
     def variables(self, layer):
-        return [layer.scale] if all(a > 0 or a == -1 for a in _axes(layer)) else []
+        return [layer.scale]
 
     def record(self, recording, layer, call, inputs, **kwargs):
         with recording.values([(layer.scale, tf.ones(layer.scale.shape, layer.scale.dtype))]):
@@ -185,6 +190,11 @@ class RMSNormalizationRule(LayerRule):
 
         recording.add(tap, layer.scale, gradients)
         return tap.tensor
+
+
+def _is_within_records(layer: Any) -> bool:
+    # Before the layer has seen an input, another negative axis could be that of records.
+    return all(axis > 0 or axis == -1 for axis in _axes(layer))
 
 
 def _axes(layer: Any) -> Sequence[int]:
