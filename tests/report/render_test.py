@@ -25,7 +25,10 @@ GROUPS = ComposedEvent((GaussianSumEvent(3.25, 7.125), GaussianSumEvent(0.5, 2.8
 STEP = SampledEvent(
     PoissonSampling(0.0123, 4567), GROUPS, NeighboringRelation.ZERO_OUT, privacy_unit="user"
 )
-EVIL = '"><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7 * 7 }}|`*_[a](javascript:b)'
+EVIL = (
+    '"><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 12345679 * 72 }}'
+    "|`*_[a](javascript:b)"
+)
 
 
 def make_ledger():
@@ -157,7 +160,7 @@ def test_what_a_ledger_says_is_never_markup_in_html():
     assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
     assert not [value for _, _, value in parsed.attributes if "script" in value]
     assert parsed.text.count("<script>alert(1)</script>") >= 2
-    assert "{{ 7 * 7 }}" in parsed.text and "49" not in re.sub("[0-9a-f]{32,}", "", parsed.text)
+    assert "{{ 12345679 * 72 }}" in parsed.text and "888888888" not in parsed.text
 
 
 def test_check_finds_markup():
