@@ -90,6 +90,18 @@ def holds_records(tensor: Any) -> bool:
     return tf.is_symbolic_tensor(tensor) and tensor.shape.rank != 0 and tensor.shape[0] is None
 
 
+def meets_records(tensor: Any, rank: int) -> bool:
+    """Returns whether a tensor, broadcast with one of this rank that holds records, meets each of
+    them with the same record, or all with the same numbers.
+
+    Axes are lined up from the last one on: [n, t] meets positions of [n, t, d], not records.
+    """
+    shape = tf.TensorShape(tensor.shape)
+    if holds_records(tensor):
+        return shape.rank == rank
+    return shape.rank < rank or (shape.rank == rank and shape[0] == 1)
+
+
 def _refuse_other_records(graph: Any) -> None:
     others = [
         tensor.name

@@ -205,18 +205,17 @@ class Recording:
         def watched(*args, **kwargs):
             if self._inside:  # Part of another layer's call.
                 return call(*args, **kwargs)
-            if isinstance(rule, RecordWise):
-                if not _has_numbers(args, kwargs):
-                    return call(*args, **kwargs)
-                with self._at_home([]):
-                    return self._record_by_record(operation, call, args, kwargs)
+            if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
+                return call(*args, **kwargs)
+            has_rule = isinstance(rule, LayerRule)
             own = self._own(operation)
             if own:
-                _check_records(operation, args, kwargs, every=rule is not None)
+                _check_can_be_watched(operation)
+                _check_records(operation, args, kwargs, every=has_rule)
             with self._at_home(own):
-                if rule is None:
-                    return self._record_by_record(operation, call, args, kwargs)
-                return rule.record(self, operation, call, *args, **kwargs)
+                if has_rule:
+                    return rule.record(self, operation, call, *args, **kwargs)
+                return self._record_by_record(operation, call, args, kwargs)
 
         return watched
 
@@ -300,7 +299,7 @@ def _refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
 
 def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
     """Returns the operations of a model that must be watched, each with its rule, or None where it
-    runs record by record, as one that is `RecordWise` does where it is called on [n].
+    runs record by record, as one that is `RecordWise` does where that does not hold for a call.
 
     Raises:
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
@@ -323,7 +322,7 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
             rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
             pending.extend(rule.parts(operation))
-            if rule.may_mix_numbers(operation):
+            if rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue
         own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
@@ -468,12 +467,6 @@ def flatten_with_hung(
         return tf.nest.pack_sequence_as(structure, values)
 
     return [*(flat[i] for i in at), *(tensor for _, _, tensor in hung)], rebuild
-
-
-def _has_numbers(args: Any, kwargs: Any) -> bool:
-    """Returns whether a layer is called on records that are one number each, or may be."""
-    inputs = {name: value for name, value in kwargs.items() if "mask" not in name}
-    return any(leaf.shape.rank in (None, 1) for leaf in _records_of((args, inputs))[0])
 
 
 def _records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:

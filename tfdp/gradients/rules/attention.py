@@ -1,26 +1,75 @@
-"""Layers made of other layers, whose own code treats every record separately."""
+"""Attention, whose own code treats every record separately if it gets what it is made for."""
 
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.rules.rule import RecordWise, register_rule
 
+_layers = keras.layers
 
-def _keeps_records_apart(layer: Any) -> bool:
+
+def _attends_within_records(layer: Any) -> bool:
     """Returns whether a layer attends along other axes than that of records, and has no weights
     beside those of the layers in it.
     """
     axes = getattr(layer, "attention_axes", None)
     # What a negative axis means depends on the rank of the input.
-    apart = axes is None or all(axis > 0 for axis in axes)
-    return apart and not getattr(layer, "use_scale", False)
+    within = axes is None or all(axis > 0 for axis in axes)
+    own_weights = getattr(layer, "use_scale", False) or getattr(layer, "score_mode", "") == "concat"
+    return within and not own_weights
 
 
-for _layer in (
-    keras.layers.AdditiveAttention,
-    keras.layers.Attention,
-    keras.layers.GroupQueryAttention,
-    keras.layers.MultiHeadAttention,
-):
-    register_rule(_layer, RecordWise(when=_keeps_records_apart))
+def _gets_sequences(layer: Any, inputs: Any, mask: Any = None, *_: Any, **__: Any) -> bool:
+    """Returns whether a layer gets [n, t, d] and masks [n, t].
+
+    Where a record is one vector, [n, d], the layer takes records for positions.
+    """
+    return _are_sequences(inputs, tf.nest.flatten(mask))
+
+
+def _gets_sequences_for_heads(
+    layer: Any,
+    query: Any,
+    value: Any,
+    key: Any = None,
+    query_mask: Any = None,
+    value_mask: Any = None,
+    key_mask: Any = None,
+    attention_mask: Any = None,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Returns whether a layer gets [n, t, d], or with more axes of positions, and masks [n, t] and
+    [n, t, s].
+    """
+    inputs = [query, value, *([] if key is None else [key])]
+    # Keras uses the one that is hung on the query.
+    hung = [getattr(tensor, "_keras_mask", None) for tensor in inputs]
+    if not _are_sequences(inputs, [query_mask, value_mask, key_mask, *hung]):
+        return False
+    if attention_mask is None:
+        return True
+    axes = getattr(layer, "attention_axes", None)
+    positions = query.shape.rank - 2 if axes is None else len(axes)
+    # Keras puts more axes behind the first one, if there are so many.
+    rank = max(len(attention_mask.shape), 1 + 2 * positions)
+    return meets_records(attention_mask, rank)
+
+
+def _are_sequences(inputs: list[Any], masks: list[Any]) -> bool:
+    ranks = {tensor.shape.rank for tensor in inputs if holds_records(tensor)}
+    present = [mask for mask in masks if mask is not None]
+    if not present:
+        return len(ranks) == 1 and None not in ranks and min(ranks) >= 3
+    return ranks == {3} and all(meets_records(mask, 2) for mask in present)
+
+
+for _layer in (_layers.AdditiveAttention, _layers.Attention):
+    register_rule(_layer, RecordWise(when=_attends_within_records, called_on=_gets_sequences))
+for _layer in (_layers.GroupQueryAttention, _layers.MultiHeadAttention):
+    register_rule(
+        _layer, RecordWise(when=_attends_within_records, called_on=_gets_sequences_for_heads)
+    )

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
+from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.rules import activation
 
 if TYPE_CHECKING:
@@ -89,10 +91,16 @@ class RecordWise:
 
     Args:
         when: Says of a layer whether the promise holds for it; by default it always does.
+        called_on: Says whether it holds for a call, given the layer and the call's arguments; by
+            default it always does. Where not, this call runs record by record.
     """
 
-    def __init__(self, when: Callable[[Any], bool] | None = None):
-        self._when = when
+    def __init__(
+        self,
+        when: Callable[[Any], bool] | None = None,
+        called_on: Callable[..., bool] | None = None,
+    ):
+        self._when, self._called_on = when, called_on
 
     def holds_for(self, layer: Any) -> bool:
         """Returns whether the promise holds for this layer."""
@@ -107,13 +115,30 @@ class RecordWise:
         # Keras has no public way to the layers inside of custom layers.
         return [*operations, *layer._flatten_layers(include_self=False, recursive=False)]
 
-    def may_mix_numbers(self, layer: Any) -> bool:
+    def looks_at_calls(self, layer: Any) -> bool:
+        """Returns whether it depends on what a layer is called on if the promise holds."""
+        return self._called_on is not None or self._must_not_see_numbers(layer)
+
+    def holds_on(self, layer: Any, *args: Any, **kwargs: Any) -> bool:
+        """Returns whether the promise holds for what the layer is called on."""
+        if self._must_not_see_numbers(layer) and _has_numbers(args, kwargs):
+            return False
+        return self._called_on is None or self._called_on(layer, *args, **kwargs)
+
+    def _must_not_see_numbers(self, layer: Any) -> bool:
         """Returns whether a layer might treat records that are one number each as one record.
 
         In [n] the last axis is that of records. The layers in a layer are looked at by themselves,
         and a promise for a class of one's own is meant for all that it is called on.
         """
         return is_of_keras(type(layer)) and not self.parts(layer)
+
+
+def _has_numbers(args: Any, kwargs: Any) -> bool:
+    """Returns whether a layer is called on records that are one number each, or may be."""
+    inputs = {name: value for name, value in kwargs.items() if "mask" not in name}
+    leaves = tf.nest.flatten((args, inputs))
+    return any(holds_records(leaf) and leaf.shape.rank in (None, 1) for leaf in leaves)
 
 
 # Keras wraps these methods in every layer.

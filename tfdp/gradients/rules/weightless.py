@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.rules.rule import RecordWise, has_known_activations, register_rule
 
 _layers = keras.layers
@@ -71,6 +72,11 @@ def _not_across_records(layer: Any) -> bool:
     return bool(axes) and all(a > 0 or a == -1 for a in axes)
 
 
+def _mask_meets_inputs(softmax: Any, inputs: Any, mask: Any = None) -> bool:
+    """Returns whether a softmax masks every record with its own mask."""
+    return mask is None or (holds_records(inputs) and meets_records(mask, inputs.shape.rank))
+
+
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -107,7 +113,8 @@ for _names, _number in ((_ELEMENTWISE_OF_ONE, 1), (_ELEMENTWISE_OF_TWO, 2)):
 for _name in _ALWAYS:
     register_rule(getattr(_layers, _name), RecordWise())
 register_rule(_layers.Activation, RecordWise(when=has_known_activations))
-for _name in ("Concatenate", "Dot", "Softmax", "UnitNormalization"):
+for _name in ("Concatenate", "Dot", "UnitNormalization"):
     register_rule(getattr(_layers, _name), RecordWise(when=_not_across_records))
+register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # Frozen, it uses its moving averages; models in which it is not are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))

@@ -1,0 +1,146 @@
+"""Layers called on fewer axes than they are made for, which may take records for something else."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.gradients.bookkeeping_test import BATCH, assert_engines_agree, problem
+from tfdp.gradients.mapping import meets_records
+from tfdp.gradients.rules.rule import RecordWise
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*with a mask attached to it"),
+    pytest.mark.filterwarnings("ignore:You are using a softmax over axis"),
+]
+
+L = keras.layers
+# As many positions and features as records, so that nothing fails where they are mixed up.
+N = BATCH
+SEQUENCE, VECTOR, MASK, MASKS, BIT = (N, N), (N,), (N,), (N, N), ()
+
+# name -> (shapes of the inputs, which of them are masks, what is made of them). In every one of
+# them, a layer called on all records at once would mix them.
+MIXING = {
+    "additive_attention_mask": (
+        [SEQUENCE, BIT],
+        lambda x, m: L.AdditiveAttention(use_scale=False)([x, x], mask=[m, m]),
+    ),
+    "additive_attention_of_vectors": (
+        [VECTOR],
+        lambda x: L.AdditiveAttention(use_scale=False)([x, x]),
+    ),
+    "attention_mask": ([SEQUENCE, BIT], lambda x, m: L.Attention()([x, x], mask=[m, m])),
+    "attention_of_images": (
+        [(N, *SEQUENCE), MASK],
+        lambda x, m: L.Attention()([x, x], mask=[None, m]),
+    ),
+    "attention_of_vectors": ([VECTOR], lambda x: L.Attention()([x, x])),
+    "attention_to_vectors": ([SEQUENCE, VECTOR], lambda x, v: L.Attention()([x, v])),
+    "grouped_attention_mask": (
+        [SEQUENCE, MASK],
+        lambda x, m: L.GroupQueryAttention(N, 2, 1)(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_mask": (
+        [SEQUENCE, MASK],
+        lambda x, m: L.MultiHeadAttention(1, N)(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_value_mask": (
+        [SEQUENCE, BIT],
+        lambda x, m: L.MultiHeadAttention(1, N)(x, x, value_mask=m),
+    ),
+    "softmax_mask": ([SEQUENCE, MASK], lambda x, m: L.Softmax()(x, mask=m)),
+    "softmax_mask_of_axes": (
+        [(N, *SEQUENCE), MASKS],
+        lambda x, m: L.Softmax(axis=(2, 3))(x, mask=m),
+    ),
+    "softmax_mask_of_numbers": ([VECTOR, BIT], lambda x, m: L.Softmax()(x, mask=m)),
+    "softmax_mask_that_is_hung": (
+        [VECTOR],
+        lambda x: L.Softmax()(L.Masking(0.0)(L.ReLU(threshold=1.5)(x))),
+    ),
+}
+APART = {
+    "attention": ([SEQUENCE], lambda x: L.Attention()([x, x])),
+    "attention_mask": ([SEQUENCE, MASK], lambda x, m: L.Attention()([x, x], mask=[m, m])),
+    "attention_of_images": ([(N, *SEQUENCE)], lambda x: L.Attention()([x, x])),
+    "grouped_attention_mask": (
+        [SEQUENCE, MASKS],
+        lambda x, m: L.GroupQueryAttention(N, 2, 1)(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_causal_and_masked": (
+        [SEQUENCE],
+        lambda x: (lambda e: L.MultiHeadAttention(1, N)(e, e, use_causal_mask=True))(
+            L.Masking(0.0)(L.ReLU()(x))
+        ),
+    ),
+    "multi_head_attention_mask": (
+        [SEQUENCE, MASKS],
+        lambda x, m: L.MultiHeadAttention(1, N)(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_mask_of_an_axis": (
+        [(2, *SEQUENCE), MASKS],
+        lambda x, m: L.MultiHeadAttention(1, N, attention_axes=(2,))(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_mask_of_everybody": (
+        [SEQUENCE],
+        lambda x: L.MultiHeadAttention(1, N)(x, x, attention_mask=np.tri(N, dtype=bool)),
+    ),
+    "softmax_mask": ([SEQUENCE, MASKS], lambda x, m: L.Softmax()(x, mask=m)),
+}
+
+
+def make_problem(shapes, build):
+    """A model of which the first input goes through a dense layer, and the others may be masks."""
+    keras.utils.set_random_seed(1)
+    first, *others = inputs = [keras.Input(shape) for shape in shapes]
+    masks = [x > 0 if x.shape[1:] in (MASK, MASKS, BIT) else x for x in others]
+    h = build(L.Dense(N)(first), *masks)
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(h)))
+    rng = np.random.default_rng(0)
+    data = [tf.constant(rng.normal(size=(BATCH, *shape)), tf.float32) for shape in shapes]
+    loss, variables, (_, y) = problem(model, data[0])
+    return loss, variables, (tuple(data) if others else data[0], y)
+
+
+@pytest.fixture
+def by_record(monkeypatch):
+    """Calls for which a promise does not hold."""
+    classes = []
+    holds_on = RecordWise.holds_on
+
+    def watched(rule, layer, *args, **kwargs):
+        holds = holds_on(rule, layer, *args, **kwargs)
+        if not holds:
+            classes.append(type(layer).__name__)
+        return holds
+
+    monkeypatch.setattr(RecordWise, "holds_on", watched)
+    return classes
+
+
+@pytest.mark.parametrize("name", sorted(MIXING))
+def test_records_are_kept_apart(name, by_record):
+    assert_engines_agree(*make_problem(*MIXING[name]))
+    assert len(set(by_record)) == 1
+
+
+@pytest.mark.parametrize("name", sorted(MIXING))
+def test_running_it_on_a_batch_would_differ(name, monkeypatch):
+    """Power: the test above fails without the check."""
+    monkeypatch.setattr(RecordWise, "holds_on", lambda *args, **kwargs: True)
+    with pytest.raises(AssertionError):
+        assert_engines_agree(*make_problem(*MIXING[name]))
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_layers_that_get_what_they_are_made_for_run_on_the_batch(name, by_record):
+    assert_engines_agree(*make_problem(*APART[name]))
+    assert not by_record
+
+
+def test_constants_meet_all_records():
+    for shape in [(), (3,), (1, 3)]:
+        assert meets_records(np.zeros(shape), 2)
+    for shape in [(4, 3), (1, 1, 3)]:
+        assert not meets_records(np.zeros(shape), 2)
