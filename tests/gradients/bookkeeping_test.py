@@ -708,6 +708,12 @@ def loss_with_all_records(kept):
     )
 
 
+def minus_mean_of_everything():
+    x = keras.Input((4,))
+    h = L.Dense(3)(x)
+    return keras.Model(x, L.Dense(2)(h - keras.ops.mean(h)))
+
+
 UNSUPPORTED = {
     "hidden_use_by_layer": (
         lambda: ModelLoss(built(Borrows()), squared_error),
@@ -715,6 +721,10 @@ UNSUPPORTED = {
     ),
     "loss_with_all_records": (lambda: loss_with_all_records("all"), "comes from all records"),
     "loss_with_their_mean": (lambda: loss_with_all_records("mean"), "comes from all records"),
+    "mean_of_everything": (
+        lambda: ModelLoss(minus_mean_of_everything(), squared_error),
+        "without an axis of records",
+    ),
     "subclassed": (lambda: ModelLoss(built(Subclassed()), squared_error), "register_rule"),
     "hidden_use": (lambda: ModelLoss(built(HiddenUse()), squared_error), "outside of the layers"),
     "activity_regularizer": (lambda: ModelLoss(activity_regularizer(), squared_error), "losses"),

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
 
 # From what holds a record, [1, ...], and values of weights, to the layer's outputs, [1, ...].
@@ -60,7 +61,7 @@ class MappedCall(NamedTuple):
     def _mapped(self, layer: Run, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         def one(record):
             outputs = layer(record, [*self.weights, *self.others])
-            return [tf.squeeze(output, 0) for output in outputs]
+            return [_of_one_record(output) for output in outputs]
 
         return map_records(one, list(inputs))[0](*inputs)
 
@@ -113,6 +114,16 @@ class MappedCall(NamedTuple):
             outputs = [outputs[i] for i in at]
         gradients = tape.gradient(outputs, sources, output_gradients=at_outputs)
         return [_or_zeros(*pair) for pair in zip(gradients, sources, strict=True)]
+
+
+def _of_one_record(output: tf.Tensor) -> tf.Tensor:
+    """Returns an output for a batch of one without the axis of records."""
+    if output.shape.rank == 0 or output.shape[0] not in (1, None):
+        raise UnsupportedModelError(
+            "For a batch of one record it returns a tensor without an axis of records in front, of "
+            f"shape {output.shape}. Keep that axis, or use engine='vectorized'."
+        )
+    return tf.squeeze(output, 0)
 
 
 def _or_zeros(gradient: Any, tensor: tf.Tensor) -> tf.Tensor:
