@@ -19,8 +19,8 @@ L = keras.layers
 N = BATCH
 SEQUENCE, VECTOR, MASK, MASKS, BIT = (N, N), (N,), (N,), (N, N), ()
 
-# name -> (shapes of the inputs, which of them are masks, what is made of them). In every one of
-# them, a layer called on all records at once would mix them.
+# name -> (shapes of the inputs, what is made of them). In every one of them, a layer that is called
+# on all records at once would mix them.
 MIXING = {
     "additive_attention_mask": (
         [SEQUENCE, BIT],
@@ -40,6 +40,10 @@ MIXING = {
     "grouped_attention_mask": (
         [SEQUENCE, MASK],
         lambda x, m: L.GroupQueryAttention(N, 2, 1)(x, x, attention_mask=m),
+    ),
+    "mean_over_steps_mask": (
+        [(1, N), (1, N)],
+        lambda x, m: L.GlobalAveragePooling1D()(x, mask=keras.ops.exp(m)),
     ),
     "multi_head_attention_mask": (
         [SEQUENCE, MASK],
@@ -61,6 +65,10 @@ MIXING = {
     ),
 }
 APART = {
+    "mean_over_steps_mask": (
+        [SEQUENCE, MASK],
+        lambda x, m: L.GlobalAveragePooling1D()(x, mask=m),
+    ),
     "attention": ([SEQUENCE], lambda x: L.Attention()([x, x])),
     "attention_mask": ([SEQUENCE, MASK], lambda x, m: L.Attention()([x, x], mask=[m, m])),
     "attention_of_images": ([(N, *SEQUENCE)], lambda x: L.Attention()([x, x])),
@@ -91,7 +99,7 @@ APART = {
 
 
 def make_problem(shapes, build):
-    """A model of which the first input goes through a dense layer, and the others may be masks."""
+    """A model whose first input goes through a dense layer; the others may be masks."""
     keras.utils.set_random_seed(1)
     first, *others = inputs = [keras.Input(shape) for shape in shapes]
     masks = [x > 0 if x.shape[1:] in (MASK, MASKS, BIT) else x for x in others]

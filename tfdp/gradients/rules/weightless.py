@@ -27,7 +27,6 @@ _ALWAYS = (
     "Flatten",
     "GaussianDropout",
     "GaussianNoise",
-    "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
     "GlobalAveragePooling3D",
     "GlobalMaxPooling1D",
@@ -77,6 +76,11 @@ def _mask_meets_inputs(softmax: Any, inputs: Any, mask: Any = None) -> bool:
     return mask is None or (holds_records(inputs) and meets_records(mask, inputs.shape.rank))
 
 
+def _mask_meets_steps(pooling: Any, inputs: Any, mask: Any = None) -> bool:
+    """Returns whether a mean over steps masks every record with its own mask, [n, t]."""
+    return mask is None or (holds_records(inputs) and meets_records(mask, 2))
+
+
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -115,6 +119,7 @@ for _name in _ALWAYS:
 register_rule(_layers.Activation, RecordWise(when=has_known_activations))
 for _name in ("Concatenate", "Dot", "UnitNormalization"):
     register_rule(getattr(_layers, _name), RecordWise(when=_not_across_records))
+register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # Frozen, it uses its moving averages; models in which it is not are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))
