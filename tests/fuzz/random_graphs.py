@@ -57,8 +57,12 @@ LAYERS = [
     lambda d: L.UnitNormalization(axis=d(AXES)),
     lambda d: L.UpSampling1D(2),
     lambda d: L.ZeroPadding1D(1),
+    lambda d: keras.Sequential([L.Dense(N), d([L.Softmax, L.LayerNormalization, L.ELU])()]),
 ]
 OPERATIONS = [
+    lambda d, x: L.Embedding(3, N, mask_zero=d([True, False]))(
+        K.cast(K.minimum(K.abs(x), 2.0), "int32")
+    ),
     lambda d, x: K.cumsum(x, axis=d([0, 1])),
     lambda d, x: K.expand_dims(x, d([0, 1, -1])),
     lambda d, x: K.mean(x, axis=-1),
@@ -153,21 +157,24 @@ def _random_model(draw):
     inputs = [keras.Input(draw.choice(INPUTS)) for _ in range(draw.randint(1, 3))]
     tensors = [L.Dense(N)(x) if len(x.shape) > 1 else x for x in inputs]
     parts = [f"inputs {[x.shape[1:] for x in inputs]}"]
-    made = []
+    made, layers = [], []
     for _ in range(draw.randint(2, 5)):
-        new, part = _next(draw, inputs, [*tensors, *made])
+        new, part = _next(draw, inputs, [*tensors, *made], layers)
         made.append(new)
         parts.append(part)
     # All have a part in the loss.
     flat = [L.Flatten()(x) for x in [*tensors, *made]]
-    return keras.Model(inputs, L.Dense(2)(L.Concatenate()(flat))), parts
+    model = keras.Model(inputs, L.Dense(2)(L.Concatenate()(flat)))
+    for layer in model.layers[:-1]:
+        layer.trainable = draw.choice([True, True, True, False])
+    return model, parts
 
 
-def _next(draw, inputs, tensors):
+def _next(draw, inputs, tensors, layers):
     """Returns what is made of some of the tensors, and what that is."""
     record = [np.ones((1, *x.shape[1:])) for x in inputs]
     while True:
-        make, operands = draw.choice(_ways(draw, tensors))
+        make, operands = draw.choice(_ways(draw, tensors, layers))
         try:
             new = make(*operands)
             # Keras finds some shapes wrong only now.
@@ -179,10 +186,15 @@ def _next(draw, inputs, tensors):
             return new, f"{operation} of {[tuple(x.shape[1:]) for x in operands]}"
 
 
-def _ways(draw, tensors):
+def _ways(draw, tensors, layers):
+    def layer(x):
+        # Some are used again.
+        layers.append(draw.choice([draw.choice(LAYERS)(draw.choice), *layers[-2:]]))
+        return layers[-1](x)
+
     x, y, m = (draw.choice(tensors) for _ in range(3))
     return [
-        (lambda x: draw.choice(LAYERS)(draw.choice)(x), [x]),
+        (layer, [x]),
         (lambda x: draw.choice(OPERATIONS)(draw.choice, x), [x]),
         (lambda x, y: draw.choice(OF_TWO)(draw.choice, x, y), [x, y]),
         (lambda x, y, m: draw.choice(MASKED)(draw.choice, x, y, K.greater(m, 0.0)), [x, y, m]),
