@@ -74,15 +74,28 @@ OPERATIONS = [
     lambda d, x: K.transpose(x),
     lambda d, x: x[:, 0],
 ]
+
+
+def _sum_of(make):
+    def checked(draw, x, y):
+        # In a batch of one, Keras takes [1, t, 1] for a bias and adds it along the last axis.
+        if any(z.shape[-1] == 1 and math.prod(z.shape[1:]) == N for z in (x, y)):
+            raise ValueError
+        return make(draw, x, y)
+
+    return checked
+
+
 # Of several tensors, the last of which may be a mask.
 OF_TWO = [
-    lambda d, x, y: K.add(x, y),
+    _sum_of(lambda d, x, y: K.add(x, y)),
     lambda d, x, y: K.divide(x, 2.0 + K.abs(y)),
     lambda d, x, y: K.matmul(x, y),
     lambda d, x, y: K.maximum(x, y),
     lambda d, x, y: K.multiply(x, y),
-    lambda d, x, y: d([L.Add, L.Average, L.Maximum, L.Minimum, L.Multiply, L.Subtract])()([x, y]),
-    lambda d, x, y: L.Add()([x, y, x]),
+    _sum_of(lambda d, x, y: d([L.Add, L.Average])()([x, y])),
+    _sum_of(lambda d, x, y: L.Add()([x, y, x])),
+    lambda d, x, y: d([L.Maximum, L.Minimum, L.Multiply, L.Subtract])()([x, y]),
     lambda d, x, y: L.Concatenate(axis=d([-1, 1, 2]))([x, y]),
     lambda d, x, y: L.Dot(axes=d([1, -1, 2, (1, 2), (2, 1)]))([x, y]),
 ]
