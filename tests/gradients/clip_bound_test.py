@@ -17,7 +17,7 @@ from tfdp.gradients.convolution import ConvolutionGradient
 from tfdp.gradients.per_record import Explicit, Sum
 from tfdp.gradients.products import Outer, Product
 from tfdp.gradients.rows import Rows
-from tfdp.query import norm_factors
+from tfdp.query import norm_factors, rounding
 
 DTYPES = ["float32", "float64"]
 CLIP = 0.1  # In float32 0.1 is a little more than 0.1.
@@ -228,6 +228,23 @@ def test_norms_of_ordinary_products_are_hardly_larger():
     )
     exact = exact_products(left, right)
     check_squares(product.squared_norms(), exact, magnitude_of(left, right), loosest=5e-5)
+
+
+@pytest.mark.parametrize("t, p, q", [(1, 784, 1000), (64, 128, 512), (512, 768, 768)])
+def test_what_norms_are_enlarged_by_is_all_that_is_wrong_with_them(t, p, q, monkeypatch):
+    """Without it, norms of large products are those of the loop to 1e-5, as small ones are with."""
+    monkeypatch.setattr(rounding, "_UNIT", dict.fromkeys(rounding._UNIT, 0.0))
+    rng = np.random.default_rng(0)
+    left, right = (rng.normal(size=(2, t, k)).astype("float32") for k in (p, q))
+    if t == 1:
+        product = Outer(tf.constant(left[:, 0]), tf.constant(right[:, 0]))
+    else:
+        product = Product(
+            tf.constant(left[:, None]), tf.constant(right[:, None]), [p, q], gram=True
+        )
+    exact = np.einsum("ntp,ntq->npq", left.astype(float), right.astype(float))
+    norms = np.sqrt(product.squared_norms().numpy().astype(float))
+    np.testing.assert_allclose(norms, np.linalg.norm(exact, axis=(1, 2)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
