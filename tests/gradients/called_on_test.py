@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.gradients.bookkeeping_test import BATCH, assert_engines_agree, problem
+import tfdp
+from tests.gradients.bookkeeping_test import BATCH, assert_engines_agree, by_engine, problem
+from tfdp.gradients import ModelLoss, UnsupportedModelError
 from tfdp.gradients.mapping import meets_records
+from tfdp.gradients.recording import explain
 from tfdp.gradients.rules.rule import RecordWise
 
 pytestmark = [
@@ -18,6 +21,17 @@ L = keras.layers
 # As many positions and features as records, so that nothing fails where they are mixed up.
 N = BATCH
 SEQUENCE, VECTOR, MASK, MASKS, BIT = (N, N), (N,), (N,), (N, N), ()
+
+
+class Noted(L.Layer):
+    """Hangs a mask of records, [n], on what it returns."""
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return keras.ops.mean(inputs, axis=(1, 2)) > 0.0
+
 
 # name -> (shapes of the inputs, what is made of them). In every one of them, a layer that is called
 # on all records at once would mix them.
@@ -52,6 +66,10 @@ MIXING = {
     "multi_head_attention_value_mask": (
         [SEQUENCE, BIT],
         lambda x, m: L.MultiHeadAttention(1, N)(x, x, value_mask=m),
+    ),
+    "multi_head_attention_mask_that_is_hung": (
+        [SEQUENCE, MASK],
+        lambda x, m: L.MultiHeadAttention(1, N)(Noted()(x), x, query_mask=m),
     ),
     "softmax_mask": ([SEQUENCE, MASK], lambda x, m: L.Softmax()(x, mask=m)),
     "softmax_mask_of_axes": (
@@ -145,6 +163,34 @@ def test_running_it_on_a_batch_would_differ(name, monkeypatch):
 def test_layers_that_get_what_they_are_made_for_run_on_the_batch(name, by_record):
     assert_engines_agree(*make_problem(*APART[name]))
     assert not by_record
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [L.Attention(score_mode="concat"), L.Attention(use_scale=True)],
+    ids=["concat", "scale"],
+)
+def test_attention_with_weights_of_its_own_runs_record_by_record(layer):
+    loss, variables, examples = make_problem([SEQUENCE], lambda x: layer([x, x]))
+    assert f"{layer.name}: record by record" in explain(loss.model)
+    assert_engines_agree(loss, variables, examples)
+
+
+def test_output_whose_first_axis_is_not_that_of_records_is_refused():
+    """Numbers of three axes move the axis of records, of which Keras knows nothing."""
+    x = keras.Input(VECTOR)
+    model = keras.Model(x, L.Rescaling(np.ones((N, 1, N)).tolist())(L.Dense(N)(x)))
+    y = tf.ones([BATCH, 1])
+    loss = ModelLoss(model, lambda y, outputs: tf.reduce_sum(tf.square(outputs)))
+    examples = (tf.constant(np.random.default_rng(0).normal(size=(BATCH, N)), tf.float32), y)
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match="axis of records in front"):
+        by_engine(loss, model.trainable_variables, examples, query, "bookkeeping")
+    sums = (
+        by_engine(loss, model.trainable_variables, examples, query, e) for e in ("auto", "loop")
+    )
+    for a, e in zip(*sums, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7)
 
 
 def test_constants_meet_all_records():

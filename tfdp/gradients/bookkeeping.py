@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfdp.gradients import rules as rules  # Registers them.
 from tfdp.gradients.batched import BatchGradients
 from tfdp.gradients.example import one_number
-from tfdp.gradients.layered_loss import LayeredLoss
-from tfdp.gradients.mapping import map_records
+from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
+from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.recording import Recording, flatten_with_hung
 
 
@@ -76,6 +76,11 @@ def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> 
     backward pass of a function that it does not see as a whole, and would compile every step anew.
     """
     flat, rehang = flatten_with_hung(outputs)
+    if not all(map(holds_records, flat)):
+        raise UnsupportedModelError(
+            "The model returns a tensor without an axis of records in front. Use "
+            "engine='vectorized'."
+        )
     connected: list[int] = []
 
     def one(record):
