@@ -106,7 +106,7 @@ def _refuse_other_records(graph: Any) -> None:
     others = [
         tensor.name
         for tensor, _ in graph.captures
-        if holds_records(tensor) or _comes_from_records(tensor)
+        if holds_records(tensor) or comes_from_records(tensor)
     ]
     if others:
         raise UnsupportedModelError(
@@ -115,7 +115,7 @@ def _refuse_other_records(graph: Any) -> None:
         )
 
 
-def _comes_from_records(tensor: Any) -> bool:
+def comes_from_records(tensor: Any) -> bool:
     """Returns whether a tensor depends on what makes the number of records unknown."""
     if not tf.is_symbolic_tensor(tensor):
         return False

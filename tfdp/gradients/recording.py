@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
-from tfdp.gradients.mapping import holds_records, map_records
+from tfdp.gradients.mapping import comes_from_records, holds_records, map_records
 from tfdp.gradients.numerics import to_accumulate
 from tfdp.gradients.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
@@ -236,6 +236,8 @@ class Recording:
     def _record_by_record(self, operation: Any, call: Any, args: Any, kwargs: Any) -> Any:
         leaves, rebuild = _records_of((args, kwargs))
         if not leaves:
+            if any(map(comes_from_records, tf.nest.flatten((args, kwargs)))):
+                _check_records(operation, args, kwargs, every=False)
             return call(*args, **kwargs)
         states = _seed_states(operation)
         seeds = [self._seeds(state, tf.shape(leaves[0])[0]) for state in states]
