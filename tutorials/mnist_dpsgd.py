@@ -61,7 +61,9 @@ def make_query(
         scales = [math.sqrt(math.sqrt(size / max(sizes))) for size in sizes]
         joint = tfdp.JointClippingQuery(scales, l2_norm_clip, noise_multiplier)
         return tfdp.NormalizedQuery(joint, batch_size)
-    return tfdp.GaussianAverageQuery(l2_norm_clip, noise_multiplier, denominator=batch_size)
+    return tfdp.GaussianAverageQuery(
+        l2_norm_clip, noise_multiplier=noise_multiplier, denominator=batch_size
+    )
 
 
 def main() -> None:

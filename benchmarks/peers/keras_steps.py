@@ -50,6 +50,6 @@ def make_step(variant: str, options: dict):
 
 def private_optimizer(optimizer, batch_size: int, options: dict):
     """Returns the DPOptimizer of the benchmark: clip 1, noise multiplier 1, secure noise."""
-    query = tfdp.GaussianAverageQuery(1.0, 1.0, denominator=batch_size)
+    query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=batch_size)
     chosen = {k: options[k] for k in ("engine", "physical_batch_size") if options.get(k)}
     return tfdp.keras.DPOptimizer(optimizer, query, **chosen)

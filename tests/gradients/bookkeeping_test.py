@@ -416,7 +416,7 @@ def test_architecture(name):
 
 QUERIES = {
     "flat": lambda v: tfdp.GaussianSumQuery(0.3, 1.0),
-    "average": lambda v: tfdp.GaussianAverageQuery(0.3, 1.0, denominator=4),
+    "average": lambda v: tfdp.GaussianAverageQuery(0.3, noise_multiplier=1.0, denominator=4),
     "per_layer": lambda v: tfdp.query.per_layer(v, 0.3, 1.0, 4),
     "joint": lambda v: tfdp.JointClippingQuery([1.0 + i for i in range(len(v))], 0.3, 1.0),
 }

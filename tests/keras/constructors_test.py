@@ -68,7 +68,9 @@ def test_query_of_the_budget(changes, factor, denominator):
     noise = tfdp.noise_for_budget(
         2.0, 1e-4, population_size=120, batch_size=30, epochs=3, accountant="rdp"
     )
-    expected = tfdp.GaussianAverageQuery(0.5, noise * factor, denominator)
+    expected = tfdp.GaussianAverageQuery(
+        0.5, noise_multiplier=noise * factor, denominator=denominator
+    )
     assert _for_budget(**changes).query == expected
 
 

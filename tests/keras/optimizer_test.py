@@ -153,7 +153,9 @@ def test_custom_loop_takes_the_step_written_by_hand(jit_compile):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_private_step_is_gradients_and_update(jit_compile, in_graph):
     def trained(take):
-        query = tfdp.GaussianAverageQuery(toy.CLIP, 1.0, 10.0, random_source=SeededRandomSource(3))
+        query = tfdp.GaussianAverageQuery(
+            toy.CLIP, noise_multiplier=1.0, denominator=10.0, random_source=SeededRandomSource(3)
+        )
         variable = tf.Variable(tf.fill([300, 200], 0.01))
         optimizer = DPOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), query)
         optimizer.build([variable])

@@ -25,8 +25,8 @@ CLIP = 0.3
 STDDEV = 3.0
 # Rows that the replicas get where a case cuts the sample itself: unequal, or none at all.
 SHARDS = {1: [7], 2: [7, 0], 3: [2, 0, 5]}
-AVERAGE = tfdp.GaussianAverageQuery(CLIP, 0.0, 7)
-EXACT = tfdp.GaussianAverageQuery(CLIP, 0.0, 7, precision="exact")
+AVERAGE = tfdp.GaussianAverageQuery(CLIP, noise_multiplier=0.0, denominator=7)
+EXACT = tfdp.GaussianAverageQuery(CLIP, noise_multiplier=0.0, denominator=7, precision="exact")
 
 
 def scope(strategy):

@@ -161,7 +161,12 @@ def test_queries_give_the_same_staged_as_eager(make):
 
 
 def test_one_call_to_the_host_and_no_other_way_to_the_noise(host_calls):
-    query = NestedQuery([tfdp.GaussianAverageQuery(1.0, 1.0, 8.0), GaussianSumQuery(1.0, 1.0)])
+    query = NestedQuery(
+        [
+            tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=8.0),
+            GaussianSumQuery(1.0, 1.0),
+        ]
+    )
     sums = [[tf.zeros([300, 200]), tf.zeros([9])], tf.zeros([40])]
     function = tf.function(
         lambda sums: staged(query.get_noised_result, sums, query.initial_global_state())[0]
@@ -215,7 +220,9 @@ def test_small_draws_are_made_together():
 @pytest.mark.parametrize("physical_batch_size", [None, 2])
 def test_noise_is_drawn_once_a_step_whatever_is_accumulated(jit_compile, physical_batch_size):
     source = Counting()
-    query = tfdp.GaussianAverageQuery(1.0, 1.0, 8.0, random_source=source)
+    query = tfdp.GaussianAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=8.0, random_source=source
+    )
     model = tfdp.keras.make_private(
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
     )

@@ -59,13 +59,16 @@ DP_QUERIES = {
         [a, b],
     ),
     "normalized": lambda z, a, b: (tfdp_query.NormalizedQuery(_gaussian(z), 4.0), a),
-    "gaussian_average": lambda z, a, b: (tfdp_query.GaussianAverageQuery(CLIP, z, 4.0), a),
+    "gaussian_average": lambda z, a, b: (
+        tfdp_query.GaussianAverageQuery(CLIP, noise_multiplier=z, denominator=4.0),
+        a,
+    ),
     "weighted_sum": lambda z, a, b: (
         tfdp_query.WeightedSumQuery(_gaussian(z), 2.0),
         _weighted_record(a),
     ),
     "weighted_average": lambda z, a, b: (
-        tfdp_query.WeightedAverageQuery(CLIP, z, 4.0, max_weight=2.0),
+        tfdp_query.WeightedAverageQuery(CLIP, noise_multiplier=z, denominator=4.0, max_weight=2.0),
         _weighted_record(a),
     ),
     "nested": lambda z, a, b: (

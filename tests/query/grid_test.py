@@ -156,7 +156,9 @@ def test_in_a_graph_every_run_draws_anew():
 
 
 def test_average_and_nested_queries_are_exact_where_a_part_is():
-    average = tfdp.GaussianAverageQuery(1.0, 2.0, 10, precision="exact")
+    average = tfdp.GaussianAverageQuery(
+        1.0, noise_multiplier=2.0, denominator=10, precision="exact"
+    )
     assert average.numerator_query == exact(1.0, 2.0)
     mixed = tfdp.NestedQuery([average, tfdp.GaussianSumQuery(1.0, 1.0)])
     for query in (average, mixed):

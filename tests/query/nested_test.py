@@ -26,7 +26,12 @@ def _release(query, records):
 
 def test_clips_every_part_by_its_own_norm():
     # (3, 4) to norm 1: (0.6, 0.8). (6, 8) to norm 5: (3, 4), twice 6, 8. Averages are over 2.
-    query = NestedQuery([GaussianSumQuery(1.0, 0.0), GaussianAverageQuery(5.0, 0.0, 2.0)])
+    query = NestedQuery(
+        [
+            GaussianSumQuery(1.0, 0.0),
+            GaussianAverageQuery(5.0, noise_multiplier=0.0, denominator=2.0),
+        ]
+    )
     record = [tf.constant([3.0, 4.0]), tf.constant([6.0, 8.0])]
     result, _, _ = _release(query, [record, record])
     np.testing.assert_allclose(result[0], [1.2, 1.6], rtol=1e-6)
@@ -79,7 +84,10 @@ def test_event_is_none_if_that_of_a_part_is():
 def test_every_part_has_its_own_noise(check_stddev, check_independent):
     queries = [
         GaussianSumQuery(1.0, 0.5),
-        [GaussianSumQuery(1.0, 4.0), GaussianAverageQuery(1.0, 3.0, 2.0)],
+        [
+            GaussianSumQuery(1.0, 4.0),
+            GaussianAverageQuery(1.0, noise_multiplier=3.0, denominator=2.0),
+        ],
     ]
     record = [tf.zeros([1000]), [tf.zeros([1000]), tf.zeros([1000])]]
     small, (large, average) = _release(NestedQuery(queries), [record])[0]

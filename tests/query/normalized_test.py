@@ -12,6 +12,7 @@ from tfdp.query import (
     NestedQuery,
     NoPrivacySumQuery,
     NormalizedQuery,
+    WeightedAverageQuery,
 )
 
 
@@ -26,7 +27,7 @@ def _release(query, records, template=None):
 
 def test_divides_the_sum_by_the_denominator():
     # clip 5: (3, 4) + (0, 50) * 1/10 = (3, 9); over 4: (0.75, 2.25). The sample holds 2 records.
-    query = GaussianAverageQuery(5.0, 0.0, denominator=4)
+    query = GaussianAverageQuery(5.0, noise_multiplier=0.0, denominator=4)
     result, _, _ = _release(query, [tf.constant([3.0, 4.0]), tf.constant([0.0, 50.0])])
     np.testing.assert_allclose(result, [0.75, 2.25], rtol=1e-6)
 
@@ -34,14 +35,16 @@ def test_divides_the_sum_by_the_denominator():
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_never_uses_the_size_of_the_sample(count):
     # `count` records of 1 over 4.
-    query = GaussianAverageQuery(1.0, 0.0, denominator=4)
+    query = GaussianAverageQuery(1.0, noise_multiplier=0.0, denominator=4)
     result, _, _ = _release(query, [tf.constant([1.0])] * count)
     np.testing.assert_allclose(result, [count / 4], rtol=1e-6)
 
 
 def test_denominator_may_be_a_fraction():
     # The expected size q * N of a Poisson sample need not be whole: 1 / 2.5.
-    result, _, _ = _release(GaussianAverageQuery(1.0, 0.0, denominator=2.5), [tf.constant([1.0])])
+    result, _, _ = _release(
+        GaussianAverageQuery(1.0, noise_multiplier=0.0, denominator=2.5), [tf.constant([1.0])]
+    )
     np.testing.assert_allclose(result, [0.4], rtol=1e-6)
 
 
@@ -80,7 +83,9 @@ def test_normalizes_twice():
 
 
 def test_random_source_reaches_the_sum():
-    query = GaussianAverageQuery(1.0, 1.0, 1.0, random_source=SeededRandomSource(0))
+    query = GaussianAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=1.0, random_source=SeededRandomSource(0)
+    )
     assert query.derive_event(query.initial_global_state()).seeded
 
 
@@ -95,7 +100,7 @@ def test_refuses_a_bad_denominator(query, denominator, error):
         if query is NormalizedQuery:
             NormalizedQuery(GaussianSumQuery(1.0, 1.0), denominator)
         else:
-            GaussianAverageQuery(1.0, 1.0, denominator)
+            GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=denominator)
 
 
 @pytest.mark.parametrize("numerator", [None, 1.0, "sum", [GaussianSumQuery(1.0, 1.0)]])
@@ -126,4 +131,12 @@ def test_average_refuses_bad_numbers(name, value, error):
 
 def test_average_refuses_what_is_not_a_random_source():
     with pytest.raises(TypeError, match="random_source"):
-        GaussianAverageQuery(1.0, 1.0, 4.0, random_source=3)
+        GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=4.0, random_source=3)
+
+
+@pytest.mark.parametrize("query", [GaussianAverageQuery, WeightedAverageQuery])
+@pytest.mark.parametrize("positional", [(2.0, 10), (2.0,)])
+def test_noise_without_a_name_is_refused(query, positional):
+    # In TensorFlow Privacy the second argument is the absolute noise, not its multiplier.
+    with pytest.raises(TypeError, match="stddev=.*Received after l2_norm_clip: 2.0"):
+        query(0.1, *positional)

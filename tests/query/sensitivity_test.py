@@ -26,9 +26,17 @@ def _gaussian(clip=CLIP, stddev=2.0):
 QUERIES = {
     "gaussian_sum": (_gaussian(), PART),
     "normalized": (tfdp_query.NormalizedQuery(_gaussian(), 4.0), PART),
-    "gaussian_average": (tfdp_query.GaussianAverageQuery(CLIP, 2.0, 4.0), PART),
+    "gaussian_average": (
+        tfdp_query.GaussianAverageQuery(CLIP, noise_multiplier=2.0, denominator=4.0),
+        PART,
+    ),
     "weighted_sum": (tfdp_query.WeightedSumQuery(_gaussian(), 2.0), WEIGHTED),
-    "weighted_average": (tfdp_query.WeightedAverageQuery(CLIP, 2.0, 4.0, 0.5), WEIGHTED),
+    "weighted_average": (
+        tfdp_query.WeightedAverageQuery(
+            CLIP, noise_multiplier=2.0, denominator=4.0, max_weight=0.5
+        ),
+        WEIGHTED,
+    ),
     "nested": (tfdp_query.NestedQuery([_gaussian(), _gaussian(0.5)]), PAIR),
     "nested_sum": (tfdp_query.NestedSumQuery([_gaussian(), _gaussian(0.5)]), PAIR),
     "nested_weighted": (

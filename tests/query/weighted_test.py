@@ -75,7 +75,7 @@ def test_record_that_is_not_finite_is_zero_whatever_its_weight():
 
 def test_averages_over_the_denominator_and_not_the_total_weight():
     # clip 5, denominator 4: (0.5 * (3, 4) + 1 * (0, 5)) / 4 = (1.5, 7) / 4.
-    query = WeightedAverageQuery(5.0, 0.0, denominator=4.0)
+    query = WeightedAverageQuery(5.0, noise_multiplier=0.0, denominator=4.0)
     records = [WeightedRecord(RECORD, 0.5), WeightedRecord(tf.constant([0.0, 9.0]), 1.0)]
     result, _, _ = _release(query, records)
     np.testing.assert_allclose(result, [0.375, 1.75], rtol=1e-6)
@@ -110,7 +110,7 @@ def test_event_that_cannot_be_scaled_is_refused():
 
 def test_noise_multiplier_of_an_average_is_relative_to_the_weighted_bound(check_stddev):
     # stddev = z * max_weight * C = 0.5 * 2 * 3 = 3 on the sum; over 4: 0.75.
-    query = WeightedAverageQuery(3.0, 0.5, denominator=4.0, max_weight=2.0)
+    query = WeightedAverageQuery(3.0, noise_multiplier=0.5, denominator=4.0, max_weight=2.0)
     event = query.derive_event(query.initial_global_state())
     assert event == GaussianSumEvent(6.0, 3.0)
     assert event.noise_multiplier == 0.5
@@ -124,7 +124,9 @@ def test_stddev_of_an_average_is_that_of_the_sum():
 
 
 def test_random_source_reaches_the_sum():
-    query = WeightedAverageQuery(1.0, 1.0, 1.0, random_source=SeededRandomSource(0))
+    query = WeightedAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=1.0, random_source=SeededRandomSource(0)
+    )
     assert query.derive_event(query.initial_global_state()).seeded
 
 
@@ -151,7 +153,7 @@ def test_refuses_a_bad_max_weight(value, error):
     with pytest.raises(error, match="max_weight must be"):
         WeightedSumQuery(GaussianSumQuery(1.0, 1.0), value)
     with pytest.raises(error, match="max_weight must be"):
-        WeightedAverageQuery(1.0, 1.0, 4.0, max_weight=value)
+        WeightedAverageQuery(1.0, noise_multiplier=1.0, denominator=4.0, max_weight=value)
 
 
 @pytest.mark.parametrize("name", ["l2_norm_clip", "noise_multiplier", "denominator"])
@@ -170,4 +172,4 @@ def test_refuses_what_is_not_a_query_that_sums(query):
 
 def test_average_refuses_what_is_not_a_random_source():
     with pytest.raises(TypeError, match="random_source"):
-        WeightedAverageQuery(1.0, 1.0, 4.0, random_source=3)
+        WeightedAverageQuery(1.0, noise_multiplier=1.0, denominator=4.0, random_source=3)

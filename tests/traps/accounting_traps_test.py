@@ -84,14 +84,14 @@ def test_no_clip_of_the_package_follows_the_data():
     part = tfdp.GaussianSumQuery(1.0, 1.0)
     queries = [
         part,
-        tfdp.GaussianAverageQuery(1.0, 1.0, 4),
+        tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=4),
         tfdp.query.JointClippingQuery([1.0], 1.0, 1.0),
         tfdp.query.NestedQuery([part]),
         tfdp.query.NestedSumQuery([part]),
         tfdp.query.NoPrivacyAverageQuery(),
         tfdp.query.NoPrivacySumQuery(),
         tfdp.query.NormalizedQuery(part, 4),
-        tfdp.query.WeightedAverageQuery(1.0, 1.0, 4, max_weight=2.0),
+        tfdp.query.WeightedAverageQuery(1.0, noise_multiplier=1.0, denominator=4, max_weight=2.0),
         tfdp.query.WeightedSumQuery(part, max_weight=2.0),
     ]
     for query in queries:
@@ -134,7 +134,7 @@ def test_batches_that_nobody_declared_are_not_amplified():
 
 def test_drop_last():
     # 10 records in batches of 4: the last batch holds 2, and is a step, charged like others.
-    query = tfdp.GaussianAverageQuery(100.0, 0.0, 1)
+    query = tfdp.GaussianAverageQuery(100.0, noise_multiplier=0.0, denominator=1)
     optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query)
     model = toy.private(toy.linear(), optimizer, loss=lambda y, p: p[:, 0])
     start = toy.weights(model)[0]

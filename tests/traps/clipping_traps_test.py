@@ -94,7 +94,8 @@ def test_clip_reaching_zero():
 def linear_steps(x, denominator, **kwargs):
     """Returns what a step of SGD(1) does to the matrix of a linear loss: the average gradient."""
     optimizer = tfdp.keras.DPOptimizer(
-        keras.optimizers.SGD(1.0), tfdp.GaussianAverageQuery(100.0, 0.0, denominator)
+        keras.optimizers.SGD(1.0),
+        tfdp.GaussianAverageQuery(100.0, noise_multiplier=0.0, denominator=denominator),
     )
     variable = tf.Variable(tf.zeros([x.shape[1]]))
     gradients = optimizer.private_gradients(
@@ -141,7 +142,7 @@ def drawn(num_examples, batch_size, steps):
     """
     layers = [keras.Input((num_examples,)), L.Dense(1)]
     model = tfdp.keras.make_private(keras.Sequential(layers))
-    query = tfdp.GaussianAverageQuery(100.0, 0.0, 1)
+    query = tfdp.GaussianAverageQuery(100.0, noise_multiplier=0.0, denominator=1)
     optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query)
     model.compile(optimizer, loss=lambda y, p: p[:, 0])
     x = np.eye(num_examples, dtype="float32")

@@ -77,7 +77,7 @@ def optimizer_for_budget(
     microbatching.set_batch_size(batch_size)
     query = GaussianAverageQuery(
         l2_norm_clip,
-        noise_multiplier * microbatching.sensitivity_factor,
+        noise_multiplier=noise_multiplier * microbatching.sensitivity_factor,
         denominator=batch_size if num_microbatches is None else num_microbatches,
     )
     return DPOptimizer(
@@ -99,7 +99,9 @@ def _compose(
             "Give num_microbatches (the batch size, for one record an example) or "
             "denominator=<expected batch size>: the average is over a fixed, public number."
         )
-    query = GaussianAverageQuery(l2_norm_clip, noise_multiplier, denominator)
+    query = GaussianAverageQuery(
+        l2_norm_clip, noise_multiplier=noise_multiplier, denominator=denominator
+    )
     return DPOptimizer(inner_class(**inner_arguments), query, num_microbatches)
 
 

@@ -51,11 +51,14 @@ class DPModel(PrivateTraining, keras.Model):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any):
-        if cls is DPModel and _is_functional(args, kwargs):
-            return _DPFunctional(*args, **kwargs)
+        if cls is DPModel:
+            _refuse_clip_and_noise("DPModel", args, kwargs)
+            if _is_functional(args, kwargs):
+                return _DPFunctional(*args, **kwargs)
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any):
+        _refuse_clip_and_noise(type(self).__name__, args, kwargs)
         if _is_functional(args, kwargs):
             # Keras would rewrite the bases of this class, for every model derived from it.
             raise TypeError(
@@ -68,6 +71,10 @@ class DPModel(PrivateTraining, keras.Model):
 class DPSequential(PrivateTraining, keras.Sequential):
     """`keras.Sequential` with private training."""
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        _refuse_clip_and_noise(type(self).__name__, args, kwargs)
+        super().__init__(*args, **kwargs)
+
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
         keras.Sequential(_sequential_layers(self), name=self.name).save(
@@ -77,6 +84,16 @@ class DPSequential(PrivateTraining, keras.Sequential):
 
 class _DPFunctional(PrivateTraining, keras.Model):
     """`keras.Model(inputs, outputs)` with private training."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        # Keras would drop others without a word.
+        unknown = sorted(set(kwargs) - {"inputs", "outputs", "name", "trainable"})
+        if unknown:
+            raise TypeError(
+                "A model of inputs and outputs takes a name and trainable besides them. Received "
+                f"also: {', '.join(unknown)}."
+            )
+        super().__init__(*args, **kwargs)
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain functional `keras.Model`, not compiled; it loads without tfdp."""
@@ -109,6 +126,35 @@ register_rule(
 # Keras does not export the class that Model(inputs, outputs) makes.
 _probe = keras.Input((1,))
 _FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
+
+
+# What TensorFlow Privacy's models take, and what is an optimizer's or nobody's business here.
+_OF_OTHER_MODELS = {
+    "l2_norm_clip",
+    "noise_multiplier",
+    "num_microbatches",
+    "use_xla",
+    "layer_registry",
+    "sparsity_preserving_dpsgd_config",
+}
+
+
+def _refuse_clip_and_noise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses what TensorFlow Privacy's models of the same names take and these do not.
+
+    Raises:
+        TypeError: says where a clip, noise and microbatches belong.
+    """
+    numbers = [repr(value) for value in args if isinstance(value, (int, float))]
+    received = [*numbers, *sorted(_OF_OTHER_MODELS & set(kwargs))]
+    if received:
+        raise TypeError(
+            f"{name} takes no clip and no noise: they belong to the optimizer. Write "
+            "model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), "
+            "tfdp.GaussianAverageQuery(l2_norm_clip=..., noise_multiplier=..., denominator=<the "
+            "expected batch size>), num_microbatches=...), loss=..., jit_compile=...). Layers have "
+            f"rules by themselves (tfdp.gradients.register_rule). Received: {', '.join(received)}."
+        )
 
 
 def _is_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.events import SampledEvent, positive_integer, real_number
 from tfdp.query.dp_query import DPQuery
+from tfdp.query.nested import undivided_sums
 from tfdp.sampling import SamplingPolicy
 
 
@@ -45,7 +47,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     Args:
         inner_optimizer: Any Keras optimizer; it post-processes private gradients.
-        query: The mechanism, over the model's list of trainable variables.
+        query: The mechanism, over the model's list of trainable variables. Its result is the
+            gradient as it is: a warning says so where that is a sum which nothing divides.
         num_microbatches: None: each example is a record. M: each example joins one of M
             microbatches at random, and a record is a microbatch's mean gradient. Where batches hold
             M examples (as `fit` knows), each example is a record too.
@@ -87,6 +90,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: "
                 f"query={query!r}."
             )
+        _warn_of_sums(query)
         if engine not in ENGINES:
             raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
         if physical_batch_size is not None:
@@ -470,6 +474,21 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def _inner_name(self) -> np.ndarray:
         """Returns the class of the inner optimizer: others may have slots of the same shapes."""
         return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
+
+
+def _warn_of_sums(query: DPQuery) -> None:
+    """Warns of a sum as a gradient, which is as many times larger than an average as there are
+    records.
+    """
+    kinds = sorted({type(part).__name__ for part in undivided_sums(query)})
+    if kinds:
+        warnings.warn(
+            f"{', '.join(kinds)}: the optimizer gets a sum over the records of a sample, which "
+            "nothing divides. TensorFlow Privacy's optimizers divide it by the number of "
+            "microbatches. Write tfdp.NormalizedQuery(query, denominator=<the expected number of "
+            "records>) for an average, or NormalizedQuery(query, denominator=1) for the sum.",
+            stacklevel=3,
+        )
 
 
 def _check_inner(inner: Any) -> None:

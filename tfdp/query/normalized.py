@@ -1,7 +1,7 @@
 """Averages: a sum query over a fixed, public denominator."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -107,8 +107,13 @@ class GaussianAverageQuery(NormalizedQuery):
 
         result = (sum_i r_i * min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
 
+    Arguments behind the first are given by name. In TensorFlow Privacy's class of this name the
+    second one was the absolute noise: there `GaussianAverageQuery(c, s, d)`, here
+    `GaussianAverageQuery(c, stddev=s, denominator=d)`.
+
     Args:
         l2_norm_clip: Bound on the l2 norm of a record; positive.
+        *positional: None may be given.
         noise_multiplier: stddev / l2_norm_clip.
         denominator: The expected number of records in a sample: fixed, public, positive.
         stddev: Standard deviation of the noise on the sum, in place of `noise_multiplier`.
@@ -116,8 +121,8 @@ class GaussianAverageQuery(NormalizedQuery):
         precision: "float" (default) or "exact", as in `GaussianSumQuery`.
 
     Raises:
-        TypeError: an argument is of the wrong type, or not exactly one of `noise_multiplier` and
-            `stddev` is given, or the denominator is missing.
+        TypeError: an argument is of the wrong type or has no name, or not exactly one of
+            `noise_multiplier` and `stddev` is given, or the denominator is missing.
         ValueError: a number is out of range.
 
     Example:
@@ -129,13 +134,14 @@ class GaussianAverageQuery(NormalizedQuery):
     def __init__(
         self,
         l2_norm_clip: float,
+        *positional: Any,
         noise_multiplier: float | None = None,
         denominator: float | None = None,
-        *,
         stddev: float | None = None,
         random_source: RandomSource | None = None,
         precision: str = "float",
     ):
+        check_named("GaussianAverageQuery", positional)
         if denominator is None:
             raise TypeError(
                 "GaussianAverageQuery needs a denominator: the expected number of records in a "
@@ -144,6 +150,22 @@ class GaussianAverageQuery(NormalizedQuery):
         stddev = resolve_stddev(l2_norm_clip, noise_multiplier, stddev)
         numerator = GaussianSumQuery(l2_norm_clip, stddev, random_source, precision)
         super().__init__(numerator, denominator)
+
+
+def check_named(query: str, positional: tuple[Any, ...]) -> None:
+    """Refuses arguments behind the clip norm that were given without their names.
+
+    Raises:
+        TypeError: says what to write for either meaning of the second one.
+    """
+    if positional:
+        raise TypeError(
+            f"{query} takes its arguments behind l2_norm_clip by name. The second one is noise "
+            "divided by l2_norm_clip, noise_multiplier=...; in TensorFlow Privacy it was "
+            "the absolute noise on the sum, which is stddev=... here. Write for instance "
+            f"{query}(l2_norm_clip=1.0, noise_multiplier=1.1, denominator=256). Received after "
+            f"l2_norm_clip: {', '.join(map(repr, positional))}."
+        )
 
 
 def resolve_stddev(

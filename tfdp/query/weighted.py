@@ -10,7 +10,7 @@ from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery, clip_norm
-from tfdp.query.normalized import NormalizedQuery, resolve_stddev
+from tfdp.query.normalized import NormalizedQuery, check_named, resolve_stddev
 
 
 class WeightedRecord(NamedTuple):
@@ -100,6 +100,7 @@ class WeightedAverageQuery(NormalizedQuery):
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record before it is weighted; positive.
+        *positional: None may be given: the others are given by name.
         noise_multiplier: stddev / (max_weight * l2_norm_clip).
         denominator: Expected total weight of a sample: fixed, public, positive.
         max_weight: The largest weight a record can have.
@@ -114,13 +115,14 @@ class WeightedAverageQuery(NormalizedQuery):
     def __init__(
         self,
         l2_norm_clip: float,
+        *positional: Any,
         noise_multiplier: float | None = None,
         denominator: float | None = None,
         max_weight: float = 1.0,
-        *,
         stddev: float | None = None,
         random_source: RandomSource | None = None,
     ):
+        check_named("WeightedAverageQuery", positional)
         if denominator is None:
             raise TypeError(
                 "WeightedAverageQuery needs a denominator: the expected total weight of a sample."
