@@ -30,7 +30,7 @@ RUNS = [(0.01, 4.0, 10_000), (0.01, 1.1, 10_000), (256 / 60_000, 1.1, 14_040), (
 
 def _tfdp(name):
     from tfdp.accounting import make_accountant
-    from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+    from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 
     def epsilon(run):
         accountant = make_accountant(name)
@@ -117,7 +117,8 @@ def _measure(accountants, run, repeats):
 
 def _appends(count):
     from tfdp.accounting import RDPAccountant
-    from tfdp.ledger import GaussianSumEvent, PoissonSampling, PrivacyLedger, SampledEvent
+    from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+    from tfdp.ledger import PrivacyLedger
 
     steps = [
         SampledEvent(PoissonSampling(q), GaussianSumEvent(1.0, z))

@@ -22,9 +22,9 @@ import numpy as np
 import step_time  # noqa: F401  (it makes tfdp importable)
 import tensorflow as tf
 
-from tfdp.gradients import convolution_cost as cost
-from tfdp.gradients.convolution import ConvolutionGradient, make_windows
-from tfdp.gradients.convolution_depthwise import depthwise
+from tfdp.gradients.forms import convolution_cost as cost
+from tfdp.gradients.forms.convolution import ConvolutionGradient, make_windows
+from tfdp.gradients.forms.convolution_depthwise import depthwise
 
 # The model counts multiply-adds of a large matrix product; one takes about this long.
 NANOSECONDS = 0.01

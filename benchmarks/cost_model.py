@@ -25,10 +25,10 @@ import step_time  # noqa: E402, F401  (it makes tfdp importable)
 import tensorflow as tf  # noqa: E402
 
 from tfdp.gradients import Explicit, PerRecordGradient, Rows, matrix_gradient  # noqa: E402
-from tfdp.gradients import convolution_cost as cost  # noqa: E402
-from tfdp.gradients import products as products_module  # noqa: E402
-from tfdp.gradients import rows as rows_module  # noqa: E402
-from tfdp.gradients.convolution import ConvolutionGradient  # noqa: E402
+from tfdp.gradients.forms import convolution_cost as cost
+from tfdp.gradients.forms import products as products_module
+from tfdp.gradients.forms import rows as rows_module
+from tfdp.gradients.forms.convolution import ConvolutionGradient
 
 RECORDS = 32
 POSITIONS = (1, 16, 64, 256, 1024)

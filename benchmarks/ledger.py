@@ -13,7 +13,8 @@ import pathlib
 import tempfile
 import time
 
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PrivacyLedger, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.durable import DEFAULT_LEASE
 
 STEP_SECONDS = 0.01

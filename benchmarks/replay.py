@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PrivacyLedger, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
 
 SAMPLING = PoissonSampling(256 / 60_000, 60_000)
 KINDS = {

@@ -21,7 +21,7 @@ from tfdp.accounting import (
     ZCDPAccountant,
     make_accountant,
 )
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     Event,
     ExponentialMechanismEvent,
@@ -31,7 +31,6 @@ from tfdp.ledger import (
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     PureEpsilonEvent,
     RandomizedResponseEvent,
     SampledEvent,
@@ -41,6 +40,7 @@ from tfdp.ledger import (
     UnknownSampling,
     UnsupportedEventError,
 )
+from tfdp.ledger import PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
 DELTA = 1e-5

@@ -7,7 +7,7 @@ from scipy import stats
 
 from tfdp.accounting import Accountant, RDPAccountant
 from tfdp.accounting.mechanisms import FixedSizeGaussian, PureEpsilon, SampledGaussian
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
@@ -16,13 +16,13 @@ from tfdp.ledger import (
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     PureEpsilonEvent,
     SampledEvent,
     ShuffledSampling,
     TruncatedPoissonSampling,
     UnsupportedEventError,
 )
+from tfdp.ledger import PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
 GAUSSIAN = GaussianSumEvent(1.0, 2.0)

@@ -8,9 +8,9 @@ import pytest
 from tfdp.accounting import BasicComposition, PRVAccountant, StrongComposition
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.accounting.composition import _sampled_gaussian
-from tfdp.accounting.loss_pairs import PAIRS
+from tfdp.accounting.losses.pairs import PAIRS
 from tfdp.accounting.mechanisms import SampledGaussian
-from tfdp.ledger import (
+from tfdp.events import (
     FixedSizeSampling,
     GaussianSumEvent,
     NeighboringRelation,

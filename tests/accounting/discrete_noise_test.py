@@ -15,24 +15,24 @@ from tfdp.accounting import (
     make_accountant,
 )
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
+from tfdp.accounting.dp_events import to_dp_event
 from tfdp.accounting.mechanisms import NoPrivacy, SampledGaussian
 from tfdp.accounting.normal_form import effective_noise_multiplier, normal_form
 from tfdp.accounting.replay import why_not_private
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     DiscreteGaussianSumEvent,
     FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     ShuffledSampling,
     TruncatedPoissonSampling,
     UnsupportedEventError,
+    scale_sensitivity,
 )
-from tfdp.ledger.dp_event import to_dp_event
-from tfdp.ledger.events import scale_sensitivity
+from tfdp.ledger import PrivacyLedger
 
 EVENT = DiscreteGaussianSumEvent(1.0, 2.0, 2.0**-30, 2**30)
 CONTINUOUS = GaussianSumEvent(1.0, 2.0)

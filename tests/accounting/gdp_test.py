@@ -8,7 +8,7 @@ from scipy import stats
 
 from tfdp.accounting import GDPAccountant, PRVAccountant, UnsupportedEventError
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
-from tfdp.ledger import (
+from tfdp.events import (
     FixedSizeSampling,
     GaussianSumEvent,
     NeighboringRelation,

@@ -6,7 +6,7 @@ import pytest
 
 from tfdp.accounting import PRVAccountant, RDPAccountant, group_delta, group_epsilon
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
 
 
 class _Pure:

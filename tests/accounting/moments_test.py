@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tfdp.accounting import MomentsAccountant, PRVAccountant, RDPAccountant
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
 
 
 def _step(q, z):

@@ -21,7 +21,7 @@ from tfdp.accounting.mechanisms import (
     amplified_epsilon,
 )
 from tfdp.accounting.normal_form import collapse, effective_noise_multiplier, normal_form
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     Event,
     ExponentialMechanismEvent,

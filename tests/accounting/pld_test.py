@@ -15,7 +15,7 @@ from tfdp.accounting.mechanisms import (
     SampledLaplace,
 )
 from tfdp.accounting.pld import one_step
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
 
 
 def _step(q, z):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.accounting.reference import load_reference
 from tfdp.accounting import PLDAccountant, PRVAccountant, RDPAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
-from tfdp.ledger import (
+from tfdp.events import (
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,

@@ -10,9 +10,9 @@ from scipy import optimize, stats
 
 from tests.accounting.reference import load_reference
 from tfdp.accounting import RDPAccountant
-from tfdp.accounting.rdp_conversion import epsilon_at_order
-from tfdp.accounting.rdp_gaussian import rdp_sampled_gaussian
-from tfdp.ledger import (
+from tfdp.accounting.renyi.conversion import epsilon_at_order
+from tfdp.accounting.renyi.gaussian import rdp_sampled_gaussian
+from tfdp.events import (
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -21,11 +21,11 @@ from tfdp.ledger import (
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     PureEpsilonEvent,
     RandomizedResponseEvent,
     SampledEvent,
 )
+from tfdp.ledger import PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
 

@@ -8,7 +8,7 @@ import pytest
 
 import tfdp.accounting
 from tfdp.accounting import PLDAccountant, RDPAccountant, make_accountant
-from tfdp.ledger import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
+from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
 
 
 def test_every_name_can_be_imported():
@@ -48,7 +48,7 @@ def test_no_name_gives_an_approximation_for_a_guarantee():
             "from tfdp.accounting import RDPAccountant, PLDAccountant, PRVAccountant",
             ["scipy", "dp_accounting", "tensorflow", "keras"],
         ),
-        ("import tfdp.ledger.dp_event", ["dp_accounting", "tensorflow", "keras"]),
+        ("import tfdp.accounting.dp_events", ["dp_accounting", "tensorflow", "keras"]),
     ],
 )
 def test_import_brings_nothing_heavy(statement, absent):

@@ -9,19 +9,18 @@ from hypothesis import strategies as st
 
 from tfdp.accounting import RDPAccountant, make_accountant
 from tfdp.accounting.replay import replay
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     GaussianSumEvent,
-    LedgerFormatError,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     RandomizedResponseEvent,
     SampledEvent,
     ShuffledSampling,
     UnsupportedEventError,
 )
+from tfdp.ledger import LedgerFormatError, PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
 DELTA = 1e-5
@@ -208,7 +207,7 @@ def test_a_curve_by_pld_is_that_of_partial_replays(save, every):
 
 
 def test_a_curve_by_pld_composes_only_what_is_new(save, monkeypatch):
-    from tfdp.accounting import growing_pld
+    from tfdp.accounting.losses import growing_pld
 
     counts = []
     composed = growing_pld.composed

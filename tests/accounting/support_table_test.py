@@ -13,7 +13,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
-from tfdp.ledger import (
+from tfdp.events import (
     DiscreteGaussianSumEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.ledger.strategies import ledger_events
 from tfdp.accounting import RDPAccountant
 from tfdp.accounting.totals import Totals, round_down
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
     FullBatchSampling,

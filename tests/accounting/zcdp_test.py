@@ -7,7 +7,7 @@ import pytest
 
 from tfdp.accounting import RDPAccountant, UnsupportedEventError, ZCDPAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,

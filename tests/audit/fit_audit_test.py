@@ -27,7 +27,7 @@ import tfdp
 from tfdp.accounting import GDPAccountant, PRVAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import mu_lower_bound
-from tfdp.ledger import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
+from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
 
 ADD, REPLACE, ZERO = NeighboringRelation

@@ -11,7 +11,7 @@ from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import epsilon_lower_bound, epsilon_lower_bound_of_guesses, mu_lower_bound
 from tfdp.audit.one_run import _p_value
 from tfdp.audit.scores import _proven_at
-from tfdp.ledger import GaussianSumEvent, LaplaceSumEvent, PoissonSampling, SampledEvent
+from tfdp.events import GaussianSumEvent, LaplaceSumEvent, PoissonSampling, SampledEvent
 
 CONFIDENCE = 1 - 1e-7
 

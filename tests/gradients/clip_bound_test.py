@@ -12,12 +12,14 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.gradients import ModelLoss, convolution_cost
-from tfdp.gradients.convolution import ConvolutionGradient
-from tfdp.gradients.per_record import Explicit, Sum
-from tfdp.gradients.products import Outer, Product
-from tfdp.gradients.rows import Rows
-from tfdp.query import norm_factors, rounding
+from tfdp.gradients import ModelLoss
+from tfdp.gradients.forms import convolution_cost
+from tfdp.gradients.forms.convolution import ConvolutionGradient
+from tfdp.gradients.forms.per_record import Explicit, Sum
+from tfdp.gradients.forms.products import Outer, Product
+from tfdp.gradients.forms.rows import Rows
+from tfdp.numerics import rounding
+from tfdp.query import norm_factors
 
 DTYPES = ["float32", "float64"]
 CLIP = 0.1  # In float32 0.1 is a little more than 0.1.

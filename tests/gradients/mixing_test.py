@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.bookkeeping_test import (
+from tests.gradients.engines.bookkeeping_test import (
     assert_engines_agree,
     by_engine,
     model_of,

@@ -14,13 +14,14 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.gradients import ModelLoss, UnsupportedModelError, convolution_cost
-from tfdp.gradients.convolution import ConvolutionGradient
-from tfdp.gradients.convolution_windows import Windows
-from tfdp.gradients.per_record import Explicit, Sum
-from tfdp.gradients.products import Outer, Product
-from tfdp.gradients.rows import Rows
-from tfdp.query import rounding
+from tfdp.gradients import ModelLoss, UnsupportedModelError
+from tfdp.gradients.forms import convolution_cost
+from tfdp.gradients.forms.convolution import ConvolutionGradient
+from tfdp.gradients.forms.convolution_windows import Windows
+from tfdp.gradients.forms.per_record import Explicit, Sum
+from tfdp.gradients.forms.products import Outer, Product
+from tfdp.gradients.forms.rows import Rows
+from tfdp.numerics import rounding
 
 QUERY = tfdp.GaussianSumQuery(1.0, 0.0)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.gradients.per_record import Explicit, Sum
-from tfdp.gradients.products import Product
-from tfdp.gradients.rows import Rows
+from tfdp.gradients.forms.per_record import Explicit, Sum
+from tfdp.gradients.forms.products import Product
+from tfdp.gradients.forms.rows import Rows
 
 
 @pytest.mark.parametrize("sign", [1.0, -0.5])

@@ -34,7 +34,7 @@ def epsilon(ledger, accountant=QuickAccountant, extra=None):
 def budget_of(steps, batch_size=8, accountant=QuickAccountant):
     """Returns an epsilon that covers `steps` Poisson steps and not one more."""
     step = tfdp.SampledEvent(
-        tfdp.ledger.PoissonSampling(batch_size / 40, 40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+        tfdp.events.PoissonSampling(batch_size / 40, 40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
     )
     few = accountant().compose(step, steps).get_epsilon(DELTA)
     more = accountant().compose(step, steps + 1).get_epsilon(DELTA)
@@ -123,7 +123,7 @@ def test_shuffled_passes_are_spent_whole():
     # The steps of a pass are one release: the budget covers two passes of any number of steps.
     model = private()
     step = tfdp.SampledEvent(
-        tfdp.ledger.ShuffledSampling(8, 40, 0),
+        tfdp.events.ShuffledSampling(8, 40, 0),
         tfdp.GaussianSumEvent(toy.CLIP, STDDEV),
         tfdp.NeighboringRelation.ZERO_OUT,
     )
@@ -139,7 +139,7 @@ def test_partial_passes_of_a_data_set_end_gracefully():
     # Each epoch is one step of a new pass, and costs as much as the whole pass.
     model = private()
     step = tfdp.SampledEvent(
-        tfdp.ledger.ShuffledSampling(8, 40, 0),
+        tfdp.events.ShuffledSampling(8, 40, 0),
         tfdp.GaussianSumEvent(toy.CLIP, STDDEV),
         tfdp.NeighboringRelation.ZERO_OUT,
     )
@@ -210,7 +210,7 @@ def test_callback_used_again_starts_from_the_ledger_it_finds():
     fit(private(), callback, epochs=1)  # Two further steps would be affordable here.
     spent = tfdp.PrivacyLedger()
     dear = tfdp.SampledEvent(
-        tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+        tfdp.events.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
     )
     spent.append(dear, 5)
     model = private()
@@ -225,7 +225,7 @@ def test_events_that_others_write_meanwhile_count():
     ledger = tfdp.PrivacyLedger()
     model = toy.private(toy.linear(), toy.dp(stddev=STDDEV, ledger=ledger))
     dear = tfdp.SampledEvent(
-        tfdp.ledger.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+        tfdp.events.FullBatchSampling(40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
     )
     other = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: ledger.append(dear)

@@ -15,9 +15,9 @@ import toy
 import workers
 
 import tfdp
+from tfdp.events import FullBatchSampling, PoissonSampling, ShuffledSampling
 from tfdp.keras import LedgerMismatchError, NotPrivateError, distributed_data, distribution
 from tfdp.keras.bookkeeper import Bookkeeper
-from tfdp.ledger import FullBatchSampling, PoissonSampling, ShuffledSampling
 from tfdp.sampling import PaddedBatch
 from tfdp.sampling.arrays import batches
 
@@ -177,7 +177,7 @@ def test_exact_sums_are_the_same_bit_for_bit_however_they_are_split(of_replicas,
     single, outcome = of_replicas[1]["custom"]["exact"], of_replicas[count]["custom"]["exact"]
     assert_same_everywhere(outcome["weights"], count)
     np.testing.assert_array_equal(outcome["weights"][0][0], single["weights"][0][0])
-    bound = tfdp.ledger.DiscreteGaussianSumEvent(replicas.CLIP, 0.0, 2.0**-32, 2**30)
+    bound = tfdp.events.DiscreteGaussianSumEvent(replicas.CLIP, 0.0, 2.0**-32, 2**30)
     assert outcome["events"] == single["events"] == [bound]
 
 

@@ -228,7 +228,7 @@ def test_refusal_comes_before_the_first_step():
     model.ledger = tfdp.PrivacyLedger()
     model.ledger.append(
         tfdp.SampledEvent(
-            tfdp.ledger.FullBatchSampling(),
+            tfdp.events.FullBatchSampling(),
             tfdp.GaussianSumEvent(1.0, 1.0),
             tfdp.NeighboringRelation.ZERO_OUT,
         )

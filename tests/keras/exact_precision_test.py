@@ -10,8 +10,9 @@ import toy
 
 import tfdp
 from tfdp.accounting import RDPAccountant
+from tfdp.events import DiscreteGaussianSumEvent
 from tfdp.gradients import clipped_gradient_sum
-from tfdp.ledger import DiscreteGaussianSumEvent, PrivacyLedger
+from tfdp.ledger import PrivacyLedger
 from tfdp.query import grid
 
 EXACT = tfdp.GaussianSumQuery(0.5, 0.0, precision="exact")

@@ -120,7 +120,7 @@ def test_custom_loop_charges_every_call(in_graph):
     assert not in_graph or len(traces) <= 2  # TensorFlow traces twice where variables are made.
     (entry,) = optimizer.ledger
     assert entry.event == tfdp.SampledEvent(
-        tfdp.ledger.PoissonSampling(0.25, 48), tfdp.GaussianSumEvent(toy.CLIP, 0.0)
+        tfdp.events.PoissonSampling(0.25, 48), tfdp.GaussianSumEvent(toy.CLIP, 0.0)
     )
 
 
@@ -477,7 +477,7 @@ def test_without_a_known_batch_size_microbatches_cost_twice():
 def test_population_of_microbatch_units_is_counted_in_microbatches():
     optimizer = toy.dp(num_microbatches=2, privacy_unit="microbatch")
     event = bound_after(optimizer, batch_size=6)  # 12 examples are 4 units of 3; 2 of them a batch.
-    assert event.sampling == tfdp.ledger.PoissonSampling(2 / 4, 4)
+    assert event.sampling == tfdp.events.PoissonSampling(2 / 4, 4)
 
 
 def test_microbatch_units_are_sampled_whole_and_are_one_record():

@@ -336,7 +336,7 @@ def test_train_on_batch():
     logs = model.train_on_batch(X, Y, return_dict=True)
     toy.assert_weights(model, expected)
     assert np.isfinite(logs["loss"])
-    assert [event.sampling for event in toy.events(model)] == [tfdp.ledger.UnknownSampling()]
+    assert [event.sampling for event in toy.events(model)] == [tfdp.events.UnknownSampling()]
 
 
 # Dropout, precision, optimizers.
@@ -507,7 +507,7 @@ def test_tiny_sampling_probability_does_not_crash():
     )  # Empty with probability 0.37 each time.
     (entry,) = model.ledger
     assert entry.count == 12
-    assert entry.event.sampling == tfdp.ledger.PoissonSampling(1 / 200, 200)
+    assert entry.event.sampling == tfdp.events.PoissonSampling(1 / 200, 200)
 
 
 @pytest.mark.parametrize("outputs", ["one", "two"])
@@ -615,15 +615,15 @@ def test_undeclared_data_set_warns_and_is_unknown():
     with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled"):
         model.fit(dataset(), verbose=0)
     (entry,) = model.ledger
-    assert (entry.event.sampling, entry.count) == (tfdp.ledger.UnknownSampling(), 3)
+    assert (entry.event.sampling, entry.count) == (tfdp.events.UnknownSampling(), 3)
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (Poisson(sampling_probability=1 / 3), tfdp.ledger.PoissonSampling(1 / 3)),
-        (Poisson(1 / 3, N), tfdp.ledger.PoissonSampling(1 / 3, N)),
-        (Unknown(), tfdp.ledger.UnknownSampling()),
+        (Poisson(sampling_probability=1 / 3), tfdp.events.PoissonSampling(1 / 3)),
+        (Poisson(1 / 3, N), tfdp.events.PoissonSampling(1 / 3, N)),
+        (Unknown(), tfdp.events.UnknownSampling()),
     ],
 )
 def test_declared_data_set_is_recorded_as_declared(policy, expected):

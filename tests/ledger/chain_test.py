@@ -9,14 +9,8 @@ import pytest
 
 from tests.ledger.reseal import reseal
 from tfdp.cli import main
-from tfdp.ledger import (
-    GaussianSumEvent,
-    LedgerFormatError,
-    PoissonSampling,
-    PrivacyLedger,
-    SampledEvent,
-    storage,
-)
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import LedgerFormatError, PrivacyLedger, storage
 from tfdp.ledger.chain import Chain, Row
 
 KEY = bytes(range(32))

@@ -8,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ledger.strategies import ledger_events
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     Event,
     GaussianSumEvent,
-    LedgerFormatError,
     NonPrivateEvent,
     PoissonSampling,
     SampledEvent,
     Sampling,
     UnsupportedEventError,
-    codec,
 )
+from tfdp.ledger import LedgerFormatError, codec
 
 STEP = SampledEvent(
     PoissonSampling(0.1, 50), ComposedEvent((GaussianSumEvent(1.0, 0.1), NonPrivateEvent()))

@@ -15,16 +15,8 @@ import time
 import pytest
 
 from tfdp.accounting import RDPAccountant
-from tfdp.ledger import (
-    GaussianSumEvent,
-    LedgerEntry,
-    LedgerFormatError,
-    LedgerWriteError,
-    PoissonSampling,
-    PrivacyLedger,
-    SampledEvent,
-    ShuffledSampling,
-)
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent, ShuffledSampling
+from tfdp.ledger import LedgerEntry, LedgerFormatError, LedgerWriteError, PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
 
 A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
@@ -112,7 +104,8 @@ def test_after_a_crash_the_lease_counts_as_used(path):
 def test_end_of_the_process_gives_back_and_a_kill_does_not(path):
     code = (
         "import os, sys\n"
-        "from tfdp.ledger import GaussianSumEvent, PrivacyLedger\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import PrivacyLedger\n"
         f"ledger = PrivacyLedger.open({str(path)!r}, lease=10)\n"
         "ledger.append(GaussianSumEvent(1.0, 1.1), 3)\n"
         "{end}\n"
@@ -214,7 +207,8 @@ def test_writers_see_each_other_when_they_reserve(path):
 def test_processes_lose_no_event(path):
     code = (
         "import sys\n"
-        "from tfdp.ledger import GaussianSumEvent, PrivacyLedger\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import PrivacyLedger\n"
         "ledger = PrivacyLedger.open(sys.argv[1], lease=3, dataset_id='d')\n"
         "for _ in range(50):\n"
         "    ledger.append(GaussianSumEvent(1.0, float(sys.argv[2])))\n"
@@ -233,8 +227,9 @@ def test_processes_lose_no_event(path):
 def test_processes_together_do_not_overspend(path):
     code = (
         "import sys\n"
-        "from tfdp.accounting.budget import affordable_events\n"
-        "from tfdp.ledger import GaussianSumEvent, PrivacyLedger\n"
+        "from tfdp.accounting.planning.budget import affordable_events\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import PrivacyLedger\n"
         "class Spent(Exception): pass\n"
         "def permit(ledger, event):\n"
         "    left = affordable_events(ledger, event, 3.0, 1e-5)\n"
@@ -426,7 +421,8 @@ def test_forked_process_must_open_it_again(path):
 def test_full_disk_stops_the_step_and_harms_nothing(path):
     code = (
         "import resource, signal, sys\n"
-        "from tfdp.ledger import GaussianSumEvent, LedgerWriteError, PrivacyLedger\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import LedgerWriteError, PrivacyLedger\n"
         "ledger = PrivacyLedger.open(sys.argv[1], lease=1)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
@@ -536,7 +532,8 @@ def test_killed_writer(path, pause):
     """The child says what it has done on a pipe, after each event."""
     code = (
         "import os, sys\n"
-        "from tfdp.ledger import GaussianSumEvent, PrivacyLedger\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import PrivacyLedger\n"
         "ledger = PrivacyLedger.open(sys.argv[1], lease=2)\n"
         "while True:\n"
         "    ledger.append(GaussianSumEvent(1.0, 1.1))\n"

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 from tests.fuzz import fuzz_inputs
 from tests.ledger import reading
 from tests.ledger.strategies import ledger_events
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     FullBatchSampling,
     GaussianSumEvent,
-    LedgerFormatError,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     UnsupportedEventError,
-    codec,
-    json_lines,
 )
+from tfdp.ledger import LedgerFormatError, PrivacyLedger, codec, json_lines
 
 # Surrogates included.
 _texts = st.text(st.characters(), max_size=20)

@@ -22,7 +22,8 @@ import pathlib
 import pytest
 
 from tfdp.accounting import ACCOUNTANTS, make_accountant
-from tfdp.ledger import PrivacyLedger, UnsupportedEventError
+from tfdp.events import UnsupportedEventError
+from tfdp.ledger import PrivacyLedger
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 EPSILONS = {

@@ -9,20 +9,17 @@ from hypothesis import strategies as st
 
 from tests.ledger.reseal import reseal
 from tests.ledger.strategies import ledger_events
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     Event,
     GaussianSumEvent,
-    LedgerEntry,
-    LedgerFormatError,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     UnsupportedEventError,
-    storage,
 )
+from tfdp.ledger import LedgerEntry, LedgerFormatError, PrivacyLedger, storage
 
 A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
 B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))

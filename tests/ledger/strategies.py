@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     DiscreteGaussianSumEvent,
     ExponentialMechanismEvent,

@@ -30,8 +30,18 @@ class Mutant(NamedTuple):
 
 
 def in_folder(folder: str, *mutants: tuple[str, ...]) -> list[Mutant]:
-    """Returns mutants from (name, breaks, file in folder, old, new, *tests)."""
+    """Returns mutants from (name, breaks, file, old, new, *tests).
+
+    A file is named within the folder, or from "tfdp/" on.
+    """
     return [
-        Mutant(name, breaks, f"tfdp/{folder}/{file}", old, new, tuple(tests))
+        Mutant(
+            name,
+            breaks,
+            file if file.startswith("tfdp/") else f"tfdp/{folder}/{file}",
+            old,
+            new,
+            tuple(tests),
+        )
         for name, breaks, file, old, new, *tests in mutants
     ]

@@ -13,23 +13,23 @@ PRICES = in_folder(
     (
         "poisson_q_halved",
         "half the sampling probability is charged",
-        "normal_form.py",
-        "_EVERYTHING if q == 1 else _Rule((1.0,), POISSON, (q,))",
-        "_EVERYTHING if q == 1 else _Rule((1.0,), POISSON, (q / 2,))",
+        "sampling_rules.py",
+        "_EVERYTHING if q == 1 else SamplingRule((1.0,), POISSON, (q,))",
+        "_EVERYTHING if q == 1 else SamplingRule((1.0,), POISSON, (q / 2,))",
         f"{ACCOUNTING}/normal_form_test.py",
     ),
     (
         "replacement_is_a_removal",
         "replacing a unit in a sample moves the sum by one bound",
-        "normal_form.py",
-        "_Rule((2.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
-        "_Rule((1.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
+        "sampling_rules.py",
+        "SamplingRule((2.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
+        "SamplingRule((1.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
         f"{ACCOUNTING}/normal_form_test.py",
     ),
     (
         "shuffled_tail_forgotten",
         "a unit added to a shuffled pass moves one batch only",
-        "normal_form.py",
+        "sampling_rules.py",
         "(events.ShuffledSampling, _ADD): _shuffled(2.0, 1.0),",
         "(events.ShuffledSampling, _ADD): _shuffled(2.0),",
         f"{ACCOUNTING}/normal_form_test.py",
@@ -37,7 +37,7 @@ PRICES = in_folder(
     (
         "unknown_sampling_is_half",
         "unknown sampling is charged as if half a unit moved",
-        "normal_form.py",
+        "sampling_rules.py",
         "(events.UnknownSampling, _ZERO): _unamplified(1.0),",
         "(events.UnknownSampling, _ZERO): _unamplified(0.5),",
         f"{ACCOUNTING}/normal_form_test.py",
@@ -53,7 +53,7 @@ PRICES = in_folder(
     (
         "truncation_for_nothing",
         "a truncated sample never fails",
-        "normal_form.py",
+        "sampling_rules.py",
         "_replace(failure_probability=float(tail))",
         "_replace(failure_probability=0.0)",
         f"{ACCOUNTING}/normal_form_test.py",
@@ -61,7 +61,7 @@ PRICES = in_folder(
     (
         "mixed_relations_accepted",
         "events under different neighbouring relations have a common epsilon",
-        "normal_form.py",
+        "tfdp/events/protection.py",
         "if relation not in (None, p.neighboring_relation):",
         "if False:",
         f"{ACCOUNTING}/normal_form_test.py",
@@ -86,10 +86,10 @@ PRICES = in_folder(
     (
         "conversion_optimistic",
         "the conversion of Renyi divergences leaves out the weight of the order",
-        "rdp_conversion.py",
+        "renyi/conversion.py",
         "rdp + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)",
         "rdp + math.log1p(-1 / order) - (math.log(delta) + 2 * math.log(order)) / (order - 1)",
-        f"{ACCOUNTING}/rdp_conversion_test.py",
+        f"{ACCOUNTING}/renyi/conversion_test.py",
     ),
 )
 
@@ -98,7 +98,7 @@ BOOKS = in_folder(
     (
         "validation_removed",
         "numbers out of range make events",
-        "events.py",
+        "tfdp/events/arguments.py",
         "if not (math.isfinite(number) and low and number <= maximum):",
         "if not math.isfinite(number):",
         f"{ACCOUNTING_TRAPS}::test_validation_by_assert",
@@ -106,7 +106,7 @@ BOOKS = in_folder(
     (
         "seeded_noise_is_noise",
         "noise whose seed is known counts",
-        "events.py",
+        "tfdp/events/releases.py",
         "return 0.0 if self.seeded else self.noise_stddev / self.l2_norm_bound\n\n\n"
         "@dataclasses.dataclass(frozen=True)\nclass Discrete",
         "return self.noise_stddev / self.l2_norm_bound\n\n\n"
@@ -264,10 +264,10 @@ DISK = (
         (
             "budget_of_one_step_more",
             "a budget is overspent by one step",
-            "budget.py",
+            "planning/budget.py",
             "if fits(middle) else (low, middle)\n    return low\n",
             "if fits(middle) else (low, middle)\n    return low + 1\n",
-            f"{ACCOUNTING}/budget_test.py",
+            f"{ACCOUNTING}/planning/budget_test.py",
         ),
     )
 )

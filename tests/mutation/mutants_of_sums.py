@@ -109,7 +109,7 @@ MECHANISM = in_folder(
     (
         "half_precision_in_silence",
         "TensorFlow may rewrite norms and noise into half precision",
-        "rounding.py",
+        "tfdp/numerics/rounding.py",
         'if name.startswith("auto_mixed_precision") and is_on:',
         "if False:",
         f"{GRADIENTS}/rounded_products_test.py::test_graphs_in_half_precision_are_refused",
@@ -117,7 +117,7 @@ MECHANISM = in_folder(
     (
         "products_rounded_in_silence",
         "norms come from factors that products round, with no allowance for it",
-        "rounding.py",
+        "tfdp/numerics/rounding.py",
         "    if not products_are_rounded(squares.dtype):\n        return squares\n",
         "    return squares\n",
         f"{GRADIENTS}/rounded_products_test.py::test_norm_is_that_of_what_is_added",
@@ -129,7 +129,7 @@ SUMS = in_folder(
     (
         "clip_after_the_sum",
         "the sum is clipped, the records are not",
-        "batched.py",
+        "engines/batched.py",
         "sums = [record.weighted_sum(by_group[g]) for g, record in zip(",
         "sums = [tf.clip_by_norm(record.weighted_sum(tf.ones_like(by_group[g])), 0.1) "
         "for g, record in zip(",
@@ -138,7 +138,7 @@ SUMS = in_folder(
     (
         "padding_counts",
         "the mask of padding is ignored",
-        "batched.py",
+        "engines/batched.py",
         "keep = mask & _all_finite(squares)\n    if query.num",
         "keep = _all_finite(squares)\n    if query.num",
         f"{CLIPPING_TRAPS}::test_padded_batch_changes_the_number_of_records",
@@ -149,7 +149,7 @@ SUMS = in_folder(
         "mapping.py",
         "    if others:\n        raise UnsupportedModelError(",
         "    if False:\n        raise UnsupportedModelError(",
-        f"{GRADIENTS}/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
+        f"{GRADIENTS}/engines/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
     ),
     (
         "any_activation",
@@ -218,7 +218,7 @@ SUMS = in_folder(
     (
         "non_finite_record_kept_in_part",
         "a record that is not finite is dropped from one group only",
-        "batched.py",
+        "engines/batched.py",
         "keep = mask & _all_finite(squares)\n    if query.num",
         "keep = mask\n    if query.num",
         f"{CLIPPING_TRAPS}::test_nan_in_one_variable_drops_the_record_from_every_group",
@@ -226,7 +226,7 @@ SUMS = in_folder(
     (
         "realised_denominator",
         "the sum is divided by the number of records",
-        "batched.py",
+        "engines/batched.py",
         "factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))",
         "factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))"
         " / tf.reduce_sum(tf.cast(keep, factors.dtype))",
@@ -235,7 +235,7 @@ SUMS = in_folder(
     (
         "microbatch_norm_of_the_sum",
         "microbatches are clipped by the norm of the sum, not of the mean",
-        "batched.py",
+        "engines/batched.py",
         "squares = [over_counts(over_counts(square)) for square in squares]",
         "squares = list(squares)",
         f"{CLIPPING_TRAPS}::test_layer_normalization_with_microbatches",
@@ -243,15 +243,15 @@ SUMS = in_folder(
     (
         "gram_without_cross_terms",
         "norms over a sequence leave out products of different positions",
-        "numerics.py",
+        "tfdp/numerics/norms.py",
         "tf.cast(left * right, tf.float64)",
         "tf.cast(left * right * tf.eye(tf.shape(left)[1], dtype=left.dtype), tf.float64)",
-        f"{GRADIENTS}/bookkeeping_test.py::test_architecture[nested]",
+        f"{GRADIENTS}/engines/bookkeeping_test.py::test_architecture[nested]",
     ),
     (
         "shared_without_cross_terms",
         "norms of shared variables leave out products of different uses",
-        "per_record.py",
+        "forms/per_record.py",
         "for a, b in itertools.combinations(self._parts, 2)]",
         "for a, b in itertools.combinations(self._parts, 2)][:0] or [tf.zeros_like(squares)]",
         f"{GRADIENTS}/shared_variables_test.py::test_uses_of_different_form_add_up",
@@ -259,7 +259,7 @@ SUMS = in_folder(
     (
         "repeated_ids_apart",
         "a row of a table that is used twice is two rows",
-        "rows.py",
+        "forms/rows.py",
         "same = self.ids[:, :, None] == self.ids[:, None, :]",
         "same = tf.eye(t, batch_shape=[n], dtype=tf.bool)",
         f"{GRADIENTS}/shared_variables_test.py::test_row_that_is_used_twice_adds_up",
@@ -270,7 +270,7 @@ SUMS = in_folder(
         "rules/dense.py",
         "return Explicit(tf.reduce_sum(gradient, range(1, gradient.shape.rank - 1)))",
         "return Explicit(tf.reduce_mean(gradient, range(1, gradient.shape.rank - 1)))",
-        f"{GRADIENTS}/bookkeeping_test.py::test_architecture[shared_over_shapes]",
+        f"{GRADIENTS}/engines/bookkeeping_test.py::test_architecture[shared_over_shapes]",
     ),
     (
         "microbatch_is_a_sum",

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
-from tfdp.ledger import NonPrivateEvent
+from tfdp.events import NonPrivateEvent
 from tfdp.query import WeightedRecord
 from tfdp.query.structure import flatten_up_to
 

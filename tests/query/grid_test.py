@@ -9,7 +9,7 @@ import tensorflow as tf
 from scipy import stats
 
 import tfdp
-from tfdp.ledger import DiscreteGaussianSumEvent
+from tfdp.events import DiscreteGaussianSumEvent
 from tfdp.noise import SeededRandomSource
 from tfdp.noise.bits import SeededFill
 from tfdp.noise.discrete_gaussian import DiscreteGaussian

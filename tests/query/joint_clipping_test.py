@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.ledger import GaussianSumEvent
+from tfdp.events import GaussianSumEvent
 from tfdp.noise import SeededRandomSource
 from tfdp.query import JointClippingQuery, NormalizedQuery
 

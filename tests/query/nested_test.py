@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.ledger import ComposedEvent, GaussianSumEvent, NonPrivateEvent
+from tfdp.events import ComposedEvent, GaussianSumEvent, NonPrivateEvent
 from tfdp.noise import SeededRandomSource
 from tfdp.query import (
     GaussianAverageQuery,

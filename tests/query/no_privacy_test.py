@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfdp.ledger import NonPrivateEvent
+from tfdp.events import NonPrivateEvent
 from tfdp.query import NoPrivacyAverageQuery, NoPrivacySumQuery
 
 

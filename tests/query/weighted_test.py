@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     Event,
     GaussianSumEvent,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -12,11 +12,11 @@ from tfdp.ledger import (
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     ShuffledSampling,
     UnknownSampling,
 )
+from tfdp.ledger import PrivacyLedger
 from tfdp.report import gather
 from tfdp.report.caveats import ATTENTION, FATAL, SCOPE
 

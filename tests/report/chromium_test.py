@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 import tfdp.report
-from tfdp.ledger import (
-    GaussianSumEvent,
-    NeighboringRelation,
-    PoissonSampling,
-    PrivacyLedger,
-    SampledEvent,
-)
+from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None

@@ -6,16 +6,16 @@ import dp_accounting
 import pytest
 
 from tfdp.accounting import make_accountant, registry
-from tfdp.ledger import (
+from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     ShuffledSampling,
     UnsupportedEventError,
 )
+from tfdp.ledger import PrivacyLedger
 from tfdp.report import costs
 
 DELTA = 1e-5

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, PrivacyLedger, SampledEvent, entry
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger, entry
 from tfdp.report.digest import canonical_json_lines, fingerprint
 
 STEP = SampledEvent(PoissonSampling(0.1, 30), GaussianSumEvent(1.0, 2.0))

@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdp.accounting.normal_form import effective_noise_multiplier
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     ShuffledSampling,
     UnknownSampling,
 )
+from tfdp.ledger import PrivacyLedger
 from tfdp.report.releases import MOST_ROWS, Range, mechanisms
 
 STEP = SampledEvent(PoissonSampling(0.01, 1000), GaussianSumEvent(1.0, 2.0))

@@ -10,15 +10,15 @@ import pytest
 
 import tfdp.report
 from tfdp.accounting import registry
-from tfdp.ledger import (
+from tfdp.events import (
     ComposedEvent,
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
     UnsupportedEventError,
 )
+from tfdp.ledger import PrivacyLedger
 from tfdp.report.render import escape_markdown
 
 GROUPS = ComposedEvent((GaussianSumEvent(3.25, 7.125), GaussianSumEvent(0.5, 2.875)))

@@ -7,16 +7,16 @@ import re
 import pytest
 from scipy import stats
 
-from tfdp.ledger import (
+from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
-    PrivacyLedger,
     SampledEvent,
 )
+from tfdp.ledger import PrivacyLedger
 from tfdp.report import gather
 
 STEP = SampledEvent(PoissonSampling(0.01, 10_000), GaussianSumEvent(1.0, 2.0))

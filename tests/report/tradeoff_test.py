@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from tfdp.accounting import PLDAccountant, RDPAccountant
-from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 from tfdp.report.tradeoff import Profile, make_profile
 
 RATES = [0.0, 1e-4, 1e-3, 0.01, 0.05, 0.3, 0.5, 0.9, 1.0]

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tfdp.ledger import NeighboringRelation, UnknownSampling
+from tfdp.events import NeighboringRelation, UnknownSampling
 from tfdp.sampling import (
     FixedSize,
     FullBatch,

@@ -4,13 +4,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tfdp.ledger import (
-    GaussianSumEvent,
-    NeighboringRelation,
-    PrivacyLedger,
-    SampledEvent,
-    ShuffledSampling,
-)
+from tfdp.events import GaussianSumEvent, NeighboringRelation, SampledEvent, ShuffledSampling
+from tfdp.ledger import PrivacyLedger
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
 from tfdp.sampling.clock import PassClock
 

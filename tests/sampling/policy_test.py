@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfdp.ledger import (
+from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     NeighboringRelation,

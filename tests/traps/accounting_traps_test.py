@@ -32,7 +32,7 @@ def epsilon(event, count=1, accountant=RDPAccountant):
 
 def sampled(q, stddev, bound=1.0, population=None):
     return tfdp.SampledEvent(
-        tfdp.ledger.PoissonSampling(q, population), tfdp.GaussianSumEvent(bound, stddev)
+        tfdp.events.PoissonSampling(q, population), tfdp.GaussianSumEvent(bound, stddev)
     )
 
 
@@ -116,7 +116,7 @@ def test_poisson_accounting_over_shuffled_batches():
     model = toy.private(toy.linear(), toy.dp(stddev=2.0), run_eagerly=True)
     model.fit(X, Y, batch_size=4, sampling=Shuffled(), verbose=0)
     (entry,) = model.ledger
-    assert isinstance(entry.event.sampling, tfdp.ledger.ShuffledSampling)
+    assert isinstance(entry.event.sampling, tfdp.events.ShuffledSampling)
     shuffled = epsilon(entry.event, entry.count)
     # A pass is one Gaussian, without amplification: dearer than the same steps on Poisson samples.
     assert shuffled == pytest.approx(epsilon(tfdp.GaussianSumEvent(1.0, 2.0)), rel=1e-9)
@@ -128,7 +128,7 @@ def test_batches_that_nobody_declared_are_not_amplified():
     with pytest.warns(UserWarning, match="no amplification"):
         model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(N).batch(4), verbose=0)
     (entry,) = model.ledger
-    assert entry.event.sampling == tfdp.ledger.UnknownSampling()
+    assert entry.event.sampling == tfdp.events.UnknownSampling()
     assert epsilon(entry.event, 3) == pytest.approx(epsilon(tfdp.GaussianSumEvent(1.0, 2.0), 3))
 
 
@@ -269,7 +269,8 @@ def test_validation_by_assert():
     assert asserts == []
     # And so nothing is different without them.
     program = """
-from tfdp.ledger import GaussianSumEvent, LedgerFormatError, PoissonSampling, PrivacyLedger
+from tfdp.events import GaussianSumEvent, PoissonSampling
+from tfdp.ledger import LedgerFormatError, PrivacyLedger
 assert False, "stripped"
 wrong = [
     lambda: GaussianSumEvent(-1.0, 1.0),

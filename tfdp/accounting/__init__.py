@@ -5,27 +5,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfdp.accounting.accountant import Accountant as Accountant
-    from tfdp.accounting.budget import Remaining as Remaining
-    from tfdp.accounting.calibration import UnreachableBudgetError as UnreachableBudgetError
-    from tfdp.accounting.calibration import calibrate as calibrate
-    from tfdp.accounting.calibration import noise_for_budget as noise_for_budget
     from tfdp.accounting.composition import BasicComposition as BasicComposition
     from tfdp.accounting.composition import StrongComposition as StrongComposition
     from tfdp.accounting.gdp import GDPAccountant as GDPAccountant
     from tfdp.accounting.groups import group_delta as group_delta
     from tfdp.accounting.groups import group_epsilon as group_epsilon
     from tfdp.accounting.moments import MomentsAccountant as MomentsAccountant
-    from tfdp.accounting.planning import plan as plan
+    from tfdp.accounting.planning.budget import Remaining as Remaining
+    from tfdp.accounting.planning.calibration import (
+        UnreachableBudgetError as UnreachableBudgetError,
+    )
+    from tfdp.accounting.planning.calibration import calibrate as calibrate
+    from tfdp.accounting.planning.calibration import noise_for_budget as noise_for_budget
+    from tfdp.accounting.planning.plan import plan as plan
+    from tfdp.accounting.planning.training_plan import TrainingPlan as TrainingPlan
     from tfdp.accounting.pld import PLDAccountant as PLDAccountant
     from tfdp.accounting.prv import EpsilonInterval as EpsilonInterval
     from tfdp.accounting.prv import PRVAccountant as PRVAccountant
     from tfdp.accounting.rdp import RDPAccountant as RDPAccountant
     from tfdp.accounting.registry import ACCOUNTANTS as ACCOUNTANTS
     from tfdp.accounting.registry import make_accountant as make_accountant
-    from tfdp.accounting.training_plan import TrainingPlan as TrainingPlan
     from tfdp.accounting.zcdp import ZCDPAccountant as ZCDPAccountant
-    from tfdp.ledger.events import NeighboringRelation as NeighboringRelation
-    from tfdp.ledger.events import UnsupportedEventError as UnsupportedEventError
+    from tfdp.events import NeighboringRelation as NeighboringRelation
+    from tfdp.events import UnsupportedEventError as UnsupportedEventError
 
 _NAMES = {
     "ACCOUNTANTS": "tfdp.accounting.registry",
@@ -34,21 +36,21 @@ _NAMES = {
     "EpsilonInterval": "tfdp.accounting.prv",
     "GDPAccountant": "tfdp.accounting.gdp",
     "MomentsAccountant": "tfdp.accounting.moments",
-    "NeighboringRelation": "tfdp.ledger.events",
+    "NeighboringRelation": "tfdp.events",
     "PLDAccountant": "tfdp.accounting.pld",
     "PRVAccountant": "tfdp.accounting.prv",
     "RDPAccountant": "tfdp.accounting.rdp",
-    "Remaining": "tfdp.accounting.budget",
+    "Remaining": "tfdp.accounting.planning.budget",
     "StrongComposition": "tfdp.accounting.composition",
-    "TrainingPlan": "tfdp.accounting.training_plan",
-    "UnreachableBudgetError": "tfdp.accounting.calibration",
-    "UnsupportedEventError": "tfdp.ledger.events",
+    "TrainingPlan": "tfdp.accounting.planning.training_plan",
+    "UnreachableBudgetError": "tfdp.accounting.planning.calibration",
+    "UnsupportedEventError": "tfdp.events",
     "ZCDPAccountant": "tfdp.accounting.zcdp",
-    "calibrate": "tfdp.accounting.calibration",
+    "calibrate": "tfdp.accounting.planning.calibration",
     "group_delta": "tfdp.accounting.groups",
     "group_epsilon": "tfdp.accounting.groups",
     "make_accountant": "tfdp.accounting.registry",
-    "noise_for_budget": "tfdp.accounting.calibration",
+    "noise_for_budget": "tfdp.accounting.planning.calibration",
     "plan": "tfdp.accounting.planning",
 }
 

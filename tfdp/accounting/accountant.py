@@ -7,20 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy
-from tfdp.accounting.normal_form import (
-    NormalForm,
-    Protection,
-    common_protection,
-    normal_form,
-    protection,
-)
-from tfdp.ledger.events import (
-    Event,
-    NeighboringRelation,
-    UnsupportedEventError,
-    positive_integer,
-    real_number,
-)
+from tfdp.accounting.normal_form import NormalForm, normal_form
+from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
+from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.protection import Protection, common_protection, protection
 
 # Solving for an epsilon beside a failure probability stops when it moves by less than this.
 _RELATIVE_STEP = 1e-9

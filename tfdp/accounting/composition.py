@@ -83,7 +83,7 @@ class BasicComposition(_Composition):
         one.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> round(BasicComposition().compose(step, count=10_000).get_epsilon(1e-5), 1)
         223.5
@@ -113,7 +113,7 @@ class StrongComposition(_Composition):
         (log(1 + q (e^epsilon - 1)), q delta), which is more than twice as much there.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> round(StrongComposition().compose(step, count=10_000).get_epsilon(1e-5), 2)
         14.18

@@ -30,7 +30,7 @@ large as the clip norm, that is 1e-16.
 
 import math
 
-from tfdp.ledger.events import DiscreteGaussianSumEvent
+from tfdp.events import DiscreteGaussianSumEvent
 
 
 def distance_from_rounded_gaussian(event: DiscreteGaussianSumEvent) -> float:

@@ -6,7 +6,8 @@ from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.accounting.mechanisms import Mechanism, PureEpsilon, SampledGaussian
 from tfdp.accounting.unsampled import sampling_of
-from tfdp.ledger.events import Event, UnsupportedEventError, real_number
+from tfdp.events import Event, UnsupportedEventError
+from tfdp.events.arguments import real_number
 
 _EXPLANATION = (
     "Its central limit theorem is not an upper bound: it can promise more privacy than there is. "
@@ -54,7 +55,7 @@ class GDPAccountant(Accountant):
         asymptotic: Accept Poisson-sampled Gaussians, to ask for `asymptotic_epsilon`.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> accountant = GDPAccountant().compose(GaussianSumEvent(1.0, noise_stddev=4.0), count=16)
         >>> round(accountant.get_epsilon(1e-5), 3)
         4.377

@@ -3,7 +3,7 @@
 import math
 from typing import Protocol
 
-from tfdp.ledger.events import positive_integer, real_number
+from tfdp.events.arguments import positive_integer, real_number
 
 
 class _PricesDelta(Protocol):
@@ -64,7 +64,7 @@ def group_epsilon(accountant: _PricesDelta, group_size: int, target_delta: float
 
     Example:
         >>> from tfdp.accounting import PRVAccountant
-        >>> from tfdp.ledger import GaussianSumEvent
+        >>> from tfdp.events import GaussianSumEvent
         >>> accountant = PRVAccountant().compose(GaussianSumEvent(1.0, noise_stddev=10.0))
         >>> round(accountant.get_epsilon(1e-5), 2), round(group_epsilon(accountant, 3, 1e-5), 2)
         (0.34, 1.14)

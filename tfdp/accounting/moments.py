@@ -28,7 +28,7 @@ class MomentsAccountant(Accountant):
     Example:
         Figure 2 of the paper, after 100 epochs:
 
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> round(MomentsAccountant().compose(step, count=10_000).get_epsilon(1e-5), 2)
         1.26

@@ -6,43 +6,18 @@ neighbouring samples may differ,
 
     1 / z^2 = sum_g (f * S_g / sigma_g)^2.
 
-The sampling policy and the neighbouring relation give f and the amplification by sampling, with
-probability q or n of N units:
-
-| sampling | add or remove one | replace one | zero out |
-|---|---|---|---|
-| none (a bare event) | f = 1 | | |
-| Poisson | f = 1, q | f = 1, q, twice in a row | f = 1, q |
-| truncated Poisson | as Poisson, and a delta | as Poisson, and a delta | as Poisson, and a delta |
-| full batch | f = 1 | f = 2 | f = 1 |
-| fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
-| shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
-| unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
-
-A record added to a shuffled data set takes the place of one that moves to the last batch: one batch
-moves by 2 S and the last by S, together sqrt(5) S. Within a pass the other batches do not differ,
-so a pass costs one Gaussian, a begun pass as much as a whole one.
-
-A fixed-size sample either lacks the differing unit or holds it in the place of one that is uniform
-among the rest. Divergences are jointly convex, so adding or removing a unit costs at most what the
-worst of those places does: q = n / N and a replacement, f = 2 (Birrell et al. 2024,
-arXiv:2408.10456).
-A Poisson sample that is larger than what is kept of it is as if lost: its probability goes into
-delta (Chua et al. 2024, arXiv:2411.04205). So does the probability by which discrete Gaussian noise
-differs from Gaussian noise (`tfdp.accounting.discrete_noise`), which it is priced as.
+The sampling policy and the neighbouring relation give f and the amplification by sampling
+(`tfdp.accounting.sampling_rules`). The probability by which discrete Gaussian noise differs from
+Gaussian noise (`tfdp.accounting.discrete_noise`), which it is priced as, goes into delta, as does
+that of samples which a policy cuts off.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tfdp.accounting.amplification import (
-    FIXED_SIZE_REPLACE,
-    POISSON,
-    POISSON_REPLACE,
-    Amplification,
-    pure_epsilon,
-)
+from tfdp import events
+from tfdp.accounting.amplification import pure_epsilon
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.mechanisms import (
     BoundedRange,
@@ -53,8 +28,9 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
-from tfdp.ledger import events
-from tfdp.ledger.events import NeighboringRelation, UnsupportedEventError
+from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule
+from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.events.protection import protection
 
 _ADD, _REPLACE, _ZERO = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -162,106 +138,6 @@ def _multiplier(multipliers: Iterable[float], factors: tuple[float, ...]) -> flo
     return z if z >= _SMALLEST_MULTIPLIER else 0.0
 
 
-class _Rule(NamedTuple):
-    """How a sampling policy is priced under a relation.
-
-    Attributes:
-        factors: f of every step that may differ.
-        amplification: What sampling makes of a mechanism; None where it does nothing.
-        parameters: Of the functions of `amplification`.
-        events_per_mechanism: As in `NormalForm`.
-        failure_probability: As in `NormalForm`.
-    """
-
-    factors: tuple[float, ...]
-    amplification: Amplification | None = None
-    parameters: tuple[Any, ...] = ()
-    events_per_mechanism: int = 1
-    failure_probability: float = 0.0
-
-
-_EVERYTHING = _Rule((1.0,))
-
-
-def _poisson(sampling: Any) -> _Rule:
-    q = sampling.sampling_probability
-    return _EVERYTHING if q == 1 else _Rule((1.0,), POISSON, (q,))
-
-
-def _poisson_replace(sampling: Any) -> _Rule:
-    q = sampling.sampling_probability
-    return _Rule((2.0,)) if q == 1 else _Rule((1.0,), POISSON_REPLACE, (q,))
-
-
-def _truncated(
-    rule: Callable[[Any], _Rule], added: int
-) -> Callable[[events.TruncatedPoissonSampling], _Rule]:
-    def truncated(sampling: events.TruncatedPoissonSampling) -> _Rule:
-        from scipy import stats
-
-        # Of the larger of the neighbours, which has the larger samples.
-        population = sampling.population_size + added
-        tail = stats.binom.sf(sampling.max_sample_size, population, sampling.sampling_probability)
-        return rule(sampling)._replace(failure_probability=float(tail))
-
-    return truncated
-
-
-def _fixed_size_add(sampling: events.FixedSizeSampling) -> _Rule:
-    if sampling.sample_size == sampling.population_size:
-        return _Rule((2.0,))
-    return _Rule((2.0,), POISSON, (sampling.sample_size / sampling.population_size,))
-
-
-def _fixed_size_replace(sampling: events.FixedSizeSampling) -> _Rule:
-    n, population = sampling.sample_size, sampling.population_size
-    if n == population:
-        return _Rule((2.0,))
-    return _Rule((2.0,), FIXED_SIZE_REPLACE, (n / population, n, population))
-
-
-def _shuffled(*factors: float) -> Callable[[events.ShuffledSampling], _Rule]:
-    return lambda sampling: _Rule(factors, events_per_mechanism=sampling.steps_per_pass)
-
-
-def _unamplified(factor: float) -> Callable[[events.Sampling], _Rule]:
-    return lambda sampling: _Rule((factor,))
-
-
-_RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], _Rule]] = {
-    (events.FixedSizeSampling, _ADD): _fixed_size_add,
-    (events.FixedSizeSampling, _REPLACE): _fixed_size_replace,
-    (events.FixedSizeSampling, _ZERO): _unamplified(1.0),
-    (events.FullBatchSampling, _ADD): _unamplified(1.0),
-    (events.FullBatchSampling, _REPLACE): _unamplified(2.0),
-    (events.FullBatchSampling, _ZERO): _unamplified(1.0),
-    (events.PoissonSampling, _ADD): _poisson,
-    (events.PoissonSampling, _REPLACE): _poisson_replace,
-    (events.PoissonSampling, _ZERO): _poisson,
-    (events.ShuffledSampling, _ADD): _shuffled(2.0, 1.0),
-    (events.ShuffledSampling, _REPLACE): _shuffled(2.0),
-    (events.ShuffledSampling, _ZERO): _shuffled(1.0),
-    (events.TruncatedPoissonSampling, _ADD): _truncated(_poisson, 1),
-    (events.TruncatedPoissonSampling, _REPLACE): _truncated(_poisson_replace, 0),
-    (events.TruncatedPoissonSampling, _ZERO): _truncated(_poisson, 0),
-    (events.UnknownSampling, _ADD): _unamplified(2.0),
-    (events.UnknownSampling, _REPLACE): _unamplified(2.0),
-    (events.UnknownSampling, _ZERO): _unamplified(1.0),
-}
-
-
-def _rule(event: events.Event) -> _Rule:
-    if not isinstance(event, events.SampledEvent):
-        return _EVERYTHING
-    rule = _RULES.get((type(event.sampling), event.neighboring_relation))
-    if rule is None:
-        raise UnsupportedEventError(
-            f"{type(event.sampling).__name__} is not supported under "
-            f"{event.neighboring_relation.name}: {event.sampling!r}."
-        )
-    return rule(event.sampling)
-
-
 def _mechanisms(
     leaves: list[events.Event], factors: tuple[float, ...], relation: NeighboringRelation
 ) -> list[Mechanism]:
@@ -282,7 +158,7 @@ def _mechanisms(
     return [mechanism for mechanism in found if mechanism is not None]
 
 
-def _amplified(mechanisms: list[Mechanism], rule: _Rule, event: events.Event) -> Mechanism:
+def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event) -> Mechanism:
     """Returns what the mechanisms, all about the one sample, cost together."""
     kinds = {type(mechanism) for mechanism in mechanisms}
     if len(mechanisms) == 1:
@@ -309,7 +185,7 @@ def normal_form(event: events.Event) -> NormalForm:
     Raises:
         UnsupportedEventError: the event, or one inside it, cannot be priced; the message names it.
     """
-    rule = _rule(event)
+    rule = sampling_rule(event)
     sampled = isinstance(event, events.SampledEvent)
     leaves = _leaves(event.event if isinstance(event, events.SampledEvent) else event)
     mechanisms = _mechanisms(leaves, rule.factors, protection(event).neighboring_relation)
@@ -363,40 +239,4 @@ def effective_noise_multiplier(event: events.Event) -> float:
             raise UnsupportedEventError(
                 f"A {type(leaf).__name__} has no noise multiplier of a Gaussian: {leaf!r}."
             )
-    return _multiplier(multipliers, _rule(event).factors)
-
-
-class Protection(NamedTuple):
-    """What an event's epsilon is about."""
-
-    neighboring_relation: NeighboringRelation
-    privacy_unit: str | None
-
-
-def protection(event: events.Event) -> Protection:
-    """Returns what the event's epsilon is about; a bare event: any unit, added or removed."""
-    if isinstance(event, events.SampledEvent):
-        return Protection(event.neighboring_relation, event.privacy_unit)
-    return Protection(_ADD, None)
-
-
-def common_protection(protections: Iterable[Protection]) -> Protection | None:
-    """Returns the one protection that all have, or None where there are none.
-
-    Raises:
-        UnsupportedEventError: they differ, so that no epsilon is about all of them.
-    """
-    relation = unit = None
-    for p in protections:
-        if relation not in (None, p.neighboring_relation):
-            raise UnsupportedEventError(
-                f"Events under {relation.name} and under {p.neighboring_relation.name} have no "
-                "common epsilon. Keep a ledger for each."
-            )
-        if None not in (unit, p.privacy_unit) and unit != p.privacy_unit:
-            raise UnsupportedEventError(
-                f"Events that protect a unit {unit!r} and a unit {p.privacy_unit!r} have no "
-                "common epsilon. Keep a ledger for each."
-            )
-        relation, unit = p.neighboring_relation, unit or p.privacy_unit
-    return None if relation is None else Protection(relation, unit)
+    return _multiplier(multipliers, sampling_rule(event).factors)

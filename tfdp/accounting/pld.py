@@ -7,12 +7,12 @@ import numpy as np
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from tfdp.accounting.loss_grid import GridPMF, round_losses
-from tfdp.accounting.loss_pairs import PAIRS
+from tfdp.accounting.losses.grid import GridPMF, round_losses
+from tfdp.accounting.losses.pairs import PAIRS
 from tfdp.accounting.mechanisms import Mechanism
 from tfdp.accounting.rdp import renyi_curve
 from tfdp.accounting.unsampled import merge_unsampled, only_gaussian
-from tfdp.ledger.events import real_number
+from tfdp.events.arguments import real_number
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -81,7 +81,7 @@ class PLDAccountant(Accountant):
         TypeError: it is not a number.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> round(PLDAccountant().compose(step, count=10_000).get_epsilon(1e-5), 3)
         0.947

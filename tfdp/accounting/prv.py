@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from tfdp.accounting.loss_bounds import DeltaBounds
-from tfdp.accounting.loss_chain import ChainBounds
-from tfdp.accounting.loss_groups import GROUP_PAIRS
-from tfdp.accounting.loss_pairs import PAIRS
-from tfdp.accounting.loss_sums import Steps, bound_delta
-from tfdp.accounting.loss_window import Renyi, delta_bound, epsilon_bound
+from tfdp.accounting.losses.bounds import DeltaBounds
+from tfdp.accounting.losses.chain import ChainBounds
+from tfdp.accounting.losses.groups import GROUP_PAIRS
+from tfdp.accounting.losses.pairs import PAIRS
+from tfdp.accounting.losses.sums import Steps, bound_delta
+from tfdp.accounting.losses.window import Renyi, delta_bound, epsilon_bound
 from tfdp.accounting.mechanisms import (
     BoundedRange,
     FixedSizeGaussian,
@@ -19,11 +19,13 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledLaplace,
 )
-from tfdp.accounting.normal_form import NormalForm, Protection
+from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.rdp import epsilon_of_curve, renyi_curve
-from tfdp.accounting.rdp_group import group_rdp
+from tfdp.accounting.renyi.group import group_rdp
 from tfdp.accounting.unsampled import merge_unsampled, only_gaussian
-from tfdp.ledger.events import Event, UnsupportedEventError, positive_integer, real_number
+from tfdp.events import Event, UnsupportedEventError
+from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.protection import Protection
 
 # Larger epsilons are left to Renyi divergences.
 _LARGEST_EPSILON = 500.0
@@ -53,14 +55,14 @@ class EpsilonInterval(NamedTuple):
 class PRVAccountant(Accountant):
     """Composes privacy loss random variables on a grid, with a proven error on both sides.
 
-    The losses of every dominating pair (`tfdp.accounting.loss_pairs`) are rounded to a grid, tilted
-    and convolved by the fast Fourier transform; adding and removing a unit are composed apart, and
-    the larger epsilon counts.
+    The losses of every dominating pair (`tfdp.accounting.losses.pairs`) are rounded to a grid,
+    tilted and convolved by the fast Fourier transform; adding and removing a unit are composed
+    apart, and the larger epsilon counts.
 
     Guarantees:
         `get_epsilon` and `get_delta` are upper bounds. `get_epsilon_interval` also gives a lower
         one. Rounding of losses, what is cut off, what wraps around in a transform, and rounding of
-        floating-point numbers are bounded and part of both (`tfdp.accounting.loss_grid` has the
+        floating-point numbers are bounded and part of both (`tfdp.accounting.losses.grid` has the
         proof). The upper bound is about twenty-five times closer to the truth than the lower, and
         never above that of `RDPAccountant`.
 
@@ -78,14 +80,14 @@ class PRVAccountant(Accountant):
         relative_error: How far apart, relative to epsilon, the bounds should be; what they are is
             what `get_epsilon_interval` says. Work grows with 1 / sqrt(relative_error).
         group_size: Epsilon and delta are for data sets that are so many neighbours apart, such as
-            all records of one user (`tfdp.accounting.loss_groups`).
+            all records of one user (`tfdp.accounting.losses.groups`).
 
     Raises:
         ValueError: `relative_error` is not positive, or above 0.5; `group_size` is below 1.
         TypeError: they are not numbers.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> accountant = PRVAccountant().compose(step, count=10_000)
         >>> round(accountant.get_epsilon(1e-5), 3)

@@ -16,23 +16,21 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
-from tfdp.accounting.normal_form import NormalForm, Protection
-from tfdp.accounting.rdp_conversion import (
-    delta_of_log_odds,
-    epsilon_at_order,
-    log_odds_of_delta,
-)
-from tfdp.accounting.rdp_fixed_size import fixed_size_gaussian_curve
-from tfdp.accounting.rdp_gaussian import sampled_gaussian_curve
-from tfdp.accounting.rdp_group import group_rdp
-from tfdp.accounting.rdp_pure import (
+from tfdp.accounting.normal_form import NormalForm
+from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
+from tfdp.accounting.renyi.fixed_size import fixed_size_gaussian_curve
+from tfdp.accounting.renyi.gaussian import sampled_gaussian_curve
+from tfdp.accounting.renyi.group import group_rdp
+from tfdp.accounting.renyi.pure import (
     bounded_range_curve,
     pure_epsilon_curve,
     randomized_response_curve,
     sampled_laplace_curve,
 )
-from tfdp.accounting.rdp_search import minimize_over_orders
-from tfdp.ledger.events import Event, UnsupportedEventError, positive_integer, real_number
+from tfdp.accounting.renyi.search import minimize_over_orders
+from tfdp.events import Event, UnsupportedEventError
+from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.protection import Protection
 
 _Curve = Callable[[np.ndarray], np.ndarray]
 _Terms = Sequence[tuple[Any, int]]
@@ -79,7 +77,7 @@ class RDPAccountant(Accountant):
         TypeError: an order is not a number, or group_size not an integer.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, noise_stddev=4.0))
         >>> round(RDPAccountant().compose(step, count=10_000).get_epsilon(1e-5), 3)
         1.035

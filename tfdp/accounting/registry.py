@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.ledger.events import NeighboringRelation
+from tfdp.events import NeighboringRelation
 
 
 def _ours(module: str, name: str) -> Callable[[NeighboringRelation], Any]:
@@ -15,7 +15,7 @@ def _ours(module: str, name: str) -> Callable[[NeighboringRelation], Any]:
 def _dp_accounting_rdp(relation: NeighboringRelation) -> Any:
     import dp_accounting
 
-    from tfdp.ledger.dp_event import dp_accounting_relation
+    from tfdp.accounting.dp_events import dp_accounting_relation
 
     return dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting_relation(relation))
 

@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfdp import events
 from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.normal_form import protection
 from tfdp.accounting.registry import make_accountant
 from tfdp.accounting.totals import Totals
-from tfdp.ledger import events, json_lines, storage
+from tfdp.events import NeighboringRelation
+from tfdp.events.arguments import positive_integer
+from tfdp.events.protection import protection
+from tfdp.ledger import json_lines, storage
 from tfdp.ledger.entry import EntryStream, LedgerEntry
-from tfdp.ledger.events import NeighboringRelation, positive_integer
 from tfdp.ledger.ledger import PrivacyLedger
 
 # Different events of which is counted how often each happened.

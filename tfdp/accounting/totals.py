@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfdp.accounting.mechanisms import RemoveThenAdd, SampledGaussian
-from tfdp.accounting.normal_form import NormalForm, Protection, normal_form, protection
-from tfdp.ledger.entry import LedgerEntry
-from tfdp.ledger.events import (
+from tfdp.accounting.normal_form import NormalForm, normal_form
+from tfdp.events import (
     Event,
     FullBatchSampling,
     GaussianSumEvent,
@@ -23,6 +22,8 @@ from tfdp.ledger.events import (
     Sampling,
     UnsupportedEventError,
 )
+from tfdp.events.protection import Protection, protection
+from tfdp.ledger.entry import LedgerEntry
 
 # Digits that are tried one after another once there are too many kinds; None is exact.
 _DIGITS = (None, 6, 5, 4, 3, 2, 1)

@@ -7,14 +7,10 @@ import numpy as np
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.mechanisms import BoundedRange, Mechanism, PureEpsilon, SampledGaussian
-from tfdp.accounting.rdp_conversion import (
-    delta_of_log_odds,
-    epsilon_at_order,
-    log_odds_of_delta,
-)
-from tfdp.accounting.rdp_search import minimize_over_orders
+from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
+from tfdp.accounting.renyi.search import minimize_over_orders
 from tfdp.accounting.unsampled import sampling_of
-from tfdp.ledger.events import Event, UnsupportedEventError
+from tfdp.events import Event, UnsupportedEventError
 
 
 class ZCDPAccountant(Accountant):
@@ -26,14 +22,14 @@ class ZCDPAccountant(Accountant):
 
     Guarantees:
         Epsilon and delta are upper bounds: of all orders the best one, converted without loss
-        (`tfdp.accounting.rdp_conversion`).
+        (`tfdp.accounting.renyi.conversion`).
 
     Edge cases:
         There is no amplification by sampling: sampled mechanisms are refused, unless what they are
         on their sample is pure.
 
     Example:
-        >>> from tfdp.ledger import GaussianSumEvent
+        >>> from tfdp.events import GaussianSumEvent
         >>> accountant = ZCDPAccountant().compose(GaussianSumEvent(1.0, noise_stddev=4.0), count=16)
         >>> accountant.rho
         0.5

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tfdp.audit.scores import check_confidence
-from tfdp.ledger.events import positive_integer, real_number
+from tfdp.events.arguments import positive_integer, real_number
 
 # Beyond it every guess could be right.
 _LARGEST_EPSILON = 60.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.ledger.events import real_number
+from tfdp.events.arguments import real_number
 
 # From (lower bounds of P[S | in], upper bounds of P[S | out]), arrays, to what these prove.
 _Proven = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -105,7 +105,7 @@ def mu_lower_bound(
         >>> round(mu, 2)
         1.86
         >>> from tfdp.accounting import GDPAccountant
-        >>> from tfdp.ledger import GaussianSumEvent
+        >>> from tfdp.events import GaussianSumEvent
         >>> mechanism = GDPAccountant().compose(GaussianSumEvent(mu, noise_stddev=1.0))
         >>> round(mechanism.get_epsilon(1e-5), 1)
         9.1

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.gradients.batched import Clipping, Microbatches, batched_sum
-from tfdp.gradients.bookkeeping import bookkeeping_gradients
+from tfdp.events.arguments import positive_integer
+from tfdp.gradients.engines.batched import Clipping, Microbatches, batched_sum
+from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
+from tfdp.gradients.engines.loop import loop_sum
+from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
-from tfdp.gradients.loop import loop_sum
-from tfdp.gradients.vectorized import vectorized_gradients
-from tfdp.ledger.events import positive_integer
-from tfdp.query import rounding
+from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
@@ -65,7 +65,7 @@ def clipped_gradient_sum(
         With one example a record, adding or removing one example moves the sum by at most the
         query's bound. In a microbatch of several, one example changes the mean that it is part of,
         from one vector within the bound to another: the sum moves by at most twice the bound
-        (`tfdp.ledger.events.scale_sensitivity`).
+        (`tfdp.events.scale_sensitivity`).
 
     Edge cases:
         A record with a NaN or infinity contributes zero, in all of its groups. Rows with a false

@@ -4,9 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients.numerics import segment_sum
-from tfdp.ledger.events import positive_integer
+from tfdp.events.arguments import positive_integer
 from tfdp.noise import RandomSource, system_random_source
+from tfdp.numerics.norms import segment_sum
 
 
 def assign_microbatches(

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import comes_from_records, holds_records, map_records
-from tfdp.gradients.numerics import to_accumulate
-from tfdp.gradients.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
+from tfdp.numerics.norms import to_accumulate
 
 # What Keras hangs on tensors, and layers and losses that come later look for.
 _HUNG = ("_keras_mask", "_keras_logits")

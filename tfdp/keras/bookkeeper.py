@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tfdp.events import Event, NeighboringRelation, SampledEvent
 from tfdp.keras.errors import LedgerMismatchError
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
-from tfdp.ledger.events import Event, NeighboringRelation, SampledEvent
 from tfdp.sampling import SamplingPolicy, Unknown
 from tfdp.sampling.clock import PassClock
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import keras
 
 from tfdp.accounting import Accountant, RDPAccountant
-from tfdp.accounting.budget import affordable_events, check_budget
+from tfdp.accounting.planning.budget import affordable_events, check_budget
+from tfdp.accounting.spent import Spent
+from tfdp.events import Event
 from tfdp.keras.errors import NotPrivateError, PrivacyBudgetExceededError
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.keras.spent import Spent
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.events import Event
 
 # Of the time of training, for epsilon within epochs; and when it is first computed there.
 _LARGEST_PART = 0.005

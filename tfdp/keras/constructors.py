@@ -4,11 +4,11 @@ from typing import Any
 
 import keras
 
-from tfdp.accounting.calibration import noise_for_budget
-from tfdp.accounting.training_plan import AccountantChoice
+from tfdp.accounting.planning.calibration import noise_for_budget
+from tfdp.accounting.planning.training_plan import AccountantChoice
+from tfdp.events import NeighboringRelation
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.ledger import NeighboringRelation
 from tfdp.query import GaussianAverageQuery
 
 

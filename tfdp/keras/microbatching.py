@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from tfdp.events.arguments import positive_integer
 from tfdp.gradients.microbatches import assign_microbatches, consecutive_microbatches
-from tfdp.ledger.events import positive_integer
 
 
 class Microbatching:

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.events import SampledEvent
+from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.clipped_sum import ENGINES
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
@@ -17,7 +19,6 @@ from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.events import SampledEvent, positive_integer, real_number
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.nested import undivided_sums
 from tfdp.sampling import SamplingPolicy

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, clipped_gradient_sum
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
-from tfdp.ledger.events import Event, SampledEvent, scale_sensitivity
 from tfdp.noise import staged
 from tfdp.query.dp_query import DPQuery, is_concrete
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import sampling as sampling_policies
+from tfdp.events.arguments import positive_integer
 from tfdp.keras import distributed_data, distribution, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
@@ -19,7 +20,6 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.events import positive_integer
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 _logger = logging.getLogger("tfdp")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.ledger import events
+from tfdp import events
 from tfdp.ledger.errors import LedgerFormatError
 
 # Events and samplings nested deeper than this are refused on both ways, far below Python's

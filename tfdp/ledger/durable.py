@@ -12,11 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdp.events import Event, SampledEvent, ShuffledSampling
+from tfdp.events.arguments import positive_integer
 from tfdp.ledger import storage
 from tfdp.ledger.chain import Row
 from tfdp.ledger.entry import MAX_COUNT, LedgerEntry
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
-from tfdp.ledger.events import Event, SampledEvent, ShuffledSampling, positive_integer
 from tfdp.ledger.ledger import Permit, PrivacyLedger
 
 DEFAULT_LEASE = 64
@@ -73,7 +74,8 @@ class DurableLedger(PrivacyLedger):
 
     Example:
         >>> import os, tempfile
-        >>> from tfdp.ledger import GaussianSumEvent, PrivacyLedger
+        >>> from tfdp.events import GaussianSumEvent
+        >>> from tfdp.ledger import PrivacyLedger
         >>> path = os.path.join(tempfile.mkdtemp(), "run.ledger")
         >>> with PrivacyLedger.open(path, dataset_id="patients-2026") as ledger:
         ...     ledger.append(GaussianSumEvent(1.0, 1.1))

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfdp import __version__
+from tfdp.events import Event
 from tfdp.ledger.errors import LedgerFormatError
-from tfdp.ledger.events import Event
 
 # Version of the lines of an export.
 SCHEMA_VERSION = 1

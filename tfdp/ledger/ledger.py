@@ -1,14 +1,18 @@
 """What was released about a data set, step by step."""
 
+import importlib
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tfdp.events import Event, NeighboringRelation
+from tfdp.events.arguments import positive_integer
+from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
 from tfdp.ledger.entry import MAX_COUNT, LedgerEntry
-from tfdp.ledger.events import Event, NeighboringRelation, positive_integer
 
 if TYPE_CHECKING:
     from tfdp.ledger.durable import DurableLedger
@@ -16,6 +20,14 @@ if TYPE_CHECKING:
 # Is asked before an event is written: given the ledger and the event it may raise, or return how
 # many such events the ledger may reserve at most (None: any number).
 Permit = Callable[["PrivacyLedger", Event], "int | None"]
+
+
+def _pricing() -> ModuleType:
+    """Returns what prices ledgers, the one part of the package above this one that it asks.
+
+    It is loaded when it is asked, so that a ledger can be written and read without it.
+    """
+    return importlib.import_module("tfdp.accounting.of_ledgers")
 
 
 def _is_dp_accounting(accountant: Any) -> bool:
@@ -33,7 +45,8 @@ class PrivacyLedger:
 
     Example:
         >>> from tfdp.accounting import RDPAccountant
-        >>> from tfdp.ledger import GaussianSumEvent, PoissonSampling, PrivacyLedger, SampledEvent
+        >>> from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+        >>> from tfdp.ledger import PrivacyLedger
         >>> step = SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, 1.1))
         >>> ledger = PrivacyLedger()
         >>> ledger.append(step, count=10_000)
@@ -76,8 +89,6 @@ class PrivacyLedger:
         Raises:
             UnsupportedEventError: the events have different relations or privacy units.
         """
-        from tfdp.accounting.normal_form import common_protection, protection
-
         common = common_protection(map(protection, self._events))
         return None if common is None else common.neighboring_relation
 
@@ -199,12 +210,7 @@ class PrivacyLedger:
             TypeError: `accountant` cannot compose.
         """
         if _is_dp_accounting(accountant):
-            from tfdp.ledger.dp_event import check_relation
-
-            relation = self.neighboring_relation
-            if relation is not None:
-                check_relation(accountant, relation)
-            return accountant.compose(self.to_dp_event())
+            return _pricing().compose_dp_event(self, accountant)
         if not callable(getattr(accountant, "compose", None)):
             raise TypeError(
                 f"accountant must have a compose method. Received: accountant={accountant!r}."
@@ -236,9 +242,9 @@ class PrivacyLedger:
             ValueError: a target is out of range.
             UnsupportedEventError: the accountant refuses an event.
         """
-        from tfdp.accounting.budget import remaining
-
-        return remaining(self, target_epsilon, target_delta, event=event, accountant=accountant)
+        return _pricing().remaining(
+            self, target_epsilon, target_delta, event=event, accountant=accountant
+        )
 
     @staticmethod
     def open(
@@ -293,20 +299,16 @@ class PrivacyLedger:
         return PrivacyLedger._restored(*json_lines.loads(text))
 
     def to_dp_event(self) -> Any:
-        """Returns a `dp_accounting.DpEvent` that costs the same; see `tfdp.ledger.dp_event`."""
-        from tfdp.ledger.dp_event import to_dp_event
-
-        return to_dp_event(self)
+        """Returns a `dp_accounting.DpEvent` of the same cost; see `tfdp.accounting.dp_events`."""
+        return _pricing().to_dp_event(self)
 
     @staticmethod
     def from_dp_event(
         dp_event: Any,
         neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
     ) -> "PrivacyLedger":
-        """Returns a new ledger that costs what `dp_event` does; see `tfdp.ledger.dp_event`."""
-        from tfdp.ledger.dp_event import entries_of
-
+        """Returns a new ledger that costs what `dp_event` does; see `tfdp.accounting.dp_events`."""
         ledger = PrivacyLedger()
-        for event, count in entries_of(dp_event, neighboring_relation):
+        for event, count in _pricing().entries_of(dp_event, neighboring_relation):
             ledger.append(event, count)
         return ledger

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfdp import __version__
+from tfdp.events import Event
 from tfdp.ledger import codec
 from tfdp.ledger.chain import KEYED, PLAIN, Chain, Row
 from tfdp.ledger.entry import (
@@ -26,7 +27,6 @@ from tfdp.ledger.entry import (
     total_count,
 )
 from tfdp.ledger.errors import LedgerFormatError
-from tfdp.ledger.events import Event
 
 # "tfdp" in ASCII.
 APPLICATION_ID = 0x74666470

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.ledger.events import real_number
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.nested import NestedQuery
 from tfdp.query.per_layer import nested_average, split_clips, variables_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.ledger.events import Event
+from tfdp.events import Event
 
 Structure = Any  # A tensor, or a list, tuple, named tuple or dict of structures, as in `tf.nest`.
 

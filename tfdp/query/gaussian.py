@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdp.ledger.events import DiscreteGaussianSumEvent, GaussianSumEvent, real_number
+from tfdp.events import DiscreteGaussianSumEvent, GaussianSumEvent
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource, staged, system_random_source
-from tfdp.query import grid, norm_factors, rounding
+from tfdp.numerics import rounding
+from tfdp.query import grid, norm_factors
 from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete, record_dtype
 
 

@@ -4,9 +4,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdp.ledger.events import GaussianSumEvent, real_number
+from tfdp.events import GaussianSumEvent
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource, system_random_source
-from tfdp.query import norm_factors, rounding
+from tfdp.numerics import rounding
+from tfdp.query import norm_factors
 from tfdp.query.dp_query import Structure, SumAggregationDPQuery
 from tfdp.query.gaussian import add_noise, check_random_source, clip_norm
 from tfdp.query.structure import flatten_up_to

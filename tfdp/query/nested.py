@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.ledger.events import ComposedEvent
+from tfdp.events import ComposedEvent
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
 from tfdp.query.structure import flatten_up_to
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfdp.ledger.events import NonPrivateEvent
+from tfdp.events import NonPrivateEvent
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.query import rounding
+from tfdp.numerics import rounding
 from tfdp.query.dp_query import record_dtype
 
 
@@ -12,7 +12,7 @@ def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tens
     """Returns the squared l2 norm of every leaf: a scalar, or [batch] where leaves are batched.
 
     Guarantees:
-        It is no less than the exact one (`tfdp.query.rounding`).
+        It is no less than the exact one (`tfdp.numerics.rounding`).
 
     Edge cases: a NaN or infinity anywhere makes the norm of its record non-finite. So does a finite
     float32 gradient whose square overflows (norm above 1.8e19): it is treated as not finite.

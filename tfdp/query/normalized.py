@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.ledger.events import real_number
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
 from tfdp.query.gaussian import GaussianSumQuery

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.ledger.events import real_number
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.gaussian import GaussianSumQuery, clip_norm
 from tfdp.query.nested import NestedQuery

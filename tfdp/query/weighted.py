@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.ledger.events import real_number, scale_sensitivity
+from tfdp.events import scale_sensitivity
+from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.ledger import NeighboringRelation
+from tfdp.events import NeighboringRelation
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import percent_up, plain
 from tfdp.report.releases import Mechanism

@@ -9,7 +9,8 @@ from typing import Any
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.registry import ACCOUNTANTS, make_accountant
-from tfdp.ledger import NeighboringRelation, PrivacyLedger, UnsupportedEventError
+from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.ledger import PrivacyLedger
 from tfdp.report.tradeoff import Profile, make_profile
 
 # Beside the target delta.

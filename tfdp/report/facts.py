@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfdp import __version__
-from tfdp.ledger import PrivacyLedger, events
+from tfdp.events.arguments import real_number
+from tfdp.ledger import PrivacyLedger
 from tfdp.report import costs as pricing
 from tfdp.report.caveats import Caveat, caveats
 from tfdp.report.costs import Costs
@@ -85,9 +86,7 @@ def gather(
     if target_delta is None:
         delta, reason = default_delta(rows)
     else:
-        delta = events.real_number(
-            "target_delta", target_delta, minimum=0, inclusive=False, maximum=1
-        )
+        delta = real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
         if delta == 1:
             raise ValueError("target_delta must be smaller than 1. Received: target_delta=1.")
         reason = "δ was chosen by whoever made the report."

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tfdp.accounting.normal_form import effective_noise_multiplier, protection
-from tfdp.ledger import PrivacyLedger, events
+from tfdp import events
+from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.events.protection import protection
+from tfdp.ledger import PrivacyLedger
 
 # More different steps of one structure than this are shown as one row of ranges.
 MOST_ROWS = 12

@@ -1,6 +1,6 @@
 """Plain words for what a ledger names."""
 
-from tfdp.ledger import NeighboringRelation
+from tfdp.events import NeighboringRelation
 
 _UNITS = {
     "example": ("one example", "a record of the training data"),

@@ -1,6 +1,6 @@
 """Which pass over the data a step belongs to."""
 
-from tfdp.ledger.events import Sampling, ShuffledSampling
+from tfdp.events import Sampling, ShuffledSampling
 from tfdp.ledger.ledger import PrivacyLedger
 from tfdp.sampling.policy import SamplingPolicy
 

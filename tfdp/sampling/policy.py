@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfdp.ledger import events
-from tfdp.ledger.events import NeighboringRelation, positive_integer, real_number
+from tfdp import events
+from tfdp.events import NeighboringRelation
+from tfdp.events.arguments import positive_integer, real_number
 
 
 def _round_up(value: float, multiple: int) -> int:

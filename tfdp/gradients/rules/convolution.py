@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.convolution import ConvolutionGradient
-from tfdp.gradients.per_record import Explicit
+from tfdp.gradients.forms.convolution import ConvolutionGradient
+from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
 

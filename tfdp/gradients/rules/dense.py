@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.numerics import to_accumulate
-from tfdp.gradients.per_record import Explicit
-from tfdp.gradients.products import matrix_gradient
+from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.rules.rule import LayerRule, register_rule
+from tfdp.numerics.norms import to_accumulate
 
 
 def matrix_variables(layer: Any) -> list[Any]:

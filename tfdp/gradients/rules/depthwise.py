@@ -2,7 +2,7 @@
 
 import keras
 
-from tfdp.gradients.convolution_depthwise import depthwise, separable
+from tfdp.gradients.forms.convolution_depthwise import depthwise, separable
 from tfdp.gradients.rules.convolution import channel_bias_gradient, padded_inputs
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 

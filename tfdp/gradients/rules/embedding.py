@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.products import matrix_gradient
-from tfdp.gradients.rows import Rows
+from tfdp.gradients.forms.products import matrix_gradient
+from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 

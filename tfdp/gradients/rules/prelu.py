@@ -3,9 +3,9 @@
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.numerics import to_accumulate
-from tfdp.gradients.per_record import Explicit
+from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.rules.rule import LayerRule, register_rule
+from tfdp.numerics.norms import to_accumulate
 
 
 class PReLURule(LayerRule):

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.per_record import Explicit
-from tfdp.gradients.products import matrix_gradient
+from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.rule import (
     LayerRule,

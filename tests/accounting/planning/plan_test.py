@@ -1,0 +1,142 @@
+"""tfdp.accounting.plan: tables of what a budget buys."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from tfdp.accounting import calibrate, plan
+from tfdp.accounting.planning.plan import default_batch_sizes
+
+COMMON = {"target_delta": 1e-5, "population_size": 60_000, "accountant": "rdp"}
+
+
+def _table(**changes):
+    arguments = {"target_epsilons": [1.0, 8.0], "batch_sizes": [64, 1024], "epochs": [2, 20]}
+    return plan(**{**arguments, **COMMON, **changes})
+
+
+def test_every_combination_is_calibrated():
+    table = _table()
+    assert [(r.target_epsilon, r.length, r.batch_size) for r in table.rows] == [
+        (epsilon, f"{epochs} epochs", size)
+        for epsilon in (1.0, 8.0)
+        for epochs in (2, 20)
+        for size in (64, 1024)
+    ]
+    for row in table.rows:
+        found = calibrate(
+            target_epsilon=row.target_epsilon,
+            batch_size=row.batch_size,
+            epochs=int(row.length.split()[0]),
+            **COMMON,
+        )
+        assert row.plan == found
+        assert row.steps == found.steps
+        assert row.plan.epsilon(1e-5, "rdp") <= row.target_epsilon
+
+
+def test_ratio_falls_with_batch_and_budget_and_rises_with_steps():
+    """At a number of steps the ratio gains from every larger batch: McKenna et al. 2025."""
+    table = _table(epochs=(), steps=[100, 1000], batch_sizes=[64, 1024, 16_384, 60_000])
+    ratio = {
+        (r.target_epsilon, r.steps, r.batch_size): r.plan.noise_batch_ratio for r in table.rows
+    }
+    for (epsilon, steps, size), value in ratio.items():
+        for other, smaller in [
+            ((8.0, steps, size), epsilon != 8.0),
+            ((epsilon, 100, size), steps != 100),
+            ((epsilon, steps, 60_000), size != 60_000),
+        ]:
+            assert not smaller or ratio[other] < value
+
+
+def test_text_csv_and_json_say_the_same():
+    table = _table()
+    from_csv = list(csv.DictReader(io.StringIO(table.to_csv())))
+    from_json = json.loads(table.to_json())
+    assert from_json["population_size"] == 60_000
+    assert (from_json["delta"], from_json["accountant"]) == (1e-5, "rdp")
+    lines = table.to_text().splitlines()
+    assert lines[0] == "60000 units, delta = 1e-05, rdp"
+    assert len(lines) == 3 + len(table.rows)
+    for row, left, right, line in zip(
+        table.rows, from_csv, from_json["rows"], lines[3:], strict=True
+    ):
+        assert {name: float(value) for name, value in left.items()} == {
+            name: value for name, value in right.items() if name != "problem"
+        }
+        assert right["noise_multiplier"] == row.plan.noise_multiplier
+        assert right["noise_batch_ratio"] == row.plan.noise_multiplier / row.batch_size
+        assert line.split()[0] == f"{row.target_epsilon:g}"
+        assert line.split()[-1] == f"{row.plan.noise_batch_ratio:.6g}"
+
+
+def test_a_budget_out_of_reach_is_a_row_that_says_why():
+    class NeverBelow:
+        def compose(self, event, count):
+            pass
+
+        def get_epsilon(self, target_delta):
+            return 5.0 if not hasattr(self, "free") else 0.0
+
+    table = _table(accountant=NeverBelow, batch_sizes=[64], epochs=[2], target_epsilons=[1.0])
+    (row,) = table.rows
+    assert row.plan is None
+    assert "it is still 5" in row.problem
+    assert "-" in table.to_text().splitlines()[3].split()
+    assert table.to_text().endswith(row.problem)
+    assert json.loads(table.to_json())["rows"][0]["noise_batch_ratio"] is None
+    assert list(csv.DictReader(io.StringIO(table.to_csv())))[0]["noise_multiplier"] == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"epochs": (), "steps": [10, 1000], "batch_sizes": [64]}],
+    ids=["over batches", "over steps"],
+)
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_plot(tmp_path, changes, suffix):
+    path = tmp_path / f"plan.{suffix}"
+    _table(**changes).plot(path)
+    content = path.read_bytes()
+    if suffix == "png":
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 10_000
+    else:
+        for text in (b"noise multiplier / batch size", b"epsilon 1", b"epsilon 8"):
+            assert b"<!-- " + text in content
+
+
+def test_plot_without_matplotlib_says_how_to_install_it(tmp_path, monkeypatch):
+    for name in [n for n in sys.modules if n.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tfdp\[plots\]'"):
+        _table(batch_sizes=[64], epochs=[2]).plot(tmp_path / "plan.png")
+
+
+def test_default_batch_sizes():
+    assert default_batch_sizes(60_000) == (64, 256, 1024, 4096, 16_384, 60_000)
+    assert default_batch_sizes(64) == (64,)
+    assert default_batch_sizes(10) == (10,)
+    sizes = [row.batch_size for row in _table(batch_sizes=None, epochs=[2]).rows]
+    assert sizes == [*default_batch_sizes(60_000)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": [10]}, "steps or epochs"),
+        ({"epochs": ()}, "steps or epochs"),
+        ({"batch_sizes": []}, "at least one"),
+        ({"target_epsilons": []}, "at least one"),
+        ({"batch_sizes": [60_001]}, "batch_size must be at most"),
+        ({"target_epsilons": [-1.0]}, "target_epsilon must be"),
+    ],
+)
+def test_bad_arguments(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _table(**changes)

@@ -1,0 +1,97 @@
+"""`tfdp report`."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tfdp.cli import main
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
+
+STEP = SampledEvent(PoissonSampling(0.01, 4567), GaussianSumEvent(1.0, 2.0))
+
+
+@pytest.fixture
+def path(tmp_path):
+    ledger = PrivacyLedger()
+    ledger.append(STEP, 100)
+    ledger.save(tmp_path / "run.ledger")
+    return str(tmp_path / "run.ledger")
+
+
+def _run(capsys, *arguments):
+    status = main(["report", *arguments, "--accountant", "rdp"])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "start"),
+    [
+        ("report.html", [], "<!DOCTYPE html>"),
+        ("report.HTM", [], "<!DOCTYPE html>"),
+        ("report.md", [], "# Privacy report"),
+        ("report.html", ["--format", "markdown"], "# Privacy report"),
+        ("report", ["--format", "html"], "<!DOCTYPE html>"),
+    ],
+)
+def test_writes_what_was_asked_for(path, tmp_path, capsys, name, flags, start):
+    out = tmp_path / name
+    status, printed, error = _run(capsys, path, "--out", str(out), *flags)
+    assert (status, error) == (0, "")
+    assert printed.startswith(f"wrote {out}: ε ≤ ")
+    text = out.read_text(encoding="utf-8")
+    assert text.startswith(start) and "run.ledger" in text and str(tmp_path) not in text
+
+
+def test_export_has_the_same_report(path, tmp_path, capsys):
+    PrivacyLedger.load(path).to_json_lines(tmp_path / "run.jsonl")
+    for source in (path, str(tmp_path / "run.jsonl")):
+        assert _run(capsys, source, "--out", f"{source}.md")[0] == 0
+    first = (tmp_path / "run.ledger.md").read_text()
+    assert first == (tmp_path / "run.jsonl.md").read_text().replace("run.jsonl", "run.ledger")
+
+
+def test_delta_is_taken(path, tmp_path, capsys):
+    out = tmp_path / "report.md"
+    assert _run(capsys, path, "--out", str(out), "--delta", "3e-7")[0] == 0
+    text = out.read_text()
+    assert "at δ = 3e-07" in text and "δ was chosen by whoever made the report" in text
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "-1", "nan", "small"])
+def test_bad_delta(path, tmp_path, capsys, delta):
+    status, out, error = _run(capsys, path, "--out", str(tmp_path / "r.md"), f"--delta={delta}")
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert "delta" in error and not (tmp_path / "r.md").exists()
+
+
+def test_unknown_kind_of_document(path, tmp_path, capsys):
+    status, out, error = _run(capsys, path, "--out", str(tmp_path / "report.pdf"))
+    assert (status, out) == (2, "") and ".html" in error
+
+
+def test_ledger_is_not_overwritten(path, capsys):
+    status, out, error = _run(capsys, path, "--out", path, "--format", "html")
+    assert (status, out) == (2, "") and "overwrite the ledger" in error
+    assert PrivacyLedger.load(path).total_count == 100
+
+
+def test_missing_ledger(tmp_path, capsys):
+    status, out, error = _run(capsys, str(tmp_path / "no"), "--out", str(tmp_path / "r.md"))
+    assert (status, out, error.count("\n")) == (2, "", 1)
+
+
+def test_without_the_packages(path, tmp_path):
+    program = "import sys; sys.modules['jinja2'] = None; import tfdp.cli; sys.exit(tfdp.cli.main())"
+    out = tmp_path / "report.html"
+    result = subprocess.run(
+        [sys.executable, "-c", program, "report", path, "--out", str(out), "--accountant", "rdp"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert result.returncode == 2 and not out.exists()
+    assert "pip install tfdp[report]" in result.stderr and result.stderr.count("\n") == 1

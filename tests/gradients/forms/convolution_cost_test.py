@@ -1,0 +1,61 @@
+"""The choice of a way depends on shapes as measurements do."""
+
+import pytest
+
+from tfdp.gradients.forms.convolution_cost import (
+    PATCH_GRAM,
+    PATCHES,
+    PIXEL_GRAM,
+    cheapest,
+    convolution_makes_patches,
+    costs,
+    number_of_parts,
+)
+
+ONE = (1, 1)
+
+
+def test_many_positions_and_small_kernel_make_gradients():
+    assert cheapest((3, 3), ONE, ONE, (32, 32), 32, 32) == PATCHES
+
+
+def test_few_positions_and_large_kernel_use_gram_matrices():
+    assert cheapest((3, 3), (2, 2), ONE, (4, 4), 256, 256) == PATCH_GRAM
+    assert cheapest((3, 3), ONE, ONE, (7, 7), 512, 512) == PIXEL_GRAM
+
+
+def test_unknown_sizes_make_gradients():
+    # A Gram matrix of the positions of a large image would not fit into memory.
+    assert cheapest((3, 3), ONE, ONE, (None, 4), 512, 512) == PATCHES
+
+
+@pytest.mark.parametrize("strides, groups", [((2, 2), 1), (ONE, 2)], ids=["strided", "groups"])
+def test_pixels_stand_for_patches_only_without_strides_and_groups(strides, groups):
+    assert PIXEL_GRAM not in costs((3, 3), strides, ONE, (4, 4), 8, 8, groups)
+
+
+def test_few_channels_are_copied_in_longer_runs():
+    assert convolution_makes_patches((8, 8), (2, 2), 1)
+    assert convolution_makes_patches((7, 7), (2, 2), 3)
+    assert not convolution_makes_patches((3, 3), ONE, 32)
+    assert not convolution_makes_patches((1, 1), ONE, 1)
+
+
+def test_every_cost_grows_with_everything():
+    smaller = costs((3, 3), ONE, ONE, (8, 8), 16, 64)
+    for larger in (
+        costs((5, 3), ONE, ONE, (8, 8), 16, 64),
+        costs((3, 3), ONE, ONE, (8, 9), 16, 64),
+        costs((3, 3), ONE, ONE, (8, 8), 20, 64),
+        costs((3, 3), ONE, ONE, (8, 8), 16, 80),
+    ):
+        assert all(larger[way] > smaller[way] for way in smaller)
+
+
+def test_parts_are_as_many_as_large_layers_need():
+    assert number_of_parts(64, 1000) == 1
+    assert number_of_parts(64, 10**6) == 8
+    assert number_of_parts(3, 10**9) == 3
+    assert number_of_parts(0, 10**9) == 1
+    assert number_of_parts(None, None) == 8
+    assert 1 < number_of_parts(64, 36_000) < 8

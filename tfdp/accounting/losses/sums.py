@@ -1,0 +1,88 @@
+"""Bounds of delta for many steps of several kinds, from their dominating pairs."""
+
+import math
+from collections.abc import Sequence
+
+from tfdp.accounting.losses.bounds import DeltaBounds
+from tfdp.accounting.losses.grid import GridPMF, add_losses, round_losses
+from tfdp.accounting.losses.pairs import LossPair
+from tfdp.accounting.losses.window import (
+    Renyi,
+    delta_bound,
+    epsilon_bound,
+    grid_interval,
+    larger_tilt,
+    make_window,
+    rounded_curve,
+)
+
+Steps = Sequence[tuple[LossPair, int]]
+
+# Losses on a grid, at most. With a wider interval bounds would be worth nothing, with a smaller one
+# rounding errors would exceed it.
+_MOST_POINTS = 2**22
+_SMALLEST_INTERVAL, _LARGEST_INTERVAL = 1e-13, 1.0
+# Of delta, the logarithm of the share that may be lost where losses are beyond their grid.
+_LOG_SHARE = -9.0
+_SMALLEST_DELTA = 1e-280
+# How many tilts are tried, until one shows more than the divergences do.
+_TILTS = 6
+# The points of a grid that only shows where losses are.
+_COARSE_POINTS = 2**14
+
+
+def _rounded(steps: Steps, interval: float, log_tail: float) -> list[tuple[GridPMF, int]]:
+    return [(round_losses(pair, interval, log_tail), count) for pair, count in steps]
+
+
+def _width(pair: LossPair, log_tail: float) -> float:
+    (low, high), _ = pair.bounds(log_tail)
+    return high - low
+
+
+def bound_delta(
+    directions: Sequence[Steps],
+    renyi: Renyi | None,
+    relative_error: float,
+    delta: float,
+    epsilon: float | None = None,
+) -> list[DeltaBounds]:
+    """Returns bounds of delta in every direction, or none where there is no grid for them.
+
+    Args:
+        directions: For removing and for adding a unit, or for both at once: pairs, and how many
+            steps have each of them.
+        renyi: About the Renyi divergences of everything, or None where they are not known.
+        relative_error: How far apart bounds of epsilon should be.
+        delta: About the delta at which the bounds are to be good; what is cut off depends on it.
+        epsilon: The epsilon at which they are, or None for the one that belongs to delta.
+    """
+    count = sum(n for _, n in directions[0])
+    log_tail = math.log(max(delta, _SMALLEST_DELTA) / count) + _LOG_SHARE
+    width = max(_width(pair, log_tail) for steps in directions for pair, _ in steps)
+    if renyi is None:
+        coarse = width / _COARSE_POINTS
+        renyi = rounded_curve([_rounded(steps, coarse, log_tail) for steps in directions])
+    best = epsilon_bound(renyi, delta) if epsilon is None else delta_bound(renyi, epsilon)
+    interval, largest_tilt = grid_interval(renyi, count, relative_error)
+    interval, tilt = max(interval, width / _MOST_POINTS), min(best[0], largest_tilt)
+    found: list[DeltaBounds] = []
+    for steps in directions:
+        if not _SMALLEST_INTERVAL < interval < _LARGEST_INTERVAL:
+            return []
+        rounded = _rounded(steps, interval, log_tail)
+        if found:  # Adding a unit has smaller losses than removing it.
+            tilt = larger_tilt(rounded, (tilt, largest_tilt), delta, epsilon)
+        for _ in range(_TILTS):
+            window = make_window(rounded, tilt, log_tail + math.log(count))
+            if window.high - window.low > _MOST_POINTS * interval:
+                interval = (window.high - window.low) / _MOST_POINTS
+                rounded = _rounded(steps, interval, log_tail)
+            bounds = DeltaBounds(add_losses(rounded, window))
+            shown = bounds.upper_epsilon(delta) if epsilon is None else bounds.upper_delta(epsilon)
+            if shown < best[1]:
+                break
+            # Where few units are hit at all, divergences are about rarer and larger losses.
+            tilt /= 2
+        found.append(bounds)
+    return found

@@ -1,0 +1,1 @@
+"""What a privacy budget buys: noise, steps and batch sizes, and what is left of it."""

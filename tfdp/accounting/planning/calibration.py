@@ -1,0 +1,310 @@
+"""What fits a privacy budget: how much noise, how many steps, how large a batch, or what budget.
+
+What takes time is an evaluation of epsilon on the fixed grid of `PLDAccountant`. So the edge of the
+budget is found with Renyi divergences first, then by `PRVAccountant`, whose grid adapts, and only
+then verified on the grid that counts.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tfdp.accounting.planning.edge import Axis, Edge, find_edge
+from tfdp.accounting.planning.training_plan import (
+    AccountantChoice,
+    TrainingPlan,
+    check_batch,
+    steps_of_epochs,
+)
+from tfdp.events import NeighboringRelation
+from tfdp.events.arguments import real_number
+
+_SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e8
+_MOST_STEPS = 10**12
+# Relative width of the edge of the noise multiplier: what is returned is at most so far too large.
+_TOLERANCE = 5e-4
+# What PLDAccountant says is predicted by PRVAccountant with this relative error of its bounds. Its
+# grid of losses, of about sqrt(epsilon / steps), is the finer one below this epsilon / steps.
+_PREDICTION_ERROR = 1e-3
+_FEWEST_POINTS = 2e-6
+# A prediction counts as right if it is off by less than this share of what it is used to exclude.
+_TRUSTED = 0.2
+# Where it jumps by more than this share of the budget, it may jump at another place.
+_LARGEST_EXCESS = 0.02
+# Relative width of the edge by Renyi divergences, from which the search for others starts.
+_ROUGH = 0.05
+# How often a prediction is scaled to what was found, before it is given up.
+_CORRECTIONS = 3
+
+
+class UnreachableBudgetError(ValueError):
+    """No choice of the free quantity is within the budget; the message says what would be."""
+
+
+def _edge(
+    plan_of: Callable[[float], TrainingPlan],
+    axis: Axis,
+    target_epsilon: float,
+    target_delta: float,
+    accountant: AccountantChoice,
+) -> Edge:
+    """Returns the edge of the budget by the accountant, of plans along the axis."""
+
+    @functools.cache
+    def cost(x: float) -> float:
+        return plan_of(x).epsilon(target_delta, accountant)
+
+    start = 1000.0 if axis.integer else 1.0
+    if accountant == "rdp":
+        return find_edge(cost, target_epsilon, axis, start)
+
+    def renyi(x: float) -> float:
+        return plan_of(x).epsilon(target_delta, "rdp")
+
+    rough = dataclasses.replace(axis, tolerance=_ROUGH)
+    edge = find_edge(renyi, target_epsilon, rough, start)
+    crossing = edge.crossing(axis)
+    if accountant != "pld" or target_epsilon / plan_of(crossing).steps < _FEWEST_POINTS:
+        return find_edge(cost, target_epsilon, axis, crossing, edge.slope(axis))
+
+    from tfdp.accounting.prv import PRVAccountant
+
+    predictor = functools.partial(PRVAccountant, _PREDICTION_ERROR)
+
+    @functools.cache
+    def predicted(x: float) -> float:
+        return plan_of(x).epsilon(target_delta, predictor)
+
+    correction = 1.0
+    for _ in range(_CORRECTIONS):
+
+        def corrected(x: float, correction: float = correction) -> float:
+            return correction * predicted(x)
+
+        edge = find_edge(corrected, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
+        if edge.within is None or edge.beyond is None:
+            break
+        # One evaluation verifies the budget, and shows how good the prediction is: good enough to
+        # leave the other side to it, if it exceeds the budget there by much more.
+        real, expected = cost(edge.within.x), corrected(edge.within.x)
+        excess = corrected(edge.beyond.x) - target_epsilon
+        smooth = excess <= _LARGEST_EXCESS * target_epsilon
+        if real <= target_epsilon and smooth and abs(real - expected) <= _TRUSTED * excess:
+            return edge
+        if not (0 < real < math.inf and expected > 0):
+            break
+        correction *= real / expected
+    return find_edge(cost, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
+
+
+def calibrate(
+    *,
+    target_delta: float,
+    population_size: int,
+    target_epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    accountant: AccountantChoice = "pld",
+    sampling: str = "poisson",
+    neighboring_relation: NeighboringRelation | None = None,
+) -> TrainingPlan:
+    """Returns the run in which the one quantity that was left out just fits the others.
+
+    Leave out one of `noise_multiplier` (the least noise is found), `steps` (or `epochs`; the most
+    steps), `batch_size` (the largest) and `target_epsilon` (nothing is searched; ask the plan).
+
+    Guarantees:
+        `accountant` gives at most `target_epsilon` for the plan that is returned. A noise
+        multiplier is less than 0.1 % above the smallest that does so and has six significant
+        digits; one step more, or one unit more in a batch, is beyond the budget.
+
+    Edge cases:
+        A batch of the whole population is returned where that is within the budget. Steps of
+        shuffled data are counted in begun passes, so the last pass is a whole one.
+
+    Args:
+        target_delta: Between 0 and 1; choose it well below 1 / population_size.
+        population_size: Units in the data set; public.
+        target_epsilon: The budget, positive.
+        noise_multiplier: Standard deviation of the noise on a sum, divided by its norm bound.
+        batch_size: (Expected) units in a sample.
+        steps: How many.
+        epochs: In place of `steps`, as `fit` counts them.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, or a function that makes a new
+            accountant.
+        sampling: "poisson", "fixed_size" or "shuffled".
+        neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+
+    Raises:
+        UnreachableBudgetError: nothing fits; says why, and what would.
+        UnsupportedEventError: the accountant cannot price such steps.
+        ValueError: an argument is out of range, or not exactly one quantity is left out.
+        TypeError: an argument is of the wrong type.
+
+    Example:
+        >>> plan = calibrate(
+        ...     target_epsilon=2.0,
+        ...     target_delta=1e-5,
+        ...     population_size=60_000,
+        ...     batch_size=256,
+        ...     epochs=20,
+        ...     accountant="rdp",
+        ... )
+        >>> plan.steps, round(plan.noise_multiplier, 3)
+        (4680, 0.943)
+    """
+    if steps is not None and epochs is not None:
+        raise ValueError(f"Give steps or epochs, not both. Received: {steps=}, {epochs=}.")
+    given = {
+        "target_epsilon": target_epsilon,
+        "noise_multiplier": noise_multiplier,
+        "batch_size": batch_size,
+        "steps": steps if epochs is None else epochs,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            f"Leave out exactly one of {list(given)}: what is to be found. Left out were {missing}."
+        )
+    free = missing[0]
+    real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
+    if free == "batch_size" and epochs is not None:
+        raise ValueError(
+            "How many steps epochs are depends on the batch size that is to be found: give steps. "
+            "tfdp.accounting.plan compares batch sizes at a number of epochs."
+        )
+    if epochs is not None:
+        check_batch(batch_size, population_size)  # type: ignore[arg-type]  # Only one is None.
+        steps = steps_of_epochs(epochs, batch_size, population_size, sampling)  # type: ignore[arg-type]
+
+    def plan_of(**found: Any) -> TrainingPlan:
+        known = {"noise_multiplier": noise_multiplier, "batch_size": batch_size, "steps": steps}
+        return TrainingPlan(
+            population_size,
+            sampling=sampling,
+            neighboring_relation=neighboring_relation,  # type: ignore[arg-type]  # None: default.
+            **{**known, **found},  # type: ignore[arg-type]
+        )
+
+    if free == "target_epsilon":
+        return plan_of()
+    target = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=False)
+    along, axis = {
+        "noise_multiplier": (
+            lambda x: plan_of(noise_multiplier=x),
+            Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE),
+        ),
+        "steps": (
+            lambda x: plan_of(steps=int(x)),
+            Axis(1, _MOST_STEPS, integer=True, tolerance=0.0),
+        ),
+        "batch_size": (
+            lambda x: plan_of(batch_size=int(x)),
+            Axis(1, population_size, integer=True, tolerance=0.0),
+        ),
+    }[free]
+    plan_of(**{free: 1})  # Says what is wrong with the others, if something is.
+    within, beyond = _edge(along, axis, target, target_delta, accountant)
+    if within is None:
+        raise UnreachableBudgetError(_too_dear(along, axis, free, target, target_delta, accountant))
+    if beyond is None and free != "batch_size":
+        raise UnreachableBudgetError(_too_cheap(free, target, target_delta))
+    return along(within.x)
+
+
+def _too_cheap(free: str, target_epsilon: float, target_delta: float) -> str:
+    if free == "steps":
+        return (
+            f"More than {_MOST_STEPS:g} steps stay within epsilon {target_epsilon:g}: with so much "
+            "noise the number of steps is no matter of privacy. Choose less noise."
+        )
+    return (
+        f"Even with the noise multiplier {_SMALLEST_NOISE:g}, that is next to no noise, epsilon is "
+        f"within {target_epsilon:g}: a delta of {target_delta:g} allows for all the damage. Choose "
+        "delta well below 1 / population_size, or a smaller epsilon."
+    )
+
+
+def _too_dear(
+    along: Callable[[float], TrainingPlan],
+    axis: Axis,
+    free: str,
+    target_epsilon: float,
+    target_delta: float,
+    accountant: AccountantChoice,
+) -> str:
+    """Returns why no number on the axis is within the budget, and what would be."""
+    cheapest = along(axis.smallest if axis.integer else axis.largest)
+    epsilon = cheapest.epsilon(target_delta, accountant)
+    name = accountant if isinstance(accountant, str) else getattr(accountant, "__name__", "it")
+    if free == "noise_multiplier":
+        return (
+            f"No noise reaches epsilon {target_epsilon:g} at delta {target_delta:g} by {name}: "
+            f"with noise multiplier {cheapest.noise_multiplier:g} it is still {epsilon:.6g}. "
+            f"An epsilon above {epsilon:.6g} reaches it, or a larger delta, fewer steps, or an "
+            "accountant that is tighter here."
+        )
+    what = "one step" if free == "steps" else f"batches of one, in {cheapest.steps} steps,"
+    why = (
+        f"Even {what} with noise multiplier {cheapest.noise_multiplier:g} costs epsilon "
+        f"{epsilon:.6g} at delta {target_delta:g} by {name}, more than {target_epsilon:g}."
+    )
+
+    def with_noise(x: float) -> TrainingPlan:
+        return dataclasses.replace(cheapest, noise_multiplier=x)
+
+    noise = Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE)
+    within, _ = _edge(with_noise, noise, target_epsilon, target_delta, accountant)
+    cures = [f"an epsilon above {epsilon:.6g}"]
+    if within is not None:
+        cures.insert(0, f"a noise multiplier of at least {within.x:.6g} (for {what.rstrip(',')})")
+    if free == "batch_size" and cheapest.steps > 1:
+        few = Axis(1, cheapest.steps, integer=True, tolerance=0.0)
+        within, _ = _edge(
+            lambda x: dataclasses.replace(cheapest, steps=int(x)),
+            few,
+            target_epsilon,
+            target_delta,
+            accountant,
+        )
+        if within is not None:
+            cures.append(f"at most {int(within.x)} steps (of batches of one)")
+    return f"{why} What reaches it: {', or '.join(cures)}."
+
+
+def noise_for_budget(
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    population_size: int,
+    batch_size: int,
+    steps: int | None = None,
+    epochs: float | None = None,
+    accountant: AccountantChoice = "pld",
+    sampling: str = "poisson",
+    neighboring_relation: NeighboringRelation | None = None,
+) -> float:
+    """Returns the least noise multiplier with which a run stays within (epsilon, delta).
+
+    It is `calibrate` with everything but the noise given; see there for guarantees and errors.
+
+    Example:
+        >>> noise = noise_for_budget(2.0, 1e-5, population_size=60_000, batch_size=256, epochs=20)
+        >>> round(noise, 3)
+        0.889
+    """
+    return calibrate(
+        target_epsilon=target_epsilon,
+        target_delta=target_delta,
+        population_size=population_size,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=epochs,
+        accountant=accountant,
+        sampling=sampling,
+        neighboring_relation=neighboring_relation,
+    ).noise_multiplier

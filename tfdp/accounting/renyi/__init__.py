@@ -1,0 +1,1 @@
+"""Renyi divergences of the mechanisms, and what follows from them about epsilon and delta."""

@@ -1,0 +1,149 @@
+"""What a sampling policy is worth under a neighbouring relation: one table of all pairs.
+
+A policy and a relation give the factor f by which a step's neighbouring samples may differ, and the
+amplification by sampling, with probability q or n of N units:
+
+| sampling | add or remove one | replace one | zero out |
+|---|---|---|---|
+| none (a bare event) | f = 1 | | |
+| Poisson | f = 1, q | f = 1, q, twice in a row | f = 1, q |
+| truncated Poisson | as Poisson, and a delta | as Poisson, and a delta | as Poisson, and a delta |
+| full batch | f = 1 | f = 2 | f = 1 |
+| fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
+| shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
+| unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
+
+A record added to a shuffled data set takes the place of one that moves to the last batch: one batch
+moves by 2 S and the last by S, together sqrt(5) S. Within a pass the other batches do not differ,
+so a pass costs one Gaussian, a begun pass as much as a whole one.
+
+A fixed-size sample either lacks the differing unit or holds it in the place of one that is uniform
+among the rest. Divergences are jointly convex, so adding or removing a unit costs at most what the
+worst of those places does: q = n / N and a replacement, f = 2 (Birrell et al. 2024,
+arXiv:2408.10456).
+A Poisson sample that is larger than what is kept of it is as if lost: its probability goes into
+delta (Chua et al. 2024, arXiv:2411.04205).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tfdp import events
+from tfdp.accounting.amplification import (
+    FIXED_SIZE_REPLACE,
+    POISSON,
+    POISSON_REPLACE,
+    Amplification,
+)
+from tfdp.events import NeighboringRelation, UnsupportedEventError
+
+_ADD, _REPLACE, _ZERO = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE,
+    NeighboringRelation.REPLACE_ONE,
+    NeighboringRelation.ZERO_OUT,
+)
+
+
+class SamplingRule(NamedTuple):
+    """How a sampling policy is priced under a relation.
+
+    Attributes:
+        factors: f of every step that may differ.
+        amplification: What sampling makes of a mechanism; None where it does nothing.
+        parameters: Of the functions of `amplification`.
+        events_per_mechanism: As in `NormalForm`.
+        failure_probability: As in `NormalForm`.
+    """
+
+    factors: tuple[float, ...]
+    amplification: Amplification | None = None
+    parameters: tuple[Any, ...] = ()
+    events_per_mechanism: int = 1
+    failure_probability: float = 0.0
+
+
+_EVERYTHING = SamplingRule((1.0,))
+
+
+def _poisson(sampling: Any) -> SamplingRule:
+    q = sampling.sampling_probability
+    return _EVERYTHING if q == 1 else SamplingRule((1.0,), POISSON, (q,))
+
+
+def _poisson_replace(sampling: Any) -> SamplingRule:
+    q = sampling.sampling_probability
+    return SamplingRule((2.0,)) if q == 1 else SamplingRule((1.0,), POISSON_REPLACE, (q,))
+
+
+def _truncated(
+    rule: Callable[[Any], SamplingRule], added: int
+) -> Callable[[events.TruncatedPoissonSampling], SamplingRule]:
+    def truncated(sampling: events.TruncatedPoissonSampling) -> SamplingRule:
+        from scipy import stats
+
+        # Of the larger of the neighbours, which has the larger samples.
+        population = sampling.population_size + added
+        tail = stats.binom.sf(sampling.max_sample_size, population, sampling.sampling_probability)
+        return rule(sampling)._replace(failure_probability=float(tail))
+
+    return truncated
+
+
+def _fixed_size_add(sampling: events.FixedSizeSampling) -> SamplingRule:
+    if sampling.sample_size == sampling.population_size:
+        return SamplingRule((2.0,))
+    return SamplingRule((2.0,), POISSON, (sampling.sample_size / sampling.population_size,))
+
+
+def _fixed_size_replace(sampling: events.FixedSizeSampling) -> SamplingRule:
+    n, population = sampling.sample_size, sampling.population_size
+    if n == population:
+        return SamplingRule((2.0,))
+    return SamplingRule((2.0,), FIXED_SIZE_REPLACE, (n / population, n, population))
+
+
+def _shuffled(*factors: float) -> Callable[[events.ShuffledSampling], SamplingRule]:
+    return lambda sampling: SamplingRule(factors, events_per_mechanism=sampling.steps_per_pass)
+
+
+def _unamplified(factor: float) -> Callable[[events.Sampling], SamplingRule]:
+    return lambda sampling: SamplingRule((factor,))
+
+
+_RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = {
+    (events.FixedSizeSampling, _ADD): _fixed_size_add,
+    (events.FixedSizeSampling, _REPLACE): _fixed_size_replace,
+    (events.FixedSizeSampling, _ZERO): _unamplified(1.0),
+    (events.FullBatchSampling, _ADD): _unamplified(1.0),
+    (events.FullBatchSampling, _REPLACE): _unamplified(2.0),
+    (events.FullBatchSampling, _ZERO): _unamplified(1.0),
+    (events.PoissonSampling, _ADD): _poisson,
+    (events.PoissonSampling, _REPLACE): _poisson_replace,
+    (events.PoissonSampling, _ZERO): _poisson,
+    (events.ShuffledSampling, _ADD): _shuffled(2.0, 1.0),
+    (events.ShuffledSampling, _REPLACE): _shuffled(2.0),
+    (events.ShuffledSampling, _ZERO): _shuffled(1.0),
+    (events.TruncatedPoissonSampling, _ADD): _truncated(_poisson, 1),
+    (events.TruncatedPoissonSampling, _REPLACE): _truncated(_poisson_replace, 0),
+    (events.TruncatedPoissonSampling, _ZERO): _truncated(_poisson, 0),
+    (events.UnknownSampling, _ADD): _unamplified(2.0),
+    (events.UnknownSampling, _REPLACE): _unamplified(2.0),
+    (events.UnknownSampling, _ZERO): _unamplified(1.0),
+}
+
+
+def sampling_rule(event: events.Event) -> SamplingRule:
+    """Returns how the event's sampling is priced; a bare event's: the unit is in it, for sure.
+
+    Raises:
+        UnsupportedEventError: no price is known for the policy under the relation.
+    """
+    if not isinstance(event, events.SampledEvent):
+        return _EVERYTHING
+    rule = _RULES.get((type(event.sampling), event.neighboring_relation))
+    if rule is None:
+        raise UnsupportedEventError(
+            f"{type(event.sampling).__name__} is not supported under "
+            f"{event.neighboring_relation.name}: {event.sampling!r}."
+        )
+    return rule(event.sampling)

@@ -1,0 +1,46 @@
+"""The command line: what ledgers hold and cost, and what a privacy budget buys. No TensorFlow.
+
+Every command is a module with its line of help (`HELP`), `add_arguments(parser)`, and
+`run(arguments)`, which returns what is printed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tfdp.cli import calibrate, export, plan, replay, report, verify
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "replay": replay,
+    "verify": verify,
+    "export": export,
+    "calibrate": calibrate,
+    "plan": plan,
+    "report": report,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tfdp", description="Differential privacy: ledgers and what they cost."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, command in _COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.HELP))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0, or 2 after an error on stderr."""
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        print(_COMMANDS[arguments.command].run(arguments))
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        print(f"tfdp: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0

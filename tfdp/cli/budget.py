@@ -1,0 +1,26 @@
+"""What the commands about a budget share."""
+
+import argparse
+
+from tfdp import events
+from tfdp.accounting.registry import ACCOUNTANTS
+
+
+def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what every command about a budget takes."""
+    from tfdp.accounting.planning.training_plan import SAMPLINGS
+
+    parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
+    parser.add_argument("--population", type=int, required=True, help="units in the data set")
+    parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default="pld")
+    parser.add_argument("--sampling", choices=list(SAMPLINGS), default="poisson")
+    parser.add_argument(
+        "--relation",
+        choices=[relation.value for relation in events.NeighboringRelation],
+        help="which data sets are neighbours; default: what tfdp.sampling has for the sampling",
+    )
+
+
+def relation_of(arguments: argparse.Namespace) -> events.NeighboringRelation | None:
+    """Returns the relation that --relation names, or None."""
+    return None if arguments.relation is None else events.NeighboringRelation(arguments.relation)

@@ -1,0 +1,43 @@
+"""The command `tfdp plan`: runs of equal budget, compared."""
+
+import argparse
+
+from tfdp.cli.budget import add_budget_arguments, relation_of
+from tfdp.cli.common import read_delta
+
+HELP = "compare runs of equal budget by their noise-batch ratio"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    add_budget_arguments(parser)
+    parser.add_argument("--epsilon", type=float, nargs="+", required=True, help="budgets")
+    parser.add_argument(
+        "--batch-size", type=int, nargs="+", help="default: powers of four up to the population"
+    )
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=int, nargs="+", default=())
+    length.add_argument("--epochs", type=float, nargs="+", default=())
+    parser.add_argument("--format", choices=["text", "csv", "json"], default="text")
+    parser.add_argument("--plot", help="also draw the ratios: *.png, *.svg or *.pdf")
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Runs the command and returns what it prints."""
+    from tfdp.accounting.planning.plan import plan
+
+    table = plan(
+        arguments.epsilon,
+        read_delta(arguments.delta),
+        population_size=arguments.population,
+        batch_sizes=arguments.batch_size,
+        steps=arguments.steps,
+        epochs=arguments.epochs,
+        accountant=arguments.accountant,
+        sampling=arguments.sampling,
+        neighboring_relation=relation_of(arguments),
+    )
+    if arguments.plot is not None:
+        table.plot(arguments.plot)
+    formats = {"text": table.to_text, "csv": table.to_csv, "json": table.to_json}
+    return formats[arguments.format]().removesuffix("\n")

@@ -1,0 +1,172 @@
+"""The command `tfdp replay`: what ledgers hold and cost."""
+
+import argparse
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tfdp import events
+from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.registry import ACCOUNTANTS
+from tfdp.cli.common import finite, read_delta
+from tfdp.ledger import codec
+
+HELP = "say what a ledger holds and what it costs"
+# Kinds of steps that are printed; JSON has more of them.
+_MOST_PRINTED = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    parser.add_argument(
+        "ledger",
+        nargs="+",
+        help="file that PrivacyLedger.save wrote, or an export named *.jsonl; several are runs on "
+        "one data set, and their costs add up",
+    )
+    parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
+    parser.add_argument(
+        "--accountant",
+        action="append",
+        choices=list(ACCOUNTANTS),
+        help="may be given several times; default: rdp and pld",
+    )
+    parser.add_argument("--steps", type=int, metavar="K", help="only the first K steps")
+    parser.add_argument("--every", type=int, metavar="K", help="epsilon after every K steps, too")
+    parser.add_argument("--out", help="file for the curve of --every: *.csv, or a plot, *.png")
+    parser.add_argument(
+        "--diverged",
+        action="store_true",
+        help="charge copies of one ledger that were written to after they were copied, all in full",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Runs the command and returns what it prints."""
+    from tfdp.accounting.replay import replay
+
+    if (arguments.every is None) != (arguments.out is None):
+        raise ValueError("--every K needs --out FILE for the curve, and --out needs --every.")
+    delta = read_delta(arguments.delta)
+    names = list(dict.fromkeys(arguments.accountant or ["rdp", "pld"]))
+    replayed = replay(
+        arguments.ledger,
+        delta,
+        names,
+        steps=arguments.steps,
+        every=arguments.every,
+        diverged=arguments.diverged,
+    )
+    if arguments.out is not None:
+        _write_curve(arguments.out, names, delta, replayed.curve)
+    summary = _summary(replayed, delta)
+    return json.dumps(summary, indent=2) if arguments.json else _text(summary)
+
+
+def _write_curve(
+    out: str, names: Sequence[str], delta: float, curve: Sequence[tuple[int, Sequence[float]]]
+) -> None:
+    if out.endswith(".csv"):
+        rows = [",".join(map(str, (steps, *epsilons))) for steps, epsilons in curve]
+        Path(out).write_text("\n".join([",".join(["steps", *names]), *rows, ""]), encoding="utf-8")
+        return
+    from tfdp.accounting.planning.plots import line_plot
+
+    lines = {
+        name: [(steps, epsilons[i]) for steps, epsilons in curve] for i, name in enumerate(names)
+    }
+    line_plot(out, lines, x_label="steps", y_label="epsilon", title=f"epsilon at delta = {delta:g}")
+
+
+def _summary(replayed: Any, delta: float) -> dict[str, Any]:
+    return {
+        "ledger_ids": list(replayed.ledger_ids),
+        "steps": replayed.steps,
+        "steps_in_ledgers": replayed.total_steps,
+        "mechanisms": [
+            {
+                "count": count,
+                "event": codec.encode(event),
+                "noise_multiplier": _multiplier(event),
+            }
+            for event, count in replayed.listed
+        ],
+        "steps_of_other_mechanisms": replayed.unlisted_steps,
+        "rounded_to_digits": replayed.digits,
+        "not_private_because": list(replayed.not_private_because),
+        "neighboring_relation": replayed.neighboring_relation.value,
+        "delta": delta,
+        "epsilon": {name: finite(epsilon) for name, epsilon in replayed.epsilons.items()},
+    }
+
+
+def _multiplier(event: events.Event) -> float | str | None:
+    # Not everything is a Gaussian sum.
+    with contextlib.suppress(events.UnsupportedEventError):
+        return finite(effective_noise_multiplier(event))
+    return None
+
+
+def _sampling_lines(event: dict[str, Any]) -> list[str]:
+    if event["type"] != "SampledEvent":
+        return ["sampling: none declared, every unit in every step (add_or_remove_one)"]
+    sampling = event["sampling"]
+    fields = ", ".join(
+        f"{name} {'unknown' if value is None else value}"
+        for name, value in sampling.items()
+        if name != "type"
+    )
+    return [
+        f"sampling: {sampling['type']}{f' ({fields})' if fields else ''}",
+        f"neighbours: {event['neighboring_relation']}, unit: {event['privacy_unit']}",
+    ]
+
+
+def _part_line(part: events.Event) -> str:
+    if isinstance(part, events.GaussianSumEvent):
+        seeded = ", seeded" if part.seeded else ""
+        return (
+            f"sum: l2 norm bound {part.l2_norm_bound:g}, noise stddev {part.noise_stddev:g}{seeded}"
+        )
+    return f"release: {part!r}"
+
+
+def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
+    from tfdp.accounting.replay import parts
+
+    event = mechanism["event"]
+    lines = [
+        f"{mechanism['count']} x",
+        *(f"  {line}" for line in _sampling_lines(event)),
+        *(f"  {_part_line(part)}" for part in parts(codec.decode(event))),
+    ]
+    multiplier = mechanism["noise_multiplier"]
+    if multiplier is not None:
+        shown = multiplier if isinstance(multiplier, str) else f"{multiplier:.6g}"
+        lines.append(f"  effective noise multiplier: {shown}")
+    return lines
+
+
+def _text(summary: dict[str, Any]) -> str:
+    ids, steps, held = (summary[key] for key in ("ledger_ids", "steps", "steps_in_ledgers"))
+    which = f"first {steps} of {held} steps" if steps != held else f"{steps} steps"
+    lines = [f"ledger{'s' if len(ids) > 1 else ''} {', '.join(ids)}: {which}", ""]
+    mechanisms = summary["mechanisms"]
+    for mechanism in mechanisms[:_MOST_PRINTED]:
+        lines.extend([*_mechanism_lines(mechanism), ""])
+    others = summary["steps_of_other_mechanisms"]
+    others += sum(mechanism["count"] for mechanism in mechanisms[_MOST_PRINTED:])
+    if others:
+        lines.extend([f"{others} x", "  others", ""])
+    if summary["rounded_to_digits"] is not None:
+        lines.append(
+            f"many kinds of steps: charged with {summary['rounded_to_digits']} digits, upwards"
+        )
+    for name, epsilon in summary["epsilon"].items():
+        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
+        lines.append(f"epsilon = {shown} at delta = {summary['delta']:g} ({name})")
+    lines.extend(f"not private: {reason}" for reason in summary["not_private_because"])
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""The command `tfdp report`: what a ledger holds, as a document."""
+
+import argparse
+from pathlib import Path
+
+from tfdp.accounting.registry import ACCOUNTANTS
+from tfdp.cli.common import load, read_delta
+
+HELP = "write what a ledger holds as a document"
+_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    parser.add_argument(
+        "ledger", help="file that PrivacyLedger.save wrote, or an export named *.jsonl"
+    )
+    parser.add_argument("--out", required=True, help="file to write: *.html or *.md")
+    parser.add_argument(
+        "--format", choices=["html", "markdown"], help="default: what the name of --out says"
+    )
+    parser.add_argument(
+        "--delta", help="target delta; default: the power of ten below 1 / population"
+    )
+    parser.add_argument(
+        "--accountant",
+        action="append",
+        choices=list(ACCOUNTANTS),
+        help="may be given several times; default: all",
+    )
+
+
+def _format(arguments: argparse.Namespace) -> str:
+    if arguments.format is not None:
+        return str(arguments.format)
+    suffix = Path(arguments.out).suffix.lower()
+    if suffix not in _FORMATS:
+        raise ValueError(
+            f"--out must end in one of {', '.join(_FORMATS)}, or --format say what to write. "
+            f"Received: --out {arguments.out}"
+        )
+    return _FORMATS[suffix]
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Writes the report and returns a line that says so."""
+    from tfdp import report
+
+    render = {"html": report.to_html, "markdown": report.to_markdown}[_format(arguments)]
+    delta = None if arguments.delta is None else read_delta(arguments.delta)
+    ledger, out = load(arguments.ledger), Path(arguments.out)
+    if out.exists() and out.samefile(arguments.ledger):
+        raise ValueError(f"--out would overwrite the ledger. Received: --out {arguments.out}")
+    facts = report.gather(ledger, delta, arguments.accountant, Path(arguments.ledger).name)
+    out.write_text(render(facts), encoding="utf-8", newline="\n")
+    return f"wrote {arguments.out}: {facts.summary.verdict}"

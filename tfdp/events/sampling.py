@@ -1,0 +1,134 @@
+"""How the sample of a step was drawn from the population."""
+
+import dataclasses
+import numbers
+from typing import Any
+
+from tfdp.events.arguments import positive_integer, real_number, set_field
+from tfdp.events.base import Sampling
+
+
+def _check_population(instance: Any) -> None:
+    if instance.population_size is not None:
+        set_field(
+            instance,
+            "population_size",
+            positive_integer("population_size", instance.population_size),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampling(Sampling):
+    """Every unit is in the sample independently, with the same probability.
+
+    Attributes:
+        sampling_probability: q, in (0, 1].
+        population_size: Number of units, or None where it is not known.
+    """
+
+    sampling_probability: float
+    population_size: int | None = None
+
+    def __post_init__(self):
+        q = real_number(
+            "sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1
+        )
+        set_field(self, "sampling_probability", q)
+        _check_population(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedPoissonSampling(Sampling):
+    """A Poisson sample, of which a uniformly random part is kept where it is too large.
+
+    Attributes:
+        sampling_probability: q, in (0, 1].
+        population_size: Number of units.
+        max_sample_size: Units that are kept at most.
+    """
+
+    sampling_probability: float
+    population_size: int
+    max_sample_size: int
+
+    def __post_init__(self):
+        PoissonSampling(self.sampling_probability)
+        set_field(self, "sampling_probability", float(self.sampling_probability))
+        set_field(
+            self, "population_size", positive_integer("population_size", self.population_size)
+        )
+        set_field(
+            self, "max_sample_size", positive_integer("max_sample_size", self.max_sample_size)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSizeSampling(Sampling):
+    """`sample_size` of `population_size` units, uniformly, without replacement, drawn anew each
+    step.
+    """
+
+    sample_size: int
+    population_size: int
+
+    def __post_init__(self):
+        set_field(self, "sample_size", positive_integer("sample_size", self.sample_size))
+        _check_population(self)
+        if self.population_size is None or self.sample_size > self.population_size:
+            raise ValueError(
+                "sample_size must be at most population_size. Received: "
+                f"sample_size={self.sample_size}, population_size={self.population_size}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffledSampling(Sampling):
+    """Consecutive batches of a permutation: within one pass every unit is seen at most once.
+
+    Attributes:
+        batch_size: Units in a batch; the last batch of a pass may be smaller.
+        population_size: Number of units.
+        pass_index: Which pass over the data this step belongs to. Steps of different passes are
+            different events, so that two half passes are never counted as one.
+    """
+
+    batch_size: int
+    population_size: int
+    pass_index: int = 0
+
+    def __post_init__(self):
+        set_field(self, "batch_size", positive_integer("batch_size", self.batch_size))
+        set_field(
+            self, "population_size", positive_integer("population_size", self.population_size)
+        )
+        if isinstance(self.pass_index, bool) or not isinstance(self.pass_index, numbers.Integral):
+            raise TypeError(
+                f"pass_index must be an integer. Received: pass_index={self.pass_index!r}."
+            )
+        if self.pass_index < 0:
+            raise ValueError(
+                f"pass_index must not be negative. Received: pass_index={self.pass_index}."
+            )
+        set_field(self, "pass_index", int(self.pass_index))
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Batches in one pass, a smaller last one included."""
+        return -(-self.population_size // self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class FullBatchSampling(Sampling):
+    """Every unit is in every step."""
+
+    population_size: int | None = None
+
+    def __post_init__(self):
+        _check_population(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownSampling(Sampling):
+    """Nobody declared how the sample was drawn; a unit may be in every step, once. Grants no
+    amplification.
+    """

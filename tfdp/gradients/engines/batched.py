@@ -1,0 +1,217 @@
+"""From the gradients of a batch to the sum of clipped records, for all engines but the loop."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.gradients import microbatches
+from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
+from tfdp.numerics.norms import segment_sum
+from tfdp.query import norm_factors
+from tfdp.query.dp_query import DPQuery
+
+# From leaves of examples, [n, ...], to losses [n], aux [n, ...] and one gradient a variable.
+BatchGradients = Callable[..., tuple[tf.Tensor, Any, list[PerRecordGradient]]]
+
+
+class Clipping(NamedTuple):
+    """What becomes of gradients: the query, its parameters, and the records' structure."""
+
+    query: DPQuery
+    params: Any
+    variables: Any
+
+
+class Microbatches(NamedTuple):
+    """Which record every example is part of: int32 [n] in 0 .. number - 1."""
+
+    ids: tf.Tensor
+    number: int | tf.Tensor
+
+
+def batched_sum(
+    gradients: BatchGradients,
+    clipping: Clipping,
+    examples: list[tf.Tensor],
+    mask: tf.Tensor,
+    groups: Microbatches | None,
+    physical_batch_size: int | None,
+):
+    """Returns (sample_state, losses [n], aux stacked over examples). See `clipped_gradient_sum`."""
+    query, variables = clipping.query, clipping.variables
+    whole = physical_batch_size is None
+    if groups is None:
+        initial = query.initial_sample_state(variables)
+
+        def add(state, records, mask, ids):
+            return query.merge_sample_states(state, sum_records(clipping, records, mask))
+
+        def finish(state):
+            return state
+    elif whole and query.num_norm_groups is not None:
+        # The norms of microbatches come from the book-kept form of their examples' gradients.
+        initial = query.initial_sample_state(variables)
+
+        def add(state, records, mask, ids):
+            return sum_microbatches(clipping, records, mask, Microbatches(ids, groups.number))
+
+        def finish(state):
+            return state
+    else:
+        initial = microbatches.empty_sums(tf.nest.flatten(variables), groups.number)
+
+        def add(state, records, mask, ids):
+            explicit = [record.explicit() for record in records]
+            sums, counts = microbatches.segment_sums(explicit, mask, ids, groups.number)
+            return [a + b for a, b in zip(state[0], sums, strict=True)], state[1] + counts
+
+        def finish(state):
+            records = [Explicit(mean) for mean in microbatches.means(*state)]
+            return sum_records(clipping, records, state[1] > 0)
+
+    ids = tf.zeros_like(mask, tf.int32) if groups is None else groups.ids
+    inputs = (examples, mask, ids)
+    if whole:
+        state, losses, aux = _fold_whole(gradients, add, initial, inputs)
+    else:
+        state, losses, aux = _fold_chunks(gradients, add, initial, inputs, physical_batch_size)
+    return finish(state), losses, aux
+
+
+def sum_records(clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor):
+    """Returns the sample state of the records at which `mask` is true and that are finite."""
+    query = clipping.query
+    squares = [record.squared_norms() for record in records]
+    keep = mask & _all_finite(squares)
+    if query.num_norm_groups is not None:
+        return _scaled_sum(clipping, records, squares, keep, lambda factors: factors)
+
+    explicit = [record.explicit() for record in records]
+    explicit = [tf.where(_like(keep, r), r, tf.zeros_like(r)) for r in explicit]
+    preprocessed = tf.vectorized_map(
+        lambda leaves: query.preprocess_record(
+            clipping.params, tf.nest.pack_sequence_as(clipping.variables, leaves)
+        ),
+        explicit,
+    )
+    if query.is_sum:
+        return tf.nest.map_structure(
+            lambda r: tf.reduce_sum(tf.where(_like(keep, r), r, tf.zeros_like(r)), axis=0),
+            preprocessed,
+        )
+    initial = query.initial_sample_state(clipping.variables)
+    return _accumulate_one_by_one(query, initial, preprocessed, keep)
+
+
+def sum_microbatches(
+    clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, groups: Microbatches
+):
+    """Returns the sample state of the microbatches' means, of a norm-factor query."""
+    ids, number = groups
+    counts = segment_sum(tf.ones_like(ids, tf.float64), mask, ids, number)
+
+    def over_counts(values):
+        return values / tf.cast(tf.maximum(counts, 1), values.dtype)
+
+    squares = [record.segment_squared_norms(mask, ids, number) for record in records]
+    squares = [over_counts(over_counts(square)) for square in squares]
+    keep = (counts > 0) & _all_finite(squares)
+
+    def of_examples(factors):
+        factors = tf.gather(over_counts(factors), ids)
+        return tf.where(mask, factors, tf.zeros_like(factors))
+
+    return _scaled_sum(clipping, records, squares, keep, of_examples)
+
+
+def _scaled_sum(clipping, records, squares, keep, of_examples):
+    """Returns the sum of records times the query's factors, which are functions of their norms."""
+    query, variables = clipping.query, clipping.variables
+    groups = query.norm_groups(variables)
+    squares = [tf.where(keep, s, tf.zeros_like(s)) for s in squares]
+    norms = norm_factors.group_norms(squares, groups, query.num_norm_groups)
+    factors = query.scale_factors(clipping.params, norms)
+    factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))
+    by_group = [of_examples(factors[:, g]) for g in range(query.num_norm_groups)]
+    sums = [record.weighted_sum(by_group[g]) for g, record in zip(groups, records, strict=True)]
+    return tf.nest.pack_sequence_as(query.initial_sample_state(variables), sums)
+
+
+def _all_finite(squares: list[tf.Tensor]) -> tf.Tensor:
+    finite = tf.math.is_finite(tf.add_n([tf.cast(s, tf.float64) for s in squares]))
+    for square in squares:
+        finite &= tf.math.is_finite(square)
+    return finite
+
+
+def _accumulate_one_by_one(query, state, preprocessed, keep):
+    def body(i, state):
+        record = tf.nest.map_structure(lambda r: r[i], preprocessed)
+        return i + 1, tf.cond(
+            keep[i],
+            lambda: query.accumulate_preprocessed_record(state, record),
+            lambda: tf.nest.map_structure(tf.identity, state),
+        )
+
+    size = tf.shape(keep)[0]
+    return tf.while_loop(lambda i, _: i < size, body, (tf.constant(0), state))[1]
+
+
+def _like(keep: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(keep, [-1] + [1] * (record.shape.rank - 1))
+
+
+def _fold_whole(gradients, add, state, inputs):
+    """Adds all rows at once; at least one, so that an empty sample has a shape."""
+    size = tf.shape(inputs[1])[0]
+    examples, mask, ids = _pad(inputs, tf.maximum(size, 1) - size)
+    losses, aux, records = gradients(*examples)
+    state = add(state, records, mask, ids)
+    return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)
+
+
+def _fold_chunks(gradients, add, state, inputs, rows: int):
+    """Folds `add` over chunks of `rows` rows; what is missing in the last is padded with rows that
+    the mask leaves out.
+    """
+    size = tf.shape(inputs[1])[0]
+    num_chunks = tf.maximum(-(-size // rows), 1)
+    inputs = _pad(inputs, num_chunks * rows - size)
+    chunked = tf.nest.map_structure(lambda t: tf.reshape(t, [-1, rows, *t.shape[1:]]), inputs)
+
+    def shapes(*leaves):
+        return gradients(*leaves)[:2]
+
+    specs = [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in inputs[0]]
+    outputs = tf.function(shapes, autograph=False).get_concrete_function(*specs).structured_outputs
+    arrays = tf.nest.map_structure(
+        lambda t: tf.TensorArray(
+            t.dtype, size=num_chunks, element_shape=tf.TensorShape([rows]) + t.shape[1:]
+        ),
+        outputs,
+    )
+
+    def body(i, state, arrays):
+        examples, mask, ids = tf.nest.map_structure(lambda t: t[i], chunked)
+        losses, aux, records = gradients(*examples)
+        pairs = zip(tf.nest.flatten(arrays), tf.nest.flatten((losses, aux)), strict=True)
+        written = tf.nest.pack_sequence_as(
+            arrays, [array.write(i, value) for array, value in pairs]
+        )
+        return i + 1, add(state, records, mask, ids), written
+
+    _, state, arrays = tf.while_loop(
+        lambda i, *_: i < num_chunks, body, (tf.constant(0), state, arrays), parallel_iterations=1
+    )
+    losses, aux = tf.nest.map_structure(lambda array: array.concat()[:size], arrays)
+    return state, losses, aux
+
+
+def _pad(inputs, rows):
+    return tf.nest.map_structure(
+        lambda t: tf.ensure_shape(
+            tf.pad(t, [[0, rows]] + [[0, 0]] * (t.shape.rank - 1)), [None, *t.shape[1:]]
+        ),
+        inputs,
+    )

@@ -1,0 +1,103 @@
+"""The book-keeping engine: norms and clipped sums from one forward and one backward pass.
+
+The backward pass goes to the outputs of the layers only. What a layer received and the gradient at
+its output give the norm of every record's gradient, by a rule for the layer, and once the norms
+have given the clipping factors, the sum of clipped gradients as well (Bu et al. 2022,
+arXiv:2210.00038, algorithm 1).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.gradients import rules as rules  # Registers them.
+from tfdp.gradients.engines.batched import BatchGradients
+from tfdp.gradients.example import one_number
+from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
+from tfdp.gradients.mapping import holds_records, map_records
+from tfdp.gradients.recording import Recording, flatten_with_hung
+
+
+def bookkeeping_gradients(
+    loss_fn: LayeredLoss,
+    variables: list[Any],
+    rebuild: Callable[[list[tf.Tensor]], Any],
+    has_aux: bool,
+    loss_scale: float,
+) -> BatchGradients:
+    """Returns what computes the gradients of a batch inside a graph.
+
+    Args:
+        loss_fn: The loss, in two stages.
+        variables: Variables of its model.
+        rebuild: From the leaves of examples to their structure.
+        has_aux: Whether aux is wanted.
+        loss_scale: As in `clipped_gradient_sum`.
+    """
+
+    def gradients(*leaves):
+        # What has an axis of unknown length in front holds records; all else is a constant.
+        leaves = [
+            tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]]) for leaf in leaves
+        ]
+        # At the root TensorFlow refuses some names that Keras gives to models.
+        with tf.name_scope("batch"), tf.GradientTape(watch_accessed_variables=False) as tape:
+            recording = Recording(tape, variables)
+            with recording.of(loss_fn.model):
+                outputs = loss_fn.forward(rebuild(leaves), recording.scope)
+        record = _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale)
+        gradients = recording.gradients(record.outputs, record.gradients, loss_scale)
+        return record.losses, record.aux if has_aux else (), gradients
+
+    return gradients
+
+
+class _Losses(NamedTuple):
+    """What the second stage of a loss gives.
+
+    Attributes:
+        losses: [n].
+        aux: [n, ...].
+        outputs: Of the first stage, those on which losses depend, each [n, ...].
+        gradients: Of the scaled losses, with respect to these.
+    """
+
+    losses: tf.Tensor
+    aux: Any
+    outputs: list[tf.Tensor]
+    gradients: list[tf.Tensor]
+
+
+def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> _Losses:
+    """Computes the loss of each record, and its gradients, from the model's outputs for it.
+
+    Gradients are taken record by record, too: XLA cannot tell which numbers are shapes in the
+    backward pass of a function that it does not see as a whole, and would compile every step anew.
+    """
+    flat, rehang = flatten_with_hung(outputs)
+    if not all(map(holds_records, flat)):
+        raise UnsupportedModelError(
+            "The model returns a tensor without an axis of records in front. Use "
+            "engine='vectorized'."
+        )
+    connected: list[int] = []
+
+    def one(record):
+        example, values = rebuild(record[: len(leaves)]), record[len(leaves) :]
+        # Copies, so that a use of a weight in the loss is seen here, whoever has used it before.
+        weights = [(variable, tf.identity(alias)) for variable, alias in recording.aliases]
+        at = [i for i, value in enumerate(values) if value.dtype.is_floating]
+        sources = [*(values[i] for i in at), *(weight for _, weight in weights)]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            loss, aux = loss_fn.loss(example, rehang(values), weights)
+            loss, scaled = one_number(loss, loss_scale)
+        found = tape.gradient(scaled, sources)
+        recording.refuse_hidden_uses(found[len(at) :])
+        at_values = [(i, g) for i, g in zip(at, found[: len(at)], strict=True) if g is not None]
+        connected[:] = [i for i, _ in at_values]
+        return loss, aux, [tf.squeeze(tf.convert_to_tensor(g), 0) for _, g in at_values]
+
+    losses, aux, gradients = map_records(one, [*leaves, *flat])[0](*leaves, *flat)
+    return _Losses(losses, aux, [flat[i] for i in connected], gradients)

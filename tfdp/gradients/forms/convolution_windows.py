@@ -1,0 +1,223 @@
+"""The windows of a convolution, as matrices.
+
+A convolution multiplies windows of its input, the patches, with its kernel. Everything here takes
+tensors with channels last, of any number of spatial axes, whose sizes need not be known when the
+graph is built.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdp.gradients.forms.convolution_cost import is_pointwise
+
+Size = int | tf.Tensor
+
+
+def spatial_sizes(tensor: tf.Tensor) -> list[Size]:
+    """Returns the sizes of the spatial axes of [n, *spatial, channels]: ints where known."""
+    dynamic = tf.shape(tensor)
+    static = tensor.shape.as_list()
+    return [dynamic[i] if static[i] is None else static[i] for i in range(1, len(static) - 1)]
+
+
+def flat_strides(sizes: Sequence[Size]) -> list[Size]:
+    """Returns how far neighbours along each axis are apart when the axes are flattened."""
+    return list(itertools.accumulate([1, *reversed(sizes[1:])], lambda x, y: x * y))[::-1]
+
+
+def flatten_positions(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns [n, positions, channels] from [n, *spatial, channels]."""
+    n = tensor.shape[0]
+    flat = tf.reshape(
+        tensor,
+        [
+            tf.shape(tensor)[0] if n is None else n,
+            math.prod(spatial_sizes(tensor)),
+            tensor.shape[-1],
+        ],
+    )
+    return flat
+
+
+def _grid(counts: Sequence[Size], steps: Sequence[Size]) -> tf.Tensor:
+    """Returns the flat indices of the points of a grid, in row-major order."""
+    index = tf.zeros([1], tf.int32)
+    for count, step in zip(counts, steps, strict=True):
+        index = tf.reshape(index[:, None] + tf.range(count) * step, [-1])
+    return index
+
+
+class Windows(NamedTuple):
+    """Where the windows of a convolution lie.
+
+    Attributes:
+        kernel: Size of a window along each spatial axis.
+        strides: Distances between neighbouring windows.
+        dilations: Distances between neighbouring numbers in a window.
+        padding: "VALID", or "SAME" as TensorFlow defines it.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    padding: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    def extents(self) -> list[int]:
+        """Returns how far a window reaches along each axis."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    def _needed(self, counts: Sequence[Size]) -> list[Size]:
+        """Returns the sizes that so many windows cover."""
+        return [
+            (count - 1) * stride + extent
+            for count, stride, extent in zip(counts, self.strides, self.extents(), strict=True)
+        ]
+
+    def padded(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
+        """Returns the source with the zeros around it that belong to it.
+
+        Args:
+            source: [n, *spatial, channels].
+            counts: Number of windows along each axis.
+        """
+        if self.padding == "VALID":
+            return source
+        amounts = []
+        for size, needed in zip(spatial_sizes(source), self._needed(counts), strict=True):
+            known = isinstance(size, int) and isinstance(needed, int)
+            missing = max(needed - size, 0) if known else tf.maximum(needed - size, 0)
+            amounts.append([missing // 2, missing - missing // 2])
+        if all(isinstance(after, int) and after == 0 for _, after in amounts):
+            return source
+        return tf.pad(source, [[0, 0], *amounts, [0, 0]])
+
+    def covered(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
+        """Returns the padded source without what no window covers."""
+        source = self.padded(source, counts)
+        sizes, needed = spatial_sizes(source), self._needed(counts)
+        if all(isinstance(size, int) for size in [*sizes, *needed]) and sizes == needed:
+            return source
+        return source[(slice(None), *(slice(size) for size in needed))]
+
+    def patches(self, source: tf.Tensor, counts: Sequence[Size], groups: int = 1) -> tf.Tensor:
+        """Returns the windows, [n * groups, positions, prod(kernel) * channels / groups].
+
+        One gather copies runs of channels. `tf.image.extract_patches` is 3 to 25 times slower on a
+        CPU, and strided slices are 5 times slower where a stride is not 1.
+        """
+        source = self.padded(source, counts)
+        if groups == 1 and is_pointwise(self.kernel, self.strides):
+            return flatten_positions(source)
+        n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
+        channels = source.shape[-1] // groups
+        sizes = spatial_sizes(source)
+        apart = [stride * groups for stride in flat_strides(sizes)]
+        starts = _grid(counts, [a * s for a, s in zip(apart, self.strides, strict=True)])
+        offsets = _grid(self.kernel, [a * d for a, d in zip(apart, self.dilations, strict=True)])
+        index = (tf.range(groups)[:, None] + starts)[:, :, None] + offsets
+        pixels = tf.reshape(source, [n, math.prod(sizes) * groups, channels])
+        windows = tf.gather(pixels, tf.reshape(index, [-1]), axis=1)
+        return tf.reshape(
+            windows, [n * groups, math.prod(counts), math.prod(self.kernel) * channels]
+        )
+
+    def patches_by_convolution(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
+        """Returns the same as `patches`, in longer runs.
+
+        First a convolution with an identity matrix makes windows along the last axis. That is more
+        arithmetic and fewer small copies: better for few channels.
+        """
+        source = self.covered(source, counts)
+        *kernel, width = self.kernel
+        *strides, stride = self.strides
+        *dilations, dilation = self.dilations
+        ones = (1,) * (self.rank - 1)
+        numbers = width * source.shape[-1]
+        identity = tf.eye(numbers, dtype=source.dtype)
+        # Padding beforehand: TensorFlow's 3-D convolution of float64 misplaces windows under "SAME"
+        # if the stride is larger than the kernel.
+        along = Windows((*ones, width), (*ones, stride), (*ones, dilation), "VALID")
+        rows = along.convolve(
+            source, tf.reshape(identity, [*along.kernel, source.shape[-1], numbers])
+        )
+        if self.rank == 1:
+            return rows
+        across = Windows((*kernel, 1), (*strides, 1), (*dilations, 1), "VALID")
+        return across.patches(rows, counts)
+
+    def convolve(self, source: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """Returns the convolution with a kernel [*kernel, channels, filters]."""
+        return tf.nn.convolution(
+            source,
+            kernel,
+            self.strides,
+            self.padding,
+            # Without it the gradient of a 3-D convolution fails in eager mode.
+            data_format=["NWC", "NHWC", "NDHWC"][self.rank - 1],
+            dilations=self.dilations,
+        )
+
+    def filter_gradient(self, source: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient with respect to the kernel, summed over records.
+
+        Args:
+            source: [n, *spatial, channels].
+            gradient: [n, *windows, filters]: of the output.
+        """
+        kernel = tf.zeros([*self.kernel, source.shape[-1], gradient.shape[-1]], source.dtype)
+        # Only the gradient's operation stays in the graph; the convolution is not run.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(kernel)
+            output = self.convolve(source, kernel)
+        return tape.gradient(output, kernel, output_gradients=gradient)
+
+    def gram_of_patches(
+        self, source: tf.Tensor, positions: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns inner products of patches, and of positions, without making the patches.
+
+        Two patches of neighbouring windows share pixels, so inner products of pixels do for all:
+
+            patch_t . patch_s = sum over offsets o in a window of pixel_{t + o} . pixel_{s + o},
+
+        sums along diagonals of the pixels' Gram matrix, taken one axis at a time. With positions
+        numbered as the pixels are, each is a sum of shifted flat arrays. Numbers that are no
+        positions lie in between; there the second result is zero.
+
+        Args:
+            source: [n, *spatial, channels].
+            positions: [n, *windows, filters]. All strides must be 1.
+
+        Returns:
+            Two tensors [n, m, m], for some m.
+        """
+        counts = spatial_sizes(positions)
+        source = self.covered(source, counts)
+        sizes = spatial_sizes(source)
+        n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
+        apart = flat_strides(sizes)
+        pixels = flatten_positions(source)
+        number = math.prod(sizes)
+        numbered = sum((c - 1) * a for c, a in zip(counts, apart, strict=True)) + 1
+
+        gram = tf.reshape(tf.matmul(pixels, pixels, transpose_b=True), [n, number * number])
+        length = number * number
+        for size, dilation, stride in zip(self.kernel, self.dilations, apart, strict=True):
+            shift = dilation * stride * (number + 1)
+            length -= (size - 1) * shift
+            gram = tf.add_n([gram[:, i * shift : i * shift + length] for i in range(size)])
+        # What is left ends at the last entry of the last row of interest.
+        gram = tf.pad(gram, [[0, 0], [0, number - numbered]])
+        gram = tf.reshape(gram, [n, numbered, number])[:, :, :numbered]
+
+        gaps = [[0, s - c] for s, c in zip(sizes[1:], counts[1:], strict=True)]
+        spread = flatten_positions(tf.pad(positions, [[0, 0], [0, 0], *gaps, [0, 0]]))[:, :numbered]
+        return gram, tf.matmul(spread, spread, transpose_b=True)

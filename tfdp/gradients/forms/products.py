@@ -1,0 +1,227 @@
+"""Gradients that are products of what a layer received and the gradient at its output."""
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
+from tfdp.gradients.forms.rows import Rows
+from tfdp.numerics import rounding
+from tfdp.numerics.norms import (
+    drop_records,
+    not_negative,
+    scale_records,
+    segment_sum,
+    squares_from_grams,
+    sum_of_squares,
+    to_accumulate,
+)
+
+# Cost, in multiply-adds of a large matrix product, of reading or writing one number, and of a
+# multiply-add in batched products (benchmarks/cost_model.py).
+_TRAFFIC = 12.0
+_BATCHED = 1.3
+# Where the number of positions is not known when the graph is built.
+_USUAL_POSITIONS = 128
+
+
+def gram_is_cheaper(positions: int | None, rows: int, columns: int) -> bool:
+    """Returns whether norms of products are cheaper from Gram matrices than from gradients.
+
+    Explicit gradients of rows x columns numbers are written once and read twice, for norm and sum,
+    at the arithmetic of the sum. Gram matrices cost two products and three passes over positions x
+    positions numbers, and the sum comes on top.
+    """
+    t = _USUAL_POSITIONS if positions is None else positions
+    explicit = _BATCHED * t * rows * columns + 3 * _TRAFFIC * rows * columns
+    gram = _BATCHED * t * t * (rows + columns) + 3 * _TRAFFIC * t * t + t * rows * columns
+    return gram < explicit
+
+
+def matrix_gradient(
+    left: tf.Tensor, right: tf.Tensor, gram: bool | None = None
+) -> "Outer | Product":
+    """Returns the gradients of a matrix [p, q] from inputs [n, ..., p] and gradients [n, ..., q].
+
+    Args:
+        left: float16, bfloat16, float32 or float64.
+        right: Likewise.
+        gram: As for `Product`, where there are several positions.
+    """
+    left, right = to_accumulate(left), to_accumulate(right)
+    if left.shape.rank == 2:
+        return Outer(left, right)
+    return Product(
+        _as_positions(left), _as_positions(right), [left.shape[-1], right.shape[-1]], gram=gram
+    )
+
+
+def _as_positions(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns [n, 1, t, p] from [n, ..., p]."""
+    middle = tensor.shape[1:-1]
+    number = None if None in middle else math.prod(middle)
+    shape = tf.shape(tensor)
+    dynamic = tf.reduce_prod(shape[1:-1]) if number is None else number
+    flat = tf.reshape(tensor, [shape[0], 1, dynamic, tensor.shape[-1]])
+    return tf.ensure_shape(flat, [tensor.shape[0], 1, number, tensor.shape[-1]])
+
+
+class Outer(PerRecordGradient):
+    """Gradients of a matrix that are outer products, whose norm is |left| |right|.
+
+    Args:
+        left: [n, p], float32 or float64.
+        right: [n, q].
+    """
+
+    def __init__(self, left: tf.Tensor, right: tf.Tensor):
+        self._left, self._right = left, right
+
+    def as_product(self) -> "Product":
+        """Returns the same gradients as sums over one position."""
+        left, right = self._left, self._right
+        return Product(left[:, None, None], right[:, None, None], [left.shape[1], right.shape[1]])
+
+    def squared_norms(self):
+        left, right = (sum_of_squares(x) for x in (self._left, self._right))
+        # One factor is multiplied by a clipping factor, and rounded.
+        return rounding.with_product_error(rounding.enlarged(left * right, 3))
+
+    def weighted_sum(self, factors):
+        left, right = drop_records(self._left, factors), scale_records(self._right, factors)
+        return tf.matmul(left, right, transpose_a=True)
+
+    def explicit(self):
+        return self._left[:, :, None] * self._right[:, None, :]
+
+    def segment_squared_norms(self, mask, ids, num_segments):
+        left, right = (tf.matmul(x, x, transpose_b=True) for x in (self._left, self._right))
+        together = (ids[:, None] == ids[None]) & mask[:, None] & mask[None]
+        rows = tf.reduce_sum(tf.where(together, left * right, tf.zeros_like(left)), 1)
+        squares = segment_sum(rows, mask, ids, num_segments)
+        # As in `squares_from_grams`, with |a_t| |a_s| |b_t| |b_s| as a bound on all terms.
+        magnitudes = segment_sum(self.magnitudes(), mask, ids, num_segments)
+        numbers = rounding.count_of(self._left, 1) + rounding.count_of(self._right, 1)
+        error = rounding.additions(numbers + 3 * tf.shape(ids)[0] + 8, squares.dtype)
+        squares += error * rounding.unit(squares.dtype) * tf.square(magnitudes)
+        squares = rounding.enlarged(not_negative(squares), 4)
+        return rounding.with_product_error(squares, magnitudes)
+
+    def merged(self, other):
+        return self.as_product().merged(other)
+
+    def inner(self, other):
+        return self.as_product().inner(other)
+
+
+class Product(PerRecordGradient):
+    """Gradients that are sums over positions of outer products.
+
+        gradient_i[h] = sum_t outer(left[i, h, t], right[i, h, t])
+
+    A dense layer has one h (it stands for axes of the kernel that input and output share) and as
+    many positions t as its input has beside records and features. Either the gradients are made, or
+    the norm comes from Gram matrices (Li et al. 2021, arXiv:2110.05679, section 4):
+
+        |gradient|^2 = sum_{t,s} (left_t . left_s) (right_t . right_s).
+
+    Args:
+        left: [n, h, t, p], float32 or float64.
+        right: [n, h, t, q].
+        kernel_axes: Sizes of the variable's axes in the order of h, p and q.
+        permutation: From that order to the variable's, as for `tf.transpose`.
+        gram: Whether to use Gram matrices; by default where `gram_is_cheaper`.
+    """
+
+    def __init__(
+        self,
+        left: tf.Tensor,
+        right: tf.Tensor,
+        kernel_axes: Sequence[int],
+        permutation: Sequence[int] | None = None,
+        gram: bool | None = None,
+    ):
+        self._left, self._right = left, right
+        self._axes = tuple(kernel_axes)
+        self._permutation = tuple(range(len(self._axes)) if permutation is None else permutation)
+        _, self._h, self._positions, self._p = left.shape
+        self._q = right.shape[-1]
+        self._gram = gram_is_cheaper(self._positions, self._p, self._q) if gram is None else gram
+        self._products: Explicit | None = None
+
+    def _restore(self, products: tf.Tensor) -> tf.Tensor:
+        """Returns [m, *variable.shape] from [m, h * p * q] or [m, h, p, q]."""
+        products = tf.reshape(products, [-1, *self._axes])
+        if self._permutation == tuple(range(len(self._axes))):
+            return products
+        return tf.transpose(products, [0, *(1 + axis for axis in self._permutation)])
+
+    @staticmethod
+    def _flat(tensor: tf.Tensor) -> tf.Tensor:
+        # TensorFlow's batched products of higher rank are slower, and some are faulty
+        # (`tfdp.gradients.onednn`).
+        shape = tf.shape(tensor)
+        return tf.reshape(tensor, [shape[0] * shape[1], shape[2], tensor.shape[3]])
+
+    def _made(self) -> Explicit:
+        """Returns the gradients, [n, h * p * q]; the same tensor each time."""
+        if self._products is None:
+            products = tf.matmul(self._flat(self._left), self._flat(self._right), transpose_a=True)
+            self._products = Explicit(tf.reshape(products, [-1, self._h * self._p * self._q]))
+        return self._products
+
+    def squared_norms(self):
+        if not self._gram:
+            return self._made().squared_norms()
+        left, right = self._flat(self._left), self._flat(self._right)
+        grams = [tf.matmul(x, x, transpose_b=True) for x in (left, right)]
+        squares = squares_from_grams(*grams, self._p, self._q)
+        if self._h == 1:
+            return squares
+        totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
+        return rounding.enlarged(totals, rounding.sum_error(self._h, totals.dtype))
+
+    def magnitudes(self):
+        # sum_t |left_t| |right_t| <= |left| |right|
+        return tf.sqrt(sum_of_squares(self._left) * sum_of_squares(self._right))
+
+    def summands(self):
+        return rounding.count_of(self._left[..., 0], -1)
+
+    def weighted_sum(self, factors):
+        if not self._gram:
+            return self._restore(self._made().weighted_sum(factors)[None])[0]
+        left, right = drop_records(self._left, factors), scale_records(self._right, factors)
+        if self._h == 1:
+            left, right = tf.reshape(left, [-1, self._p]), tf.reshape(right, [-1, self._q])
+        else:
+            left = tf.reshape(tf.transpose(left, [1, 0, 2, 3]), [self._h, -1, self._p])
+            right = tf.reshape(tf.transpose(right, [1, 0, 2, 3]), [self._h, -1, self._q])
+        return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
+
+    def explicit(self):
+        return self._restore(self._made().explicit())
+
+    def merged(self, other):
+        if isinstance(other, Outer):
+            other = other.as_product()
+        if not isinstance(other, Product) or self._layout() != other._layout():
+            return None
+        left = tf.concat([self._left, other._left], 2)
+        right = tf.concat([self._right, other._right], 2)
+        return Product(left, right, self._axes, self._permutation)
+
+    def _layout(self):
+        return self._axes, self._permutation, self._h, self._p, self._q
+
+    def inner(self, other):
+        if not isinstance(other, Rows) or len(self._axes) != 2 or self._permutation != (0, 1):
+            return super().inner(other)
+        # <outer(left_s, right_s), row r in place id> = left_s[id] (right_s . r)
+        left, right = self._left[:, 0], self._right[:, 0]
+        at_ids = tf.gather(left, other.ids, axis=2, batch_dims=1)
+        terms = at_ids * tf.matmul(right, other.rows, transpose_b=True)
+        return self.enlarged_inner(
+            other, tf.reduce_sum(terms, [1, 2]), rounding.count_of(terms, 1) + self._q
+        )

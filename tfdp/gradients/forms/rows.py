@@ -1,0 +1,115 @@
+"""Gradients of tables of which every record uses a few rows."""
+
+import tensorflow as tf
+
+from tfdp.gradients.forms.per_record import PerRecordGradient
+from tfdp.numerics import rounding
+from tfdp.numerics.norms import not_negative, scale_records, sum_of_squares, vanished
+
+# Up to so many positions a matrix of all their inner products is faster than sorting.
+_FEW_POSITIONS = 128
+
+
+class Rows(PerRecordGradient):
+    """Gradients of a table that add rows[i, t] to its row ids[i, t]: of an embedding.
+
+    No [n, num_rows, d] tensor exists, unless `explicit` is asked for.
+
+    Args:
+        ids: Integers [n, t]; negative ones count from the end, as in `keras.ops.take`.
+        rows: [n, t, d], float32 or float64.
+        num_rows: Rows of the table.
+    """
+
+    def __init__(self, ids: tf.Tensor, rows: tf.Tensor, num_rows: int):
+        self.ids = tf.where(ids < 0, ids + num_rows, ids)
+        self.rows = rows
+        self._num_rows = num_rows
+
+    def squared_norms(self):
+        n, t = tf.shape(self.ids)[0], self.ids.shape[1]
+        if t == 1:
+            return sum_of_squares(self.rows)
+        if t is None or t > _FEW_POSITIONS:
+            return self._squared_norms_of(tf.range(n), tf.ones([n], tf.bool), n)
+        products = tf.matmul(self.rows, self.rows, transpose_b=True)
+        same = self.ids[:, :, None] == self.ids[:, None, :]
+        squares = tf.where(same, products, tf.zeros_like(products))
+        squares = tf.cast(tf.reduce_sum(tf.cast(squares, tf.float64), [1, 2]), products.dtype)
+        # As in `squares_from_grams`: an inner product is off by at most d u |row_t| |row_s|, and in
+        # float64 their sum by as many u as it has terms. Three more are for the rounding of scaled
+        # rows.
+        norms = tf.sqrt(tf.linalg.diag_part(products))
+        magnitudes = norms * tf.linalg.matvec(tf.cast(same, norms.dtype), norms)
+        terms = 1 if norms.dtype == tf.float32 else t * t
+        error = rounding.additions(self.rows.shape[-1] + terms + t + 8, norms.dtype)
+        magnitudes = tf.reduce_sum(magnitudes, 1)
+        squares += error * rounding.unit(norms.dtype) * magnitudes
+        squares = rounding.enlarged(not_negative(squares), 4) + vanished(t * t, norms.dtype)
+        # Only rows that meet can cancel: the norm of all errors is no more than this root.
+        return rounding.with_product_error(squares, tf.sqrt(magnitudes))
+
+    def magnitudes(self):
+        return tf.reduce_sum(tf.norm(self.rows, axis=-1), 1)
+
+    def summands(self):
+        return rounding.count_of(self.ids, 1)
+
+    def segment_squared_norms(self, mask, ids, num_segments):
+        return self._squared_norms_of(ids, mask, num_segments)
+
+    def _squared_norms_of(self, owners: tf.Tensor, mask: tf.Tensor, num_owners: int | tf.Tensor):
+        """Returns squared norms of the gradients of owners; several records may have one."""
+        n, t, d = tf.shape(self.ids)[0], tf.shape(self.ids)[1], self.rows.shape[-1]
+        owners = tf.where(mask, owners, num_owners)
+        # Rows that go to the same row of the table, for the same owner, are added first.
+        keys = tf.cast(owners, tf.int64)[:, None] * self._num_rows + tf.cast(self.ids, tf.int64)
+        order = tf.argsort(tf.reshape(keys, [-1]))
+        keys = tf.gather(tf.reshape(keys, [-1]), order)
+        first = tf.concat(
+            [tf.zeros_like(keys[:1], tf.int32), tf.cast(keys[1:] != keys[:-1], tf.int32)], 0
+        )
+        rows = tf.gather(tf.reshape(self.rows, [-1, d]), order)
+        totals = tf.math.unsorted_segment_sum(rows, tf.cumsum(first), n * t)
+        squares = sum_of_squares(totals)
+        # The sum of k rows is off by at most k u sum |row|.
+        norms = tf.norm(rows, axis=1)
+        parts = tf.stack([norms, tf.ones_like(norms)], 1)
+        sizes = tf.math.unsorted_segment_sum(parts, tf.cumsum(first), n * t)
+        roundings = (sizes[:, 1] + 4) * rounding.unit(sizes.dtype)
+        squares = rounding.with_error(squares, roundings * sizes[:, 0])
+        # The owner of every total is that of any of its rows.
+        owner = tf.math.unsorted_segment_max(
+            tf.cast(keys // self._num_rows, tf.int32), tf.cumsum(first), n * t
+        )
+        owner = tf.where(owner < 0, num_owners, owner)
+        squares = tf.stack([squares, tf.ones_like(squares)], 1)
+        squares, counts = tf.unstack(
+            tf.math.unsorted_segment_sum(squares, owner, num_owners + 1)[:-1], axis=1
+        )
+        return rounding.enlarged(squares, counts)
+
+    def weighted_sum(self, factors):
+        rows = tf.reshape(scale_records(self.rows, factors), [-1, self.rows.shape[-1]])
+        return tf.math.unsorted_segment_sum(rows, tf.reshape(self.ids, [-1]), self._num_rows)
+
+    def explicit(self):
+        n, d = tf.shape(self.ids)[0], self.rows.shape[-1]
+        ids = tf.cast(self.ids, tf.int64)
+        ids += tf.range(tf.cast(n, tf.int64))[:, None] * self._num_rows
+        table = tf.math.unsorted_segment_sum(
+            tf.reshape(self.rows, [-1, d]),
+            tf.reshape(ids, [-1]),
+            tf.cast(n, tf.int64) * self._num_rows,
+        )
+        return tf.reshape(table, [-1, self._num_rows, d])
+
+    def merged(self, other):
+        if not isinstance(other, Rows):
+            return None
+        ids = tf.concat([self.ids, tf.cast(other.ids, self.ids.dtype)], 1)
+        return Rows(ids, tf.concat([self.rows, other.rows], 1), self._num_rows)
+
+    def inner(self, other):
+        # Products know how to meet rows; neither knows how to meet itself, which merges.
+        return super().inner(other) if isinstance(other, Rows) else other.inner(self)

@@ -1,0 +1,1 @@
+"""Sums of squares and their rounding, so that a bound on a norm holds in floating point, too."""

@@ -1,0 +1,94 @@
+"""Sums of squares and of records that neither overflow nor vanish in silence."""
+
+import tensorflow as tf
+
+from tfdp.numerics import rounding
+from tfdp.numerics.rounding import vanished as vanished
+
+
+def to_accumulate(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor in float32 at least: half precision is not enough to add up in."""
+    return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
+
+
+def scale_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    """Returns tensor[i] * factors[i], and exactly zero where the factor is, whatever the tensor
+    holds.
+    """
+    shape = [-1] + [1] * (tensor.shape.rank - 1)
+    return tf.math.multiply_no_nan(tensor, tf.reshape(tf.cast(factors, tensor.dtype), shape))
+
+
+def drop_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor with zeros for the records whose factor is zero."""
+    return scale_records(tensor, tf.cast(tf.not_equal(factors, 0), tensor.dtype))
+
+
+def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the squared l2 norm of every record of a tensor, [n], no less than the exact one."""
+    return rounding.sum_of_squares(tensor, range(1, tensor.shape.rank))
+
+
+def not_negative(squares: tf.Tensor) -> tf.Tensor:
+    """Returns squares with rounding errors below zero taken away, and NaN kept."""
+    # tf.maximum need not keep a NaN.
+    return tf.where(squares < 0, tf.zeros_like(squares), squares)
+
+
+def squares_from_grams(
+    left: tf.Tensor, right: tf.Tensor, rows: rounding.Count, columns: rounding.Count
+) -> tf.Tensor:
+    """Returns squared norms of products of matrices from Gram matrices of their factors.
+
+    The product of A, [t, rows], and B, [t, columns], has |A^T B|^2 = sum(L * R), L = A A^T, R =
+    B B^T. Where positions cancel, that is a small difference of large numbers.
+
+    Guarantees:
+        The result is no less than the square of |A^T B| + u sum_t |a_t| |b_t|: the norm of a sum of
+        outer products whose factors have been rounded. With a_t . a_s of k numbers, L_ts is off by
+        at most k u |a_t| |a_s|, in whatever order it is added up, so by
+
+            u sum_ts (rows |a_t| |a_s| |R_ts| + (columns + 8) |L_ts| |b_t| |b_s|)
+
+        the square can be too small, and that is added; the sum over t and s is taken in float64 (in
+        place of 8 there is 2 sum_error(t) + 8 where L and R are float64). So is what can have
+        vanished from the inner products, so that a product of huge and tiny numbers does not pass
+        for nothing.
+
+    Args:
+        left: A A^T, [n, t, t].
+        right: B B^T, [n, t, t].
+        rows: Numbers in an inner product on the left.
+        columns: Likewise on the right.
+
+    Returns:
+        [n].
+    """
+    t, dtype = rounding.count_of(left, -1), left.dtype
+    rows, columns = (rounding.additions(count, dtype) for count in (rows, columns))
+    by_row = 8.0 if dtype == tf.float32 else 2 * rounding.sum_error(t, dtype) + 8
+    squares = tf.cast(tf.reduce_sum(tf.cast(left * right, tf.float64), [1, 2]), dtype)
+    left_squares, right_squares = tf.linalg.diag_part(left), tf.linalg.diag_part(right)
+    left_norms, right_norms = tf.sqrt(left_squares), tf.sqrt(right_squares)
+    of_left = tf.reduce_sum(left_norms * tf.linalg.matvec(tf.abs(right), left_norms), 1)
+    of_right = tf.reduce_sum(right_norms * tf.linalg.matvec(tf.abs(left), right_norms), 1)
+    # The norms and inner products here are themselves off by a few times these factors.
+    u = rounding.unit(dtype)
+    more = u * (1 + 4 * u * (rows + columns + rounding.as_number(t, dtype) + by_row))
+    squares += more * (rows * of_left + (columns + by_row) * of_right)
+    # The absolute values in a Gram matrix add up to at most t times its trace.
+    numbers = rounding.as_number(t, dtype)
+    squares += tf.reduce_sum(left_squares, 1) * vanished(numbers * columns, dtype)
+    squares += tf.reduce_sum(right_squares, 1) * vanished(numbers * rows, dtype)
+    magnitudes = tf.reduce_sum(left_norms * right_norms, 1)
+    squares = rounding.with_error(not_negative(squares), u * magnitudes)
+    return rounding.with_product_error(squares, magnitudes)
+
+
+def segment_sum(
+    tensor: tf.Tensor, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
+) -> tf.Tensor:
+    """Returns [num_segments, ...]: sums over the rows of each segment at which the mask is true."""
+    # Masked rows go to a segment of their own: adding zero times a NaN would not be nothing.
+    segments = tf.where(mask, ids, num_segments)
+    return tf.math.unsorted_segment_sum(tensor, segments, num_segments + 1)[:-1]
