@@ -51,7 +51,7 @@ _NAMES = {
     "group_epsilon": "tfdp.accounting.groups",
     "make_accountant": "tfdp.accounting.registry",
     "noise_for_budget": "tfdp.accounting.planning.calibration",
-    "plan": "tfdp.accounting.planning",
+    "plan": "tfdp.accounting.planning.plan",
 }
 
 __all__ = list(_NAMES)
