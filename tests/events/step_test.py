@@ -1,0 +1,68 @@
+"""tfdp.events.step: what may stand inside what, and what a larger sensitivity makes of it."""
+
+import pytest
+
+from tfdp.events import (
+    ComposedEvent,
+    DiscreteGaussianSumEvent,
+    ExponentialMechanismEvent,
+    GaussianSumEvent,
+    LaplaceSumEvent,
+    NonPrivateEvent,
+    PoissonSampling,
+    PureEpsilonEvent,
+    RandomizedResponseEvent,
+    SampledEvent,
+    UnsupportedEventError,
+    scale_sensitivity,
+)
+
+SUM = GaussianSumEvent(1.0, 2.0)
+STEP = SampledEvent(PoissonSampling(0.5), SUM)
+
+
+def test_a_sample_holds_releases_and_no_sample():
+    with pytest.raises(TypeError, match="A sample of a sample is not supported"):
+        SampledEvent(PoissonSampling(0.5), STEP)
+    with pytest.raises(TypeError, match="it cannot hold a SampledEvent"):
+        ComposedEvent((SUM, STEP))
+    with pytest.raises(TypeError, match="events must be a Event"):
+        ComposedEvent((SUM, "sum"))
+    assert ComposedEvent([SUM]).events == (SUM,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("sampling", 0.5, TypeError),
+        ("event", PoissonSampling(0.5), TypeError),
+        ("neighboring_relation", "zero_out", TypeError),
+        ("privacy_unit", "person", ValueError),
+    ],
+)
+def test_every_field_of_a_step_is_checked(field, value, error):
+    fields = {"sampling": PoissonSampling(0.5), "event": SUM}
+    with pytest.raises(error, match=f"{field} must be"):
+        SampledEvent(**{**fields, field: value})
+
+
+def test_bounds_are_scaled_and_noise_is_not():
+    parts = (SUM, LaplaceSumEvent(1.0, 2.0), DiscreteGaussianSumEvent(1.0, 2.0, 0.5, 3))
+    scaled = scale_sensitivity(ComposedEvent((*parts, NonPrivateEvent())), 2)
+    assert scaled == ComposedEvent(
+        (
+            GaussianSumEvent(2.0, 2.0),
+            LaplaceSumEvent(2.0, 2.0),
+            DiscreteGaussianSumEvent(2.0, 2.0, 0.5, 3),
+            NonPrivateEvent(),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [PureEpsilonEvent(1.0), ExponentialMechanismEvent(1.0), RandomizedResponseEvent(0.5, 2)],
+)
+def test_what_has_no_bound_cannot_be_scaled_and_is_named(event):
+    with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__} cannot be scaled"):
+        scale_sensitivity(ComposedEvent((SUM, event)), 2)
