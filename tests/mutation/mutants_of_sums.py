@@ -50,6 +50,14 @@ MECHANISM = in_folder(
         f"{QUERY}/gaussian_test.py",
     ),
     (
+        "record_is_broadcast",
+        "a record of another shape than the sum's is repeated along an axis",
+        "dp_query.py",
+        "if not all(a.shape.is_compatible_with(b.shape) and",
+        "if not all(True and",
+        f"{QUERY}/bad_input_test.py::test_record_of_another_shape_is_not_repeated",
+    ),
+    (
         "half_the_noise",
         "half the noise that the event says",
         "gaussian.py",

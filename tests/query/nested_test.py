@@ -1,3 +1,5 @@
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -108,14 +110,38 @@ def test_joins_queries_of_different_kinds():
     assert query.num_norm_groups is None
 
 
-def test_metrics_are_numbered():
-    class WithMetric(GaussianSumQuery):
-        def derive_metrics(self, global_state):
-            return {"clip": global_state.l2_norm_clip}
+class _WithMetric(GaussianSumQuery):
+    def derive_metrics(self, global_state):
+        return {"clip": global_state.l2_norm_clip}
 
-    query = NestedQuery([WithMetric(1.0, 0.0), NormalizedQuery(WithMetric(2.0, 0.0), 4.0)])
+
+class _Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+ONE, TWO, THREE = (_WithMetric(clip, 0.0) for clip in (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (ONE, {"clip": 1.0}),
+        ([ONE, NormalizedQuery(TWO, 4.0)], {"0/clip": 1.0, "1/clip": 2.0}),
+        (
+            {"key2": [TWO, THREE], "key1": ONE},
+            {"key1/clip": 1.0, "key2/0/clip": 2.0, "key2/1/clip": 3.0},
+        ),
+        (_Pair(ONE, (TWO,)), {"left/clip": 1.0, "right/0/clip": 2.0}),
+        ([NestedQuery({"a": ONE}), TWO], {"0/a/clip": 1.0, "1/clip": 2.0}),
+        ({3: ONE, 1: TWO}, {"1/clip": 2.0, "3/clip": 1.0}),
+    ],
+    ids=["alone", "list", "dict", "named tuple", "nested", "numbers as keys"],
+)
+def test_metrics_are_named_by_their_paths(queries, expected):
+    query = NestedQuery(queries)
     metrics = query.derive_metrics(query.initial_global_state())
-    assert dict(metrics) == {"0/clip": 1.0, "1/clip": 2.0}
+    assert list(metrics.items()) == list(expected.items())
 
 
 def test_changing_the_structure_that_was_passed_changes_nothing():

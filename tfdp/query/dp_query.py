@@ -172,7 +172,7 @@ def record_dtype(leaf: Any) -> tf.DType:
         TypeError: it is neither float32 nor float64. In half precision a clipped record can exceed
             the bound by 0.2 %, and a sum can round by more than a record.
     """
-    dtype = tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
+    dtype = _dtype(leaf)
     if dtype not in (tf.float32, tf.float64):
         raise TypeError(
             "Records must be float32 or float64; cast them, or use a mixed precision policy, which "
@@ -183,19 +183,62 @@ def record_dtype(leaf: Any) -> tf.DType:
 
 def zeros_like(leaf: Any) -> tf.Tensor:
     """Returns zeros of the shape and dtype of a tensor, variable or `tf.TensorSpec`."""
-    dtype = record_dtype(leaf)
-    if isinstance(leaf, tf.TensorSpec):
-        return tf.zeros(leaf.shape, dtype)
-    return tf.zeros(tf.shape(leaf), dtype)
+    return _zeros(leaf, record_dtype(leaf))
+
+
+def numeric_zeros_like(leaf: Any) -> tf.Tensor:
+    """Returns zeros of the shape and dtype of a leaf that may hold integers, too.
+
+    Raises:
+        TypeError: it does not hold numbers.
+    """
+    dtype = _dtype(leaf)
+    if not (dtype.is_floating or dtype.is_integer):
+        raise TypeError(
+            f"Records must hold numbers. Received a leaf of dtype {dtype.name}: {leaf!r}."
+        )
+    return _zeros(leaf, dtype)
+
+
+def _zeros(leaf: Any, dtype: tf.DType) -> tf.Tensor:
+    if not isinstance(leaf, tf.TensorSpec):
+        return tf.zeros(tf.shape(leaf), dtype)
+    if not leaf.shape.is_fully_defined():
+        raise ValueError(f"A template must say what shape records have. Received: {leaf!r}.")
+    return tf.zeros(leaf.shape, dtype)
+
+
+def _dtype(leaf: Any) -> tf.DType:
+    if leaf is None:
+        raise TypeError(
+            "A template, or a record, holds None, whose shape nobody knows. Give a tensor, an "
+            "array, a number or a tf.TensorSpec."
+        )
+    return tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
 
 
 def add(left: Structure, right: Structure) -> Structure:
-    """Returns the leaf by leaf sum of two structures."""
+    """Returns the leaf by leaf sum of two structures.
+
+    Raises:
+        ValueError: structures, shapes or dtypes differ. A record of another shape would be repeated
+            along an axis, and so be longer than it was clipped to.
+    """
     check_same_structure(left, right)
-    sums = [
-        tf.add(a, b) for a, b in zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
-    ]
-    return tf.nest.pack_sequence_as(left, sums)
+    pairs = zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
+    pairs = [(tf.convert_to_tensor(a), tf.convert_to_tensor(b)) for a, b in pairs]
+    if not all(a.shape.is_compatible_with(b.shape) and a.dtype == b.dtype for a, b in pairs):
+        raise ValueError(
+            f"Shapes or dtypes differ.\n  Expected: {describe(left)}\n  Received: {describe(right)}"
+        )
+    return tf.nest.pack_sequence_as(left, [tf.add(a, _with_shape(b, a)) for a, b in pairs])
+
+
+def _with_shape(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor, checked when the graph runs where its shape is not known before."""
+    if tensor.shape.is_fully_defined() and other.shape.is_fully_defined():
+        return tensor
+    return tf.ensure_shape(tensor, other.shape)
 
 
 def check_same_structure(expected: Structure, received: Structure) -> None:

@@ -44,7 +44,7 @@ class GaussianSumQuery(SumAggregationDPQuery):
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record; positive.
-        stddev: Standard deviation of the noise on the sum (not on an average); zero or positive.
+        stddev: Standard deviation of the noise on the sum (not on an average); at most 1e30.
         random_source: Where the noise comes from; by default keyed by the operating system.
         precision: "float" (default) or "exact", with stddev from 2^-20 to 2^19 times l2_norm_clip
             or zero, and records of at most 2^30 coordinates.
@@ -73,7 +73,7 @@ class GaussianSumQuery(SumAggregationDPQuery):
 
     def __post_init__(self):
         clip = clip_norm("l2_norm_clip", self.l2_norm_clip)
-        stddev = real_number("stddev", self.stddev, minimum=0, inclusive=True)
+        stddev = noise_stddev("stddev", self.stddev)
         if self.precision not in ("float", "exact"):
             raise ValueError(
                 f"precision must be 'float' or 'exact'. Received: precision={self.precision!r}."
@@ -162,6 +162,16 @@ def clip_norm(name: str, value: float) -> float:
     """
     real_number(name, value, minimum=0, inclusive=False)
     return real_number(name, value, minimum=1e-12, inclusive=True, maximum=1e18)
+
+
+def noise_stddev(name: str, value: float) -> float:
+    """Returns the standard deviation of noise as a float, if float32 can hold the noise.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is not between 0 and 1e30.
+    """
+    return real_number(name, value, minimum=0, inclusive=True, maximum=1e30)
 
 
 def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSource) -> Structure:

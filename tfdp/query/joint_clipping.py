@@ -10,7 +10,7 @@ from tfdp.noise import RandomSource, system_random_source
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import Structure, SumAggregationDPQuery
-from tfdp.query.gaussian import add_noise, check_random_source, clip_norm
+from tfdp.query.gaussian import add_noise, check_random_source, clip_norm, noise_stddev
 from tfdp.query.structure import flatten_up_to
 
 
@@ -62,6 +62,8 @@ class JointClippingQuery(SumAggregationDPQuery):
         multiplier = real_number(
             "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True
         )
+        for scale in flat:
+            noise_stddev("scales * noise_multiplier * l2_norm_clip", scale * multiplier * clip)
         check_random_source(self.random_source)
         # A copy: the caller may change the list or dict later.
         object.__setattr__(self, "scales", tf.nest.pack_sequence_as(self.scales, flat))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.events import ComposedEvent
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
-from tfdp.query.structure import flatten_up_to
+from tfdp.query.structure import flatten_up_to, paths_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,10 +102,12 @@ class NestedQuery(DPQuery):
         )
 
     def derive_metrics(self, global_state):
+        """Returns the metrics of all queries, by path and name: "0/clip", "key2/1/clip"."""
         metrics: collections.OrderedDict[str, Any] = collections.OrderedDict()
-        for index, (query, state) in enumerate(self._split(global_state)):
+        paths = paths_of(self.queries)
+        for path, (query, state) in zip(paths, self._split(global_state), strict=True):
             for name, value in query.derive_metrics(state).items():
-                metrics[f"{index}/{name}"] = value
+                metrics["/".join(str(part) for part in (*path, name))] = value
         return metrics
 
     @property

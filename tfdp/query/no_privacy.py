@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfdp.events import NonPrivateEvent
-from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add, numeric_zeros_like, zeros_like
 
 
 class NoPrivacySumQuery(SumAggregationDPQuery):
@@ -11,7 +11,13 @@ class NoPrivacySumQuery(SumAggregationDPQuery):
 
     Guarantees:
         None. The event is `NonPrivateEvent`, for which accountants answer infinity.
+
+    Edge cases:
+        Records may hold integers, which other queries refuse.
     """
+
+    def initial_sample_state(self, template):
+        return tf.nest.map_structure(numeric_zeros_like, template)
 
     def get_noised_result(self, sample_state, global_state):
         return sample_state, global_state, self.derive_event(global_state)
@@ -31,7 +37,7 @@ class NoPrivacyAverageQuery(DPQuery):
     """
 
     def initial_sample_state(self, template):
-        return NoPrivacySumQuery().initial_sample_state(template), tf.zeros([], tf.float64)
+        return tf.nest.map_structure(zeros_like, template), tf.zeros([], tf.float64)
 
     def accumulate_preprocessed_record(self, sample_state, preprocessed_record, weight=1):
         total, count = sample_state

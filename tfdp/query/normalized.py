@@ -29,11 +29,11 @@ class NormalizedQuery(DPQuery):
 
     Args:
         numerator_query: Any query.
-        denominator: Expected number (or total weight) of records in a sample; positive.
+        denominator: Expected number (or total weight) of records in a sample; from 1e-12 to 1e18.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: the denominator is not finite and positive.
+        ValueError: the denominator is out of range.
     """
 
     numerator_query: DPQuery
@@ -45,7 +45,11 @@ class NormalizedQuery(DPQuery):
                 "numerator_query must be a DPQuery. Received: "
                 f"numerator_query={self.numerator_query!r}."
             )
-        denominator = real_number("denominator", self.denominator, minimum=0, inclusive=False)
+        real_number("denominator", self.denominator, minimum=0, inclusive=False)
+        # float32 can divide by it, and by what is close to it.
+        denominator = real_number(
+            "denominator", self.denominator, minimum=1e-12, inclusive=True, maximum=1e18
+        )
         object.__setattr__(self, "denominator", denominator)
 
     def initial_global_state(self):

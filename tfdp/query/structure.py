@@ -38,3 +38,21 @@ def _collect(prefix: Structure, structure: Structure, parts: list[Any]) -> bool:
     if not isinstance(structure, (list, tuple)) or len(prefix) != len(structure):
         return False
     return all(_collect(p, s, parts) for p, s in zip(prefix, structure, strict=True))
+
+
+def paths_of(structure: Structure) -> list[tuple[Any, ...]]:
+    """Returns the keys and indices that lead to each leaf, in the order of `tf.nest.flatten`.
+
+    Example:
+        >>> paths_of({"b": [0.0, 0.0], "a": 0.0})
+        [('a',), ('b', 0), ('b', 1)]
+    """
+    if not tf.nest.is_nested(structure):
+        return [()]
+    if isinstance(structure, Mapping):
+        parts = [(key, structure[key]) for key in sorted(structure)]
+    elif hasattr(structure, "_fields"):
+        parts = list(zip(structure._fields, structure, strict=True))
+    else:
+        parts = list(enumerate(structure))
+    return [(key, *path) for key, part in parts for path in paths_of(part)]

@@ -37,7 +37,7 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     Args:
         sum_query: A query that sums, such as `GaussianSumQuery`.
-        max_weight: The largest weight a record can have; positive.
+        max_weight: The largest weight a record can have; from 1e-12 to 1e12.
     """
 
     sum_query: DPQuery
@@ -53,7 +53,7 @@ class WeightedSumQuery(SumAggregationDPQuery):
                 "A weight would take records off their grid: precision='exact' is not supported. "
                 f"Received: sum_query={self.sum_query!r}."
             )
-        max_weight = real_number("max_weight", self.max_weight, minimum=0, inclusive=False)
+        max_weight = _weight_bound(self.max_weight)
         object.__setattr__(self, "max_weight", max_weight)
 
     def initial_global_state(self):
@@ -67,7 +67,7 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     def preprocess_record(self, params, record):
         record = _check(record)
-        weight = tf.cast(record.weight, tf.float64)
+        weight = _scalar(record.weight)
         # maximum() keeps a NaN; the comparison is false for it.
         weight = tf.where(weight > 0, tf.minimum(weight, self.max_weight), tf.zeros_like(weight))
         clipped = self.sum_query.preprocess_record(params, record.record)
@@ -128,7 +128,7 @@ class WeightedAverageQuery(NormalizedQuery):
             raise TypeError(
                 "WeightedAverageQuery needs a denominator: the expected total weight of a sample."
             )
-        max_weight = real_number("max_weight", max_weight, minimum=0, inclusive=False)
+        max_weight = _weight_bound(max_weight)
         clip = clip_norm("l2_norm_clip", l2_norm_clip)
         stddev = resolve_stddev(clip * max_weight, noise_multiplier, stddev)
         sum_query = GaussianSumQuery(clip, stddev, random_source)
@@ -141,3 +141,23 @@ def _check(record: Any) -> WeightedRecord:
             f"Records must be tfdp.query.WeightedRecord(record, weight). Received: {record!r}."
         )
     return record
+
+
+def _weight_bound(max_weight: float) -> float:
+    real_number("max_weight", max_weight, minimum=0, inclusive=False)
+    return real_number("max_weight", max_weight, minimum=1e-12, inclusive=True, maximum=1e12)
+
+
+def _scalar(weight: Any) -> tf.Tensor:
+    """Returns a weight as float64.
+
+    Raises:
+        TypeError: it is not one real number. Several would repeat the record along an axis.
+    """
+    weight = tf.convert_to_tensor(weight)
+    if weight.shape.rank != 0 or not (weight.dtype.is_floating or weight.dtype.is_integer):
+        raise TypeError(
+            "The weight of a record must be one number. Received a tensor of dtype "
+            f"{weight.dtype.name} and shape {weight.shape}."
+        )
+    return tf.cast(weight, tf.float64)
