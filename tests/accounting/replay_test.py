@@ -207,7 +207,7 @@ def test_a_curve_by_pld_is_that_of_partial_replays(save, every):
 
 
 def test_a_curve_by_pld_composes_only_what_is_new(save, monkeypatch):
-    from tfdp.accounting.losses import growing_pld
+    from tfdp.accounting import growing_pld
 
     counts = []
     composed = growing_pld.composed
