@@ -284,7 +284,7 @@ SCRIPT = """
     import json, sys
     import keras, numpy as np, tensorflow as tf, tfdp
     from tfdp.gradients import ModelLoss
-    from tfdp.query import rounding
+    from tfdp.numerics import rounding
 
     NUMBER = 1.0038  # Becomes 1 in bfloat16.
     LAYERS = {
