@@ -16,7 +16,7 @@ PRICES = in_folder(
         "sampling_rules.py",
         "_EVERYTHING if q == 1 else SamplingRule((1.0,), POISSON, (q,))",
         "_EVERYTHING if q == 1 else SamplingRule((1.0,), POISSON, (q / 2,))",
-        f"{ACCOUNTING}/normal_form_test.py",
+        f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
         "replacement_is_a_removal",
@@ -24,7 +24,7 @@ PRICES = in_folder(
         "sampling_rules.py",
         "SamplingRule((2.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
         "SamplingRule((1.0,), FIXED_SIZE_REPLACE, (n / population, n, population))",
-        f"{ACCOUNTING}/normal_form_test.py",
+        f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
         "shuffled_tail_forgotten",
@@ -32,7 +32,7 @@ PRICES = in_folder(
         "sampling_rules.py",
         "(events.ShuffledSampling, _ADD): _shuffled(2.0, 1.0),",
         "(events.ShuffledSampling, _ADD): _shuffled(2.0),",
-        f"{ACCOUNTING}/normal_form_test.py",
+        f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
         "unknown_sampling_is_half",
@@ -40,7 +40,7 @@ PRICES = in_folder(
         "sampling_rules.py",
         "(events.UnknownSampling, _ZERO): _unamplified(1.0),",
         "(events.UnknownSampling, _ZERO): _unamplified(0.5),",
-        f"{ACCOUNTING}/normal_form_test.py",
+        f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
         "only_the_worst_group_counts",
@@ -56,7 +56,7 @@ PRICES = in_folder(
         "sampling_rules.py",
         "_replace(failure_probability=float(tail))",
         "_replace(failure_probability=0.0)",
-        f"{ACCOUNTING}/normal_form_test.py",
+        f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
         "mixed_relations_accepted",

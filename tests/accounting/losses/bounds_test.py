@@ -8,7 +8,6 @@ from scipy import integrate, special, stats
 
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.accounting.losses.bounds import DeltaBounds, _psi
-from tfdp.accounting.losses.chain import ChainBounds
 from tfdp.accounting.losses.grid import add_losses, round_losses
 from tfdp.accounting.losses.pairs import PAIRS
 from tfdp.accounting.losses.window import make_window
@@ -121,20 +120,3 @@ def test_outside_its_window_nothing_is_claimed():
     assert 0 < bounds.upper_delta(1e3) < 1e-9
     assert bounds.upper_epsilon(1e-300) == math.inf
     assert bounds.lower_epsilon(1e-300) == 0
-
-
-def test_chain_of_gaussians_is_their_group_privacy():
-    # Two neighbours in a row: delta_1(x) + e^x delta_2(epsilon - x), smallest near the middle.
-    bounds = _bounds(SampledGaussian(1.0, 8.0), 4, 1e-3, 12.0)
-    chain = ChainBounds(bounds, bounds)
-    epsilon = chain.upper_epsilon(1e-5)
-    by_hand = min(
-        gaussian_delta(0.25, x) + math.exp(x) * gaussian_delta(0.25, epsilon - x)
-        for x in np.linspace(0.3 * epsilon, 0.7 * epsilon, 401)
-    )
-    assert by_hand == pytest.approx(1e-5, rel=0.02)
-    assert chain.upper_delta(epsilon) == pytest.approx(1e-5, rel=1e-6)
-    # The truth: two Gaussians that are 0.5 apart.
-    assert gaussian_epsilon(0.5, 1e-5) < epsilon < 1.5 * gaussian_epsilon(0.5, 1e-5)
-    assert chain.lower_epsilon(1e-5) <= gaussian_epsilon(0.25, 1e-5)
-    assert chain.upper_epsilon(0.5) == 0

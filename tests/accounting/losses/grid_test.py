@@ -8,7 +8,7 @@ import pytest
 from tfdp.accounting.losses.bounds import DeltaBounds
 from tfdp.accounting.losses.grid import Window, add_losses, round_losses, tilted
 from tfdp.accounting.losses.pairs import PAIRS
-from tfdp.accounting.losses.window import make_window, rounded_curve
+from tfdp.accounting.losses.window import make_window
 from tfdp.accounting.mechanisms import (
     BoundedRange,
     FixedSizeGaussian,
@@ -27,6 +27,8 @@ MECHANISMS = [
     PureEpsilon(0.7),
     RandomizedResponse(0.3, 4, True),
 ]
+
+
 LOG_TAIL = -40.0
 
 
@@ -135,13 +137,6 @@ def test_bounds_do_not_depend_on_the_tilt():
         deltas.append(bounds.upper_delta(1.5))
     assert deltas[0] > 1e-8
     np.testing.assert_allclose(deltas, deltas[0], rtol=1e-6)
-
-
-def test_rounded_curve_is_the_renyi_divergence():
-    pairs = _pairs(SampledGaussian(1.0, 2.0))
-    curve = rounded_curve([[(round_losses(pair, 1e-3, -100.0), 7)] for pair in pairs])
-    # a / (2 z^2), seven times.
-    np.testing.assert_allclose(curve(np.array([1.5, 4.0])), [7 * 1.5 / 8, 7 * 4 / 8], rtol=1e-5)
 
 
 def test_large_losses_count_as_infinite():

@@ -14,7 +14,6 @@ from tfdp.accounting.mechanisms import (
     FixedSizeGaussian,
     PureEpsilon,
     RandomizedResponse,
-    RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
 )
@@ -182,37 +181,3 @@ def test_bounds_leave_out_little(mechanism, log_tail):
             cells = pair.cells(np.array([low, high]))[number]
             assert cells[0] <= math.exp(log_tail)
             assert cells[2] <= math.exp(log_tail)
-
-
-# --- Groups ---
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize(("q", "size"), [(0.3, 2), (0.01, 5)])
-def test_group_of_sampled_gaussian_equals_the_integral(q, size, epsilon):
-    z = 0.9
-    weights = stats.binom.pmf(np.arange(size + 1), size, q)
-    x = np.linspace(-12, size + 12, 400_001)
-    without = stats.norm.pdf(x, 0, z)
-    within = sum(w * stats.norm.pdf(x, i, z) for i, w in enumerate(weights))
-    removed, added = GROUP_PAIRS[SampledGaussian](SampledGaussian(q, z), size)
-    for pair, p, r in ((removed, within, without), (added, without, within)):
-        exact = np.trapezoid(np.maximum(0, p - math.exp(epsilon) * r), x)
-        assert _delta(pair, epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
-
-
-def test_groups_of_what_sees_everything_are_moved_further():
-    cases = [
-        (SampledGaussian(1.0, 6.0), SampledGaussian(1.0, 2.0)),
-        (SampledLaplace(1.0, 6.0), SampledLaplace(1.0, 2.0)),
-        (PureEpsilon(0.1), PureEpsilon(0.3)),
-        (BoundedRange(0.1), BoundedRange(0.3)),
-        # Without amplification.
-        (FixedSizeGaussian(1, 10, 6.0), SampledGaussian(1.0, 2.0)),
-        (RemoveThenAdd(SampledGaussian(0.1, 12.0)), SampledGaussian(1.0, 2.0)),
-    ]
-    for mechanism, expected in cases:
-        (pair,) = GROUP_PAIRS[type(mechanism)](mechanism, 3)
-        (other,) = PAIRS[type(expected)](expected)
-        for epsilon in EPSILONS:
-            assert _delta(pair, epsilon) == pytest.approx(_delta(other, epsilon), rel=1e-9)

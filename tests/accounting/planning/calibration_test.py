@@ -22,14 +22,9 @@ from tfdp.accounting import (
     make_accountant,
     noise_for_budget,
 )
-from tfdp.accounting.planning.training_plan import SAMPLINGS, steps_of_epochs
+from tfdp.accounting.planning.training_plan import SAMPLINGS
 from tfdp.events import (
-    FixedSizeSampling,
-    GaussianSumEvent,
     NeighboringRelation,
-    PoissonSampling,
-    SampledEvent,
-    ShuffledSampling,
 )
 
 MNIST = {"population_size": 60_000, "target_delta": 1e-5}
@@ -324,46 +319,6 @@ def test_unsupported_sampling_is_refused_by_name():
 
     with pytest.raises(tfdp.UnsupportedEventError, match="Refusing cannot price"):
         calibrate(target_epsilon=1.0, batch_size=256, steps=5, accountant=Refusing, **MNIST)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "expected", "relation"),
-    [
-        ("poisson", PoissonSampling(0.1, 1000), NeighboringRelation.ADD_OR_REMOVE_ONE),
-        ("fixed_size", FixedSizeSampling(100, 1000), NeighboringRelation.REPLACE_ONE),
-        ("shuffled", ShuffledSampling(100, 1000), NeighboringRelation.ZERO_OUT),
-    ],
-)
-def test_event_of_a_plan(sampling, expected, relation):
-    plan = TrainingPlan(1000, 100, 7, 1.5, sampling)
-    assert plan.event() == SampledEvent(expected, GaussianSumEvent(1.0, 1.5), relation)
-
-
-def test_samplings_are_those_of_training():
-    from tfdp import sampling as policies
-
-    classes = {
-        "poisson": policies.Poisson,
-        "fixed_size": policies.FixedSize,
-        "shuffled": policies.Shuffled,
-    }
-    assert list(SAMPLINGS) == list(classes)
-    for name, make in classes.items():
-        for batch in (1, 64, 256, 999, 1000):
-            policy = make().resolve(1000, batch)
-            plan = TrainingPlan(1000, batch, 1, 1.0, name)
-            assert plan.event().sampling == policy.event(0)
-            assert plan.neighboring_relation is policy.neighboring_relation
-            assert steps_of_epochs(3, batch, 1000, name) == 3 * policy.steps_per_epoch
-
-
-def test_numbers_of_a_plan():
-    plan = TrainingPlan(1000, 100, 25, 1.5)
-    assert plan.sampling_probability == 0.1
-    assert plan.epochs == 2.5
-    assert plan.noise_batch_ratio == 0.015
-    # Half an epoch of 10 steps, rounded up.
-    assert steps_of_epochs(0.55, 100, 1000) == 6
 
 
 def test_noise_for_budget_is_the_noise_of_the_plan():

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import sys
 
 import pytest
 
@@ -90,32 +89,6 @@ def test_a_budget_out_of_reach_is_a_row_that_says_why():
     assert table.to_text().endswith(row.problem)
     assert json.loads(table.to_json())["rows"][0]["noise_batch_ratio"] is None
     assert list(csv.DictReader(io.StringIO(table.to_csv())))[0]["noise_multiplier"] == ""
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"epochs": (), "steps": [10, 1000], "batch_sizes": [64]}],
-    ids=["over batches", "over steps"],
-)
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_plot(tmp_path, changes, suffix):
-    path = tmp_path / f"plan.{suffix}"
-    _table(**changes).plot(path)
-    content = path.read_bytes()
-    if suffix == "png":
-        assert content.startswith(b"\x89PNG")
-        assert len(content) > 10_000
-    else:
-        for text in (b"noise multiplier / batch size", b"epsilon 1", b"epsilon 8"):
-            assert b"<!-- " + text in content
-
-
-def test_plot_without_matplotlib_says_how_to_install_it(tmp_path, monkeypatch):
-    for name in [n for n in sys.modules if n.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tfdp\[plots\]'"):
-        _table(batch_sizes=[64], epochs=[2]).plot(tmp_path / "plan.png")
 
 
 def test_default_batch_sizes():

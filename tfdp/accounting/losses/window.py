@@ -130,7 +130,8 @@ def grid_interval(renyi: Renyi, steps: int, relative_error: float) -> tuple[floa
     epsilon. Larger ones than the tilt that is returned show nothing but the largest loss.
     """
     _, epsilon = epsilon_bound(renyi, _REFERENCE_DELTA)
-    deviation = math.sqrt(2 * float(renyi(np.array([1 + 1e-6]))[0]))
+    # What a coarse grid left out can make a divergence at an order near one negative.
+    deviation = math.sqrt(2 * max(0.0, float(renyi(np.array([1 + 1e-6]))[0])))
     scale = max(epsilon, deviation)
     tilt = -2 * math.log(_REFERENCE_DELTA) / scale
     interval = math.sqrt(relative_error * scale / (2.2 * steps * (1 + tilt)))
