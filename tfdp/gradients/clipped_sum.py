@@ -12,6 +12,7 @@ from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 from tfdp.gradients.engines.loop import loop_sum
 from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
+from tfdp.gradients.inputs import check_call
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
@@ -115,8 +116,9 @@ def clipped_gradient_sum(
         raise TypeError(f"query must be a DPQuery. Received: query={query!r}.")
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
-    if not tf.nest.flatten(variables):
+    if variables is None or not tf.nest.flatten(variables):
         raise ValueError("There are no variables to differentiate with respect to.")
+    check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale)
     if physical_batch_size is not None:
         physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
     if (num_microbatches is None) != (microbatch_ids is None):
@@ -201,8 +203,6 @@ def _without_none(examples: Any):
     """Returns the tensors of a structure, and a function that puts others in their places."""
     flat = tf.nest.flatten(examples)
     present = [i for i, leaf in enumerate(flat) if leaf is not None]
-    if not present:
-        raise ValueError(f"examples holds no tensor. Received: examples={examples!r}.")
 
     def rebuild(leaves):
         values: list[Any] = [None] * len(flat)
@@ -214,10 +214,6 @@ def _without_none(examples: Any):
 
 
 def _check_lengths(leaves: list[tf.Tensor]) -> None:
-    if any(leaf.shape.rank == 0 for leaf in leaves):
-        raise ValueError(
-            "Every leaf of examples needs a leading axis of examples. Received a scalar."
-        )
     lengths = {leaf.shape[0] for leaf in leaves if leaf.shape.rank is not None} - {None}
     if len(lengths) > 1:
         raise ValueError(

@@ -14,9 +14,19 @@ def one_number(loss: Any, loss_scale: float) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the loss of one example as a scalar, and the same times `loss_scale`.
 
     Raises:
-        ValueError: it is not one number.
+        ValueError: it is not one floating-point number.
     """
-    loss = tf.convert_to_tensor(loss)
+    try:
+        loss = tf.convert_to_tensor(loss)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"loss_fn must return the loss of one example, one number. Received: {loss!r}."
+        ) from error
+    if not loss.dtype.is_floating:
+        raise ValueError(
+            "The loss of one example must be a floating-point number. Received a loss of dtype "
+            f"{loss.dtype.name}."
+        )
     if loss.shape.num_elements() != 1:
         raise ValueError(
             "The loss of one example must be one number. Received a loss of shape "
@@ -41,7 +51,7 @@ def example_gradient(
         outcome = loss_fn(example)
         if isinstance(loss_fn, LayeredLoss) and not has_aux:
             outcome = outcome[0]
-        loss, aux = outcome if has_aux else (outcome, ())
+        loss, aux = _pair(outcome) if has_aux else (outcome, ())
         loss, scaled = one_number(loss, loss_scale)
     gradients = tape.gradient(scaled, sources)
     missing = [_name(v) for v, g in zip(variables, gradients, strict=True) if g is None]
@@ -55,6 +65,15 @@ def example_gradient(
     if loss_scale != 1.0:
         gradients = [g / tf.cast(loss_scale, g.dtype) for g in gradients]
     return loss, aux, gradients
+
+
+def _pair(outcome: Any) -> tuple[Any, Any]:
+    if not isinstance(outcome, (tuple, list)) or len(outcome) != 2:
+        raise ValueError(
+            "With has_aux=True loss_fn must return a pair, (loss, aux). Received: "
+            f"{type(outcome).__name__}."
+        )
+    return outcome[0], outcome[1]
 
 
 def _name(variable: Any) -> str:

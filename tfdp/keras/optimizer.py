@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdp.events import SampledEvent
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.clipped_sum import ENGINES
+from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
@@ -286,7 +287,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         """
         sample = Sample(
             loss_fn,
-            list(variables),
+            _as_list(variables),
             examples,
             mask=mask,
             microbatch_ids=microbatch_ids,
@@ -328,7 +329,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
             LedgerMismatchError, PrivacyBudgetExceededError, NotPrivateError: as
                 `private_gradients`.
         """
-        sample = Sample(loss_fn, list(variables), examples, jit_compile=jit_compile, **arguments)
+        sample = Sample(
+            loss_fn, _as_list(variables), examples, jit_compile=jit_compile, **arguments
+        )
 
         def update(gradients):
             self._update(gradients, sample.variables, jit_compile)
@@ -347,6 +350,15 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     def _take(self, sample: Sample, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of a step's noised gradients, aux)."""
+        # Nothing is charged for what cannot run.
+        check_call(
+            sample.loss_fn,
+            sample.variables,
+            sample.examples,
+            sample.mask,
+            sample.microbatch_ids,
+            sample.loss_scale,
+        )
         step = self._step()
         self._check_replicas(sample.variables)
         step.check_replicas()
@@ -475,6 +487,16 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def _inner_name(self) -> np.ndarray:
         """Returns the class of the inner optimizer: others may have slots of the same shapes."""
         return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
+
+
+def _as_list(variables: Any) -> list[Any]:
+    """Returns variables as a list."""
+    if not isinstance(variables, (list, tuple)) or not variables:
+        raise TypeError(
+            "variables must be a list of trainable variables, such as model.trainable_variables, "
+            f"with at least one. Received: variables={variables!r}."
+        )
+    return list(variables)
 
 
 def _warn_of_sums(query: DPQuery) -> None:
