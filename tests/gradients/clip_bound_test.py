@@ -18,10 +18,11 @@ from tfdp.gradients.forms.convolution import ConvolutionGradient
 from tfdp.gradients.forms.per_record import Explicit, Sum
 from tfdp.gradients.forms.products import Outer, Product
 from tfdp.gradients.forms.rows import Rows
-from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 
 DTYPES = ["float32", "float64"]
+
+
 CLIP = 0.1  # In float32 0.1 is a little more than 0.1.
 
 
@@ -40,9 +41,6 @@ def exact_sum_of_squares(vector):
 def long(vector):
     """Returns an array in extended precision, in which products of float32 are exact."""
     return np.asarray(vector, np.longdouble)
-
-
-# Records of a given size, as float64 arrays.
 
 
 def equal(size, rng):
@@ -68,8 +66,6 @@ def subnormal_end(size, rng):
 
 
 VECTORS = [equal, one_huge, just_above, just_below, subnormal_end]
-
-# The definition before rounding was looked at, to show that these records have power.
 
 
 def careless_factor(record):
@@ -154,33 +150,6 @@ def test_queries_of_several_groups(make, dtype):
         assert not exceeds(weighted.preprocess_record(CLIP, heavy), 3.3 * CLIP)
 
 
-# Forms of gradients. One of the factors that they are made of is rounded once more in the sum.
-
-
-def products_that_cancel(rng, t, p, q):
-    """Returns left [n, t, p] and right [n, t, q] whose outer products nearly add up to nothing."""
-    left = np.stack(
-        [
-            np.full([t, p], 1.3),
-            np.full([t, 1], 1.3) * (1 + 1e-6 * rng.random([t, p])),
-            rng.random([t, 1]) * np.ones([t, p]),
-            rng.normal(size=[t, p]),
-            np.full([t, p], 1.3) * (1 + np.arange(t) % 3)[:, None],
-        ]
-    )
-    signs = np.where(np.arange(t) % 2, -1.0, 1.0)[:, None]
-    right = np.stack(
-        [
-            signs * np.full([t, q], 0.7),
-            signs * np.full([t, q], 0.7),
-            signs * rng.random([1, q]) / left[2, :, :1],
-            signs * (1 + 1e-5 * rng.normal(size=[t, q])),
-            signs * np.full([t, q], 0.7) / (1 + np.arange(t) % 3)[:, None],
-        ]
-    )
-    return left, right
-
-
 def exact_products(left, right):
     """Returns sum_t outer(left_t, right_t), [n, p, q], in extended precision."""
     return np.stack([long(a).T @ long(b) for a, b in zip(left, right, strict=True)])
@@ -200,53 +169,6 @@ def check_squares(squares, exact, magnitude, loosest=None):
 
 def magnitude_of(left, right):
     return np.sum(np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1), axis=-1)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("t, p, q", [(2, 1, 1), (8, 100, 30), (34, 513, 65), (66, 16, 700)])
-def test_norms_from_gram_matrices_where_positions_cancel(t, p, q, dtype):
-    rng = np.random.default_rng(0)
-    left, right = (x.astype(dtype) for x in products_that_cancel(rng, t, p, q))
-    product = Product(tf.constant(left[:, None]), tf.constant(right[:, None]), [p, q], gram=True)
-    exact = exact_products(left, right)
-    check_squares(product.squared_norms(), exact, magnitude_of(left, right))
-    assert (product.magnitudes().numpy() * (1 + 1e-6) >= magnitude_of(left, right)).all()
-
-
-def test_careless_gram_norms_of_such_records_are_too_small():
-    rng = np.random.default_rng(0)
-    left, right = (x.astype("float32") for x in products_that_cancel(rng, 34, 513, 65))
-    grams = [tf.matmul(x, x, transpose_b=True) for x in map(tf.constant, (left, right))]
-    squares = tf.reduce_sum(grams[0] * grams[1], [1, 2]).numpy()
-    norms = np.linalg.norm(exact_products(left, right).astype(float), axis=(1, 2))
-    assert (np.sqrt(np.maximum(squares, 0)) < norms * (1 - 1e-3)).any()
-
-
-def test_norms_of_ordinary_products_are_hardly_larger():
-    rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(2, 8, 16, 128)).astype("float32")
-    product = Product(
-        tf.constant(left[:, None]), tf.constant(right[:, None]), [128, 128], gram=True
-    )
-    exact = exact_products(left, right)
-    check_squares(product.squared_norms(), exact, magnitude_of(left, right), loosest=5e-5)
-
-
-@pytest.mark.parametrize("t, p, q", [(1, 784, 1000), (64, 128, 512), (512, 768, 768)])
-def test_what_norms_are_enlarged_by_is_all_that_is_wrong_with_them(t, p, q, monkeypatch):
-    """Without it, norms of large products are those of the loop to 1e-5, as small ones are with."""
-    monkeypatch.setattr(rounding, "_UNIT", dict.fromkeys(rounding._UNIT, 0.0))
-    rng = np.random.default_rng(0)
-    left, right = (rng.normal(size=(2, t, k)).astype("float32") for k in (p, q))
-    if t == 1:
-        product = Outer(tf.constant(left[:, 0]), tf.constant(right[:, 0]))
-    else:
-        product = Product(
-            tf.constant(left[:, None]), tf.constant(right[:, None]), [p, q], gram=True
-        )
-    exact = np.einsum("ntp,ntq->npq", left.astype(float), right.astype(float))
-    norms = np.sqrt(product.squared_norms().numpy().astype(float))
-    np.testing.assert_allclose(norms, np.linalg.norm(exact, axis=(1, 2)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -343,9 +265,6 @@ def test_microbatches_whose_examples_cancel(form, dtype):
     magnitude = [norms[(segments == s) & mask].sum() for s in range(3)]
     squares = gradient.segment_squared_norms(tf.constant(mask), tf.constant(segments, tf.int32), 3)
     check_squares(squares, exact, magnitude)
-
-
-# Whole models: one record alone in a batch, so that its sum is what it contributes.
 
 
 MODELS = {

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -48,28 +47,6 @@ def problem():
 
 def _sum(problem, engine):
     return tfdp.clipped_gradient_sum(*problem, QUERY, engine=engine).sample_state
-
-
-def test_products_are_exact_by_default_on_a_cpu():
-    assert rounding.factor_error() == 0
-
-
-@pytest.mark.parametrize("name", rounding.ONEDNN_MODES)
-def test_environment_says_that_they_are_rounded(name, monkeypatch):
-    for mode, error in [("STRICT", 0), ("strict", 0), ("", 0), ("BF16", 2**-8), ("tf32", 2**-10)]:
-        monkeypatch.setenv(name, mode)
-        assert rounding.factor_error() == error
-    for mode in ("ANY", "F16", "something new"):
-        monkeypatch.setenv(name, mode)
-        assert math.isinf(rounding.factor_error())
-
-
-def test_gpu_rounds_them_unless_told_not_to(gpu):
-    gpu(True)
-    assert rounding.factor_error() == 2**-10
-    assert not rounding.products_are_rounded(tf.float64)
-    gpu(False)
-    assert rounding.factor_error() == 0
 
 
 def test_book_keeping_is_refused_where_there_is_no_bound(problem, monkeypatch):
@@ -145,9 +122,6 @@ def test_graphs_in_half_precision_are_refused(name, engine, problem):
     _sum(problem, engine)
 
 
-# Every form of gradients, with products that round as such hardware may.
-
-
 def _to_bfloat16(tensor):
     return tf.cast(tf.cast(tensor, tf.bfloat16), tf.float32)
 
@@ -200,6 +174,8 @@ def _numbers(kind, mode, *shape):
 
 
 KINDS = [("gain", "gain"), ("lose", "lose"), ("gain", "lose"), ("both", "both"), ("normal",) * 2]
+
+
 # The last takes what is just below an edge to just above another.
 FACTORS = (1.0, 0.37, 1 / 3, 0.5 * (1 + 2.0**-18))
 

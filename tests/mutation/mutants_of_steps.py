@@ -51,7 +51,7 @@ RANDOMNESS = in_folder(
         "gaussian.py",
         "return radius * _sine(rest, dtype), radius * _sine(t, dtype)",
         "return radius * _sine(t, dtype), radius * _sine(t, dtype)",
-        f"{NOISE}/gaussian_draws_test.py",
+        f"{NOISE}/gaussian_test.py",
         f"{NOISE}/source_test.py",
     ),
     (
@@ -60,7 +60,7 @@ RANDOMNESS = in_folder(
         "gaussian.py",
         "_SPREAD = pow(round(2**_BITS * (math.sqrt(5) - 1) / 2) | 1, -1, 2**_BITS)",
         "_SPREAD = 1",
-        f"{NOISE}/gaussian_draws_test.py",
+        f"{NOISE}/gaussian_test.py",
     ),
     (
         "integers_by_remainder",

@@ -213,7 +213,7 @@ SUMS = in_folder(
         "rules/recurrent.py",
         "return tf.concat([outputs, states[0]], -1), new_states",
         "return tf.concat([outputs, outputs], -1), new_states",
-        f"{GRADIENTS}/recurrent_test.py",
+        f"{GRADIENTS}/rules/recurrent_test.py",
     ),
     (
         "rounding_without_a_bound",
@@ -262,7 +262,7 @@ SUMS = in_folder(
         "forms/per_record.py",
         "for a, b in itertools.combinations(self._parts, 2)]",
         "for a, b in itertools.combinations(self._parts, 2)][:0] or [tf.zeros_like(squares)]",
-        f"{GRADIENTS}/shared_variables_test.py::test_uses_of_different_form_add_up",
+        f"{GRADIENTS}/forms/per_record_test.py::test_uses_of_different_form_add_up",
     ),
     (
         "repeated_ids_apart",
@@ -270,7 +270,7 @@ SUMS = in_folder(
         "forms/rows.py",
         "same = self.ids[:, :, None] == self.ids[:, None, :]",
         "same = tf.eye(t, batch_shape=[n], dtype=tf.bool)",
-        f"{GRADIENTS}/shared_variables_test.py::test_row_that_is_used_twice_adds_up",
+        f"{GRADIENTS}/forms/per_record_test.py::test_row_that_is_used_twice_adds_up",
     ),
     (
         "bias_gradient_averaged",
