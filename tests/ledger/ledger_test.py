@@ -98,11 +98,18 @@ def test_equality_is_of_id_and_content():
     assert ledger != "ledger"
 
 
-def test_neighboring_relation_is_the_one_that_all_events_have():
-    zero_out = SampledEvent(A.sampling, A.event, NeighboringRelation.ZERO_OUT)
-    assert _ledger((zero_out, 1)).neighboring_relation is NeighboringRelation.ZERO_OUT
-    with pytest.raises(UnsupportedEventError, match="ADD_OR_REMOVE_ONE.*ZERO_OUT"):
-        _ = _ledger((A, 1), (zero_out, 1)).neighboring_relation
+def test_neighboring_relation_is_one_that_all_events_are_priced_for():
+    add, replace, zero = (
+        SampledEvent(A.sampling, A.event, relation) for relation in NeighboringRelation
+    )
+    for event in (add, replace, zero):
+        assert _ledger((event, 1)).neighboring_relation is event.neighboring_relation
+    for pair in ((add, replace), (replace, zero), (zero, add), (GaussianSumEvent(1.0, 1.0), zero)):
+        ledger = _ledger(*((event, 1) for event in pair))
+        assert ledger.neighboring_relation is NeighboringRelation.ZERO_OUT
+    user = SampledEvent(A.sampling, A.event, privacy_unit="user")
+    with pytest.raises(UnsupportedEventError, match="'example'.*'user'"):
+        _ = _ledger((add, 1), (user, 1)).neighboring_relation
 
 
 def _grown(ledger, *pairs):

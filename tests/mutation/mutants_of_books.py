@@ -60,10 +60,10 @@ PRICES = in_folder(
     ),
     (
         "mixed_relations_accepted",
-        "events under different neighbouring relations have a common epsilon",
+        "an epsilon of events under different relations is said to be about the last one's",
         "tfdp/events/protection.py",
-        "if relation not in (None, p.neighboring_relation):",
-        "if False:",
+        "relation = NeighboringRelation.ZERO_OUT if differ else p.neighboring_relation",
+        "relation = p.neighboring_relation",
         f"{ACCOUNTING}/normal_form_test.py",
         f"{ACCOUNTING}/accountant_test.py",
     ),

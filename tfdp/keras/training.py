@@ -254,15 +254,23 @@ class PrivateTraining:
         optimizer = self._dp_optimizer()
         if batch_size is not None:
             batch_size = positive_integer("batch_size", batch_size)
+            if policy.hides_population and optimizer.num_microbatches is None:
+                raise ValueError(
+                    "Under ADD_OR_REMOVE_ONE the sampling policy says how large samples are, not "
+                    f"batch_size: leave it out. Received: batch_size={batch_size}, "
+                    f"sampling={policy!r}."
+                )
         elif isinstance(policy, sampling_policies.FullBatch):
             batch_size = num_examples
+        elif policy.hides_population:
+            batch_size = None
         else:
             batch_size = 32
         if optimizer.privacy_unit == "example":
             policy = policy.resolve(num_examples, batch_size)
             self._begin(policy, batch_size)
             return policy, 1
-        if batch_size % optimizer.num_microbatches:
+        if batch_size is None or batch_size % optimizer.num_microbatches:
             raise ValueError(
                 "With privacy_unit='microbatch', batch_size must be a multiple of "
                 f"num_microbatches. Received: batch_size={batch_size}, "

@@ -84,10 +84,12 @@ class PrivacyLedger:
 
     @property
     def neighboring_relation(self) -> NeighboringRelation | None:
-        """The relation of the events, or None where there are none.
+        """The relation that an epsilon of all events is about, or None where there are none.
+
+        That is the relation of every event; ZERO_OUT, which all others cover, where they differ.
 
         Raises:
-            UnsupportedEventError: the events have different relations or privacy units.
+            UnsupportedEventError: the events have different privacy units.
         """
         common = common_protection(map(protection, self._events))
         return None if common is None else common.neighboring_relation
