@@ -208,6 +208,14 @@ class PrivateTraining:
 
     def _sample_arrays(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
         """Prepares `fit` to draw samples from arrays."""
+        policy = sampling_policies.Poisson() if policy is None else policy
+        if policy.hides_population and arguments["validation_split"]:
+            raise ValueError(
+                "validation_split cuts at a share of the number of examples, which is not public "
+                "under ADD_OR_REMOVE_ONE: one more would push another one out of the training "
+                "part. Pass validation_data, or take ZERO_OUT, the default. Received: "
+                f"validation_split={arguments['validation_split']}, sampling={policy!r}."
+            )
         x, y, sample_weight, validation_data = prepare_arrays(
             *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
             arguments.pop("validation_split"),
@@ -250,7 +258,6 @@ class PrivateTraining:
 
     def _resolve(self, policy, num_examples, batch_size):
         """Returns (policy for these sizes, examples that come and go together)."""
-        policy = sampling_policies.Poisson() if policy is None else policy
         optimizer = self._dp_optimizer()
         if batch_size is not None:
             batch_size = positive_integer("batch_size", batch_size)
