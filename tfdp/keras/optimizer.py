@@ -17,6 +17,7 @@ from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.inputs import check_learning_rate
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
@@ -431,6 +432,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
+        check_learning_rate(learning_rate)
         self.inner_optimizer.learning_rate = learning_rate
 
     @property
@@ -537,3 +539,5 @@ def _check_inner(inner: Any) -> None:
             "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
             "noise draw, one event."
         )
+    if tf.executing_eagerly():
+        check_learning_rate(inner.learning_rate)

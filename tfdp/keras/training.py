@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdp import sampling as sampling_policies
 from tfdp.events.arguments import positive_integer
-from tfdp.keras import distributed_data, distribution, validation
+from tfdp.keras import distributed_data, distribution, inputs, validation
 from tfdp.keras.callbacks import epsilon_first
-from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -37,6 +36,7 @@ class PrivateTraining:
     """
 
     _record_loss: RecordLoss | None = None
+    _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
 
     @property
@@ -150,6 +150,7 @@ class PrivateTraining:
             raise TypeError(
                 f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
             )
+        inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
         if not shuffle:
             raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
@@ -203,6 +204,9 @@ class PrivateTraining:
             )
             policy = sampling_policies.Unknown()
         self._begin(policy, policy.expected_batch_size)
+        class_weight = arguments.pop("class_weight")
+        if class_weight is not None:
+            arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
         first, arguments["x"] = peek(arguments["x"])
         self._build_for(*first)
 
@@ -250,11 +254,11 @@ class PrivateTraining:
                 "train_on_batch would give the whole batch to every replica, and count each record "
                 "as often. Use fit()."
             )
-        structure = tf.nest.map_structure(
-            lambda a: None if a is None else np.asarray(a)[:1], (x, y, sample_weight)
+        x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
+        self._build_for(
+            *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        self._build_for(*structure)
-        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+        return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
     def _resolve(self, policy, num_examples, batch_size):
         """Returns (policy for these sizes, examples that come and go together)."""
@@ -293,13 +297,16 @@ class PrivateTraining:
         optimizer.sampling = policy
         if optimizer.set_batch_size(batch_size):
             self.train_function = None
+        inputs.warn_of_denominator(optimizer.query, optimizer.num_microbatches or batch_size)
 
     def _build_for(self, x: Any, y: Any, sample_weight: Any) -> None:
         """Creates all variables outside of any graph, from the shapes of one example; values do not
         matter.
         """
+        inputs.check_examples(self, x, y, sample_weight)
         unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
         if not unbuilt:
+            inputs.check_weights(sample_weight, self._loss_axes)
             return
         zeros = tf.nest.map_structure(
             lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight)
@@ -308,6 +315,8 @@ class PrivateTraining:
         strategy = self.distribute_strategy
         with strategy.scope():
             y_pred = self(x)
+            self._loss_axes = inputs.loss_axes(y_pred)
+            inputs.check_weights(sample_weight, self._loss_axes)
             validation.check_layers(self)
             with _creating_metrics(strategy, self):
                 self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
