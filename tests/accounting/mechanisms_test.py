@@ -71,3 +71,10 @@ def test_amplified_epsilon():
     assert amplified_epsilon(1e-9, 0.01) == pytest.approx(1e-11, rel=1e-8)
     below, above = amplified_epsilon(699.9, 0.01), amplified_epsilon(700.1, 0.01)
     assert above - below == pytest.approx(0.2, rel=1e-9)
+
+
+def test_amplification_of_a_huge_epsilon():
+    # log(1 + q (e^epsilon - 1)) with q = 1e-308: log(1 + e^710 / 1e308) = log(1 + 2.2338).
+    assert amplified_epsilon(710.0, 1e-308) == pytest.approx(1.17367, rel=1e-4)
+    assert amplified_epsilon(710.0, 1e-320) > 0
+    assert amplified_epsilon(1e5, 1e-3) == pytest.approx(1e5 + math.log(1e-3))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    FixedSizeGaussian,
     NoPrivacy,
     PureEpsilon,
     RandomizedResponse,
@@ -198,10 +199,40 @@ def test_no_noise_beside_other_releases_is_no_privacy(event):
 
 def test_extreme_multipliers_stay_finite():
     event = ComposedEvent((GaussianSumEvent(1e-300, 1e300), GaussianSumEvent(5e-324, 1e300)))
-    assert 1e149 < effective_noise_multiplier(event) <= 1e150
-    mixed = ComposedEvent((GaussianSumEvent(1e-300, 1e300), GaussianSumEvent(1.0, 1e-140)))
-    assert effective_noise_multiplier(mixed) == 1e-140
-    assert normal_form(LaplaceSumEvent(1e-300, 1e300)).mechanisms == (SampledLaplace(1.0, 1e150),)
+    assert 1e14 < effective_noise_multiplier(event) <= 1e15
+    mixed = ComposedEvent((GaussianSumEvent(1e-300, 1e300), GaussianSumEvent(1.0, 1e-9)))
+    assert effective_noise_multiplier(mixed) == 1e-9
+    assert normal_form(LaplaceSumEvent(1e-300, 1e300)).mechanisms == (SampledLaplace(1.0, 1e15),)
+
+
+@pytest.mark.parametrize(
+    ("event", "charged"),
+    [
+        (GaussianSumEvent(1.0, 1e-11), NoPrivacy()),
+        (LaplaceSumEvent(1.0, 1e-11), NoPrivacy()),
+        (PureEpsilonEvent(1e11), NoPrivacy()),
+        (PureEpsilonEvent(1e-300), PureEpsilon(1e-30)),
+        (ExponentialMechanismEvent(1e-300), BoundedRange(1e-30)),
+        (
+            SampledEvent(PoissonSampling(1e-300), GaussianSumEvent(1.0, 1e300), ADD),
+            SampledGaussian(1e-30, 1e15),
+        ),
+        (
+            SampledEvent(PoissonSampling(1e-300), LaplaceSumEvent(1.0, 1e300), REPLACE),
+            RemoveThenAdd(SampledLaplace(1e-30, 1e15)),
+        ),
+        (
+            SampledEvent(FixedSizeSampling(1, 2), GaussianSumEvent(1.0, 1e300), REPLACE),
+            FixedSizeGaussian(1, 2, 5e14),
+        ),
+        (
+            SampledEvent(FullBatchSampling(), RandomizedResponseEvent(1e-31, 2), ZERO),
+            NoPrivacy(),
+        ),
+    ],
+)
+def test_beyond_the_ranges_more_is_charged(event, charged):
+    assert normal_form(event).mechanisms == (charged,)
 
 
 def test_nothing_released_costs_nothing():

@@ -71,7 +71,7 @@ def test_steps_equal_those_of_dp_accounting(mechanism, theirs, interval):
         "DifferentialPrivacyParameters": their_pld.common.DifferentialPrivacyParameters,
     }
     expected = eval(theirs, names).self_compose(20)
-    found = one_step(mechanism, interval).self_compose(20)
+    found = one_step(mechanism, interval).distribution.self_compose(20)
     for delta in (1e-2, 1e-4, 1e-8):
         epsilon = expected.get_epsilon_for_delta(delta)
         # Theirs rounds what is pure up, and does not connect the dots.
@@ -83,10 +83,10 @@ def test_steps_equal_those_of_dp_accounting(mechanism, theirs, interval):
 def test_many_kinds_are_composed_as_one_after_another():
     kinds = [(_step(0.01 * i, 1.0 + 0.1 * i), i) for i in range(1, 6)]
     accountant = PLDAccountant(1e-3).compose(PureEpsilonEvent(0.05), 3)
-    total = one_step(PureEpsilon(0.05), 1e-3).self_compose(3)
+    total = one_step(PureEpsilon(0.05), 1e-3).distribution.self_compose(3)
     for (step, count), i in zip(kinds, range(1, 6), strict=True):
         accountant.compose(step, count)
-        one = one_step(SampledGaussian(0.01 * i, 1.0 + 0.1 * i), 1e-3)
+        one = one_step(SampledGaussian(0.01 * i, 1.0 + 0.1 * i), 1e-3).distribution
         total = total.compose(one.self_compose(count))
     assert accountant.get_epsilon(1e-6) == pytest.approx(
         total.get_epsilon_for_delta(1e-6), rel=1e-6

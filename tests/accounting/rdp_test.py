@@ -89,7 +89,7 @@ def test_all_orders_are_better_than_any_list():
 
 @pytest.mark.parametrize(
     ("orders", "error"),
-    [([], ValueError), ([1], ValueError), ([2, 0.5], ValueError), ([math.inf], ValueError)]
+    [([], ValueError), ([1], ValueError), ([2, 0.5], ValueError), ([math.nan], ValueError)]
     + [([math.nan], ValueError), (["2"], TypeError)],
 )
 def test_orders_are_checked(orders, error):
@@ -234,3 +234,16 @@ def test_monotone_in_steps_probability_and_noise(q, z, steps, ratio):
     assert epsilon(q, z, steps + 1) >= base * (1 - 1e-6)
     assert epsilon(min(1.0, q * ratio), z, steps) >= base * (1 - 1e-6)
     assert epsilon(q, z * ratio, steps) <= base * (1 + 1e-6)
+
+
+def test_order_infinity_is_the_largest_loss():
+    pure = RDPAccountant([math.inf]).compose(PureEpsilonEvent(0.5), 2)
+    np.testing.assert_allclose(pure.get_rdp([math.inf, 1e12]), [1.0, 1.0], rtol=1e-9)
+    # Randomized response of epsilon 1: (e - e^0.3) / (e + 1), and the epsilon of delta 1e-3.
+    assert pure.get_delta(0.3) == pytest.approx((math.e - math.exp(0.3)) / (math.e + 1))
+    epsilon = math.log(math.e - 1e-3 * (math.e + 1))
+    assert pure.get_epsilon(1e-3) == pytest.approx(epsilon)
+    assert (pure.get_epsilon(0), pure.get_delta(1.0)) == (1.0, 0.0)
+    gaussian = RDPAccountant([2.0, math.inf]).compose(GaussianSumEvent(1.0, 1.0))
+    assert gaussian.get_rdp([2.0, math.inf]).tolist() == [1.0, math.inf]
+    assert math.isfinite(gaussian.get_epsilon(1e-5))

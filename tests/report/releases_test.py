@@ -123,8 +123,7 @@ def test_rows_hold_every_step_once(pairs):
     rows = mechanisms(ledger)
     assert sum(row.steps for row in rows) == ledger.total_count
     for event, _ in ledger:
-        about = dataclasses.replace(event, neighboring_relation=ledger.neighboring_relation)
-        homes = [row for row in rows if _holds(row, about)]
+        homes = [row for row in rows if _holds(row, event)]
         assert homes
 
 

@@ -2,18 +2,26 @@
 
 import abc
 import collections
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy
+from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy, PureEpsilon
 from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.protection import Protection, common_protection, protection
 
-# Solving for an epsilon beside a failure probability stops when it moves by less than this.
-_RELATIVE_STEP = 1e-9
+# Solving for an epsilon beside a failure probability stops when it moves by less than this, which
+# doubles after so many steps, so that there are never many.
+_RELATIVE_STEP, _SMALL_STEPS = 1e-9, 10
+# A smaller delta is charged as none: shares of it could not be told from zero.
+_SMALLEST_DELTA = 1e-280
+# A larger delta is charged as this, a larger epsilon as that.
+_LARGEST_DELTA, _LARGEST_EPSILON = 1 - 1e-9, 1e100
+# Where a delta is bounded by that at a smaller epsilon.
+_EPSILONS = (1.0, 10.0, 100.0)
 
 
 class Accountant(abc.ABC):
@@ -31,9 +39,8 @@ class Accountant(abc.ABC):
 
     Edge cases:
         An event that cannot be priced is refused by name and leaves the accountant as it was. So
-        are events about different privacy units: no epsilon is about both. Beside events under
-        another neighbouring relation, an event's price counts for ZERO_OUT, which each of them
-        covers. Of nothing, epsilon and delta are zero. With no noise, seeded noise
+        are events under different neighbouring relations or about different privacy units: no
+        epsilon is about both. Of nothing, epsilon and delta are zero. With no noise, seeded noise
         or a NonPrivateEvent epsilon is infinite and delta one.
     """
 
@@ -96,11 +103,15 @@ class Accountant(abc.ABC):
     def get_epsilon(self, target_delta: float) -> float:
         """Returns an epsilon such that everything composed is (epsilon, target_delta)-private.
 
+        Args:
+            target_delta: At least 0 and below 1. At 0 epsilon is finite only where all mechanisms
+                are pure; so it is below 1e-280.
+
         Raises:
-            ValueError: `target_delta` is not strictly between 0 and 1.
+            ValueError: `target_delta` is out of range.
             TypeError: it is not a number.
         """
-        delta = real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
+        delta = real_number("target_delta", target_delta, minimum=0, inclusive=True, maximum=1)
         if delta == 1:
             raise ValueError(
                 "target_delta must be smaller than 1; choose it well below 1 / number of records. "
@@ -109,32 +120,52 @@ class Accountant(abc.ABC):
         if self._is_non_private():
             return math.inf
         failure = self._failure_probability()
-        epsilon = 0.0
-        while True:
+        if not self._terms() and failure == 0:
+            return 0.0
+        if delta < _SMALLEST_DELTA:
+            return self._pure_epsilon() if failure == 0 else math.inf
+        delta, epsilon = min(delta, _LARGEST_DELTA), 0.0
+        for number in itertools.count():
             # P and Q fail with this probability: P(S) <= e^epsilon Q(S) + delta becomes
             # P'(S) <= e^epsilon Q'(S) + delta + (1 + e^epsilon) failure.
             share = delta - (1 + math.exp(min(epsilon, 700.0))) * failure
-            if share <= 0:
+            if share < _SMALLEST_DELTA:
                 return math.inf
             needed = self._epsilon(share) if self._terms() else 0.0
             if needed <= epsilon or failure == 0:
                 return max(needed, epsilon)
             # The smallest solution is approached from below; the last step goes beyond it.
-            epsilon = needed * (1 + _RELATIVE_STEP)
+            epsilon = needed * (1 + _RELATIVE_STEP * 2.0 ** max(0, number - _SMALL_STEPS))
+        raise AssertionError  # The step grows until one of the two ends it.
 
     def get_delta(self, target_epsilon: float) -> float:
         """Returns a delta such that everything composed is (target_epsilon, delta)-private.
 
+        Args:
+            target_epsilon: At least 0; infinity asks for the probability of what no epsilon covers.
+
         Raises:
-            ValueError: `target_epsilon` is negative or not finite.
-            TypeError: it is not a number.
+            ValueError: `target_epsilon` is negative or not a number.
+            TypeError: it is not a real number.
         """
-        epsilon = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=True)
+        if isinstance(target_epsilon, float) and target_epsilon == math.inf:
+            epsilon = math.inf
+        else:
+            epsilon = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=True)
         if self._is_non_private():
             return 1.0
-        delta = self._delta(epsilon) if self._terms() else 0.0
-        failure = (1 + math.exp(min(epsilon, 700.0))) * self._failure_probability()
-        return min(1.0, delta + failure)
+        failure = self._failure_probability()
+        if failure == 0 and (epsilon == math.inf or not self._terms()):
+            return 0.0
+        # Failures weigh e^epsilon, so that a smaller epsilon may show a smaller delta.
+        smaller = _EPSILONS if failure > 0 and epsilon > _EPSILONS[-1] else ()
+        return min(
+            1.0,
+            *(
+                (self._delta(e) if self._terms() else 0.0) + (1 + math.exp(min(e, 700.0))) * failure
+                for e in [min(epsilon, _LARGEST_EPSILON), *smaller]
+            ),
+        )
 
     def _check(self, event: Event) -> tuple[NormalForm, Protection | None]:
         if not isinstance(event, Event):
@@ -167,6 +198,16 @@ class Accountant(abc.ABC):
             self._counts[event] * form.failure_probability for event, form in self._forms.items()
         )
 
+    def _pure_epsilon(self) -> float:
+        """Returns the sum of the epsilons at delta zero, infinity where there is none."""
+        total = 0.0
+        for mechanism, count in self._terms():
+            charged = mechanism
+            while type(charged) in DEARER:
+                charged = DEARER[type(charged)](charged)
+            total += count * charged.epsilon if isinstance(charged, PureEpsilon) else math.inf
+        return total
+
     def _terms(self) -> list[tuple[Any, int]]:
         """Returns the distinct mechanisms composed so far, sorted, so that no order matters."""
         if self._terms_now is None:
@@ -180,11 +221,11 @@ class Accountant(abc.ABC):
 
     @abc.abstractmethod
     def _epsilon(self, delta: float) -> float:
-        """Returns epsilon for a delta in (0, 1), of at least one term."""
+        """Returns epsilon for a delta from 1e-280 to 1 - 1e-9, of at least one term."""
 
     @abc.abstractmethod
     def _delta(self, epsilon: float) -> float:
-        """Returns delta for a finite epsilon of at least zero, of at least one term."""
+        """Returns delta for an epsilon from 0 to 1e100, of at least one term."""
 
 
 def _sort_key(term: tuple[Mechanism, int]) -> tuple[Any, ...]:

@@ -14,9 +14,11 @@ from tfdp.accounting.mechanisms import (
 )
 
 # Logarithms of deltas and of shares of delta are searched down to these.
-_LOWEST_DELTA, _LOWEST_SHARE = -690.0, -30.0
-# 690 / 2^40 is what remains open of the logarithm of a delta.
+_LOWEST_DELTA, _LOWEST_SHARE = -640.0, -30.0
+# 640 / 2^40 is what remains open of the logarithm of a delta.
 _BISECTIONS = 40
+# No finite epsilon of these theorems is as large.
+_HUGE = 1e60
 
 
 def _gaussian_on_sample(z: float, q: float, delta: float) -> float:
@@ -24,6 +26,8 @@ def _gaussian_on_sample(z: float, q: float, delta: float) -> float:
     # private (Balle, Barthe and Gaboardi 2018, arXiv:1807.01647, theorems 8 and 9).
     if delta >= q:
         return 0.0
+    if delta == 0:  # A share of a tiny delta.
+        return math.inf
     return amplified_epsilon(gaussian_epsilon(1 / z, delta / q), q)
 
 
@@ -54,6 +58,8 @@ class _Composition(Accountant):
         return sum(n for m, n in self._terms() if not isinstance(m, PureEpsilon))
 
     def _delta(self, epsilon: float) -> float:
+        if epsilon >= self._pure_epsilon():
+            return 0.0
         return _solve_for_delta(self._epsilon, epsilon)
 
 
@@ -63,7 +69,7 @@ def _solve_for_delta(epsilon_at: Callable[[float], float], epsilon: float) -> fl
     if epsilon_at(math.exp(high)) > epsilon:
         return 1.0
     if epsilon_at(math.exp(low)) <= epsilon:
-        return 0.0
+        return math.exp(low)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if epsilon_at(math.exp(middle)) > epsilon:
@@ -148,6 +154,9 @@ def _minimum(function: Callable[[float], float]) -> float:
     from scipy import optimize
 
     found: Any = optimize.minimize_scalar(
-        function, bounds=(_LOWEST_SHARE, 0.0), options={"xatol": 1e-10}
+        # The search subtracts values, which must be finite.
+        lambda log_share: min(function(log_share), _HUGE),
+        bounds=(_LOWEST_SHARE, 0.0),
+        options={"xatol": 1e-10},
     )
-    return min(float(found.fun), function(0.0))
+    return min(function(float(found.x)), function(0.0))

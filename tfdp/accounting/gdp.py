@@ -24,6 +24,8 @@ def _mu_of_pure(epsilon: float) -> float:
     """
     from scipy import special
 
+    if epsilon < 1e-4:  # The curve's tangent at zero, which is above it here.
+        return epsilon * math.sqrt(math.pi / 2)
     return -2 * float(special.ndtri_exp(-epsilon - math.log1p(math.exp(-epsilon))))
 
 

@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from tfdp.accounting.pld import MOST_POINTS, PLDAccountant, composed, largest_loss, one_step
+from tfdp.accounting.losses.window import has_grid
+from tfdp.accounting.pld import (
+    LARGEST_EPSILON,
+    MOST_POINTS,
+    PLDAccountant,
+    composed,
+    fits,
+    largest_loss,
+    one_step,
+)
+from tfdp.accounting.rdp import renyi_curve
 
 # Of so few distinct mechanisms, composing all anew is cheaper than adding what is new.
 _FEW = 2
@@ -31,6 +41,10 @@ class GrowingPLDAccountant(PLDAccountant):
         if self._grown is not None and self._grown[0] == interval:
             _, before, total = self._grown
         now = dict(terms)
+        if not has_grid(renyi_curve(terms), LARGEST_EPSILON) or not fits(
+            [(one_step(mechanism, interval), count) for mechanism, count in terms]
+        ):
+            return None
         if any(now.get(mechanism, 0) < count for mechanism, count in before.items()):
             # Gaussians without sampling were merged to another one.
             before, total = {}, None

@@ -28,7 +28,7 @@ class SampledGaussian(Mechanism):
 
     Attributes:
         sampling_probability: q, in (0, 1].
-        noise_multiplier: z, between 1e-150 and 1e150.
+        noise_multiplier: z, within `tfdp.accounting.ranges`.
     """
 
     sampling_probability: float
@@ -43,7 +43,7 @@ class SampledLaplace(Mechanism):
 
     Attributes:
         sampling_probability: q, in (0, 1].
-        noise_multiplier: Scale of the noise, between 1e-150 and 1e150.
+        noise_multiplier: Scale of the noise, within `tfdp.accounting.ranges`.
     """
 
     sampling_probability: float
@@ -60,7 +60,7 @@ class FixedSizeGaussian(Mechanism):
         sample_size: n, below population_size.
         population_size: N.
         noise_multiplier: z, relative to what one replacement *in the sample* moves the sum by
-            (twice the norm bound), between 1e-150 and 1e150.
+            (twice the norm bound), within `tfdp.accounting.ranges`.
     """
 
     sample_size: int
@@ -128,8 +128,9 @@ def amplified_epsilon(epsilon: float, sampling_probability: float) -> float:
     For Poisson samples under add-or-remove-one, and for samples of fixed size, q = n / N, under
     replace-one (Li et al. 2012, arXiv:1101.2604; Balle et al. 2018, arXiv:1807.01647).
     """
-    if epsilon > 700:  # Beyond it e^epsilon overflows; 1 is lost beside it.
-        return epsilon + math.log(sampling_probability)
+    if epsilon > 700:  # Beyond it e^epsilon overflows.
+        exponent = epsilon + math.log(sampling_probability)
+        return max(exponent, 0.0) + math.log1p(math.exp(-abs(exponent)))
     return math.log1p(sampling_probability * math.expm1(epsilon))
 
 

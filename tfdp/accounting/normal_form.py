@@ -28,6 +28,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
+from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.protection import protection
@@ -37,11 +38,6 @@ _ADD, _REPLACE, _ZERO = (
     NeighboringRelation.REPLACE_ONE,
     NeighboringRelation.ZERO_OUT,
 )
-
-# Noise multipliers beyond these are priced as no noise and as this much noise, so that squares stay
-# finite.
-_SMALLEST_MULTIPLIER = 1e-150
-_LARGEST_MULTIPLIER = 1e150
 
 
 class NormalForm(NamedTuple):
@@ -64,19 +60,19 @@ _Release = Callable[[Any, float, NeighboringRelation], Mechanism | None]
 
 
 def _laplace(event: events.LaplaceSumEvent, factor: float, _: NeighboringRelation) -> Mechanism:
-    z = min(event.noise_multiplier, _LARGEST_MULTIPLIER) / factor
-    return SampledLaplace(1.0, z) if z >= _SMALLEST_MULTIPLIER else NoPrivacy()
+    z = min(event.noise_multiplier, LARGEST_MULTIPLIER) / factor
+    return within_range(SampledLaplace(1.0, z))
 
 
 def _exponential(
     event: events.ExponentialMechanismEvent, factor: float, _: NeighboringRelation
 ) -> Mechanism:
     # The ranges of several neighbours in a row add up.
-    return BoundedRange(event.epsilon * factor)
+    return within_range(BoundedRange(event.epsilon * factor))
 
 
 def _pure(event: events.PureEpsilonEvent, factor: float, _: NeighboringRelation) -> Mechanism:
-    return PureEpsilon(event.epsilon * factor)
+    return within_range(PureEpsilon(event.epsilon * factor))
 
 
 def _randomized_response(
@@ -91,7 +87,9 @@ def _randomized_response(
         return None
     if event.noise_parameter == 0:
         return NoPrivacy()
-    return RandomizedResponse(event.noise_parameter, event.num_buckets, relation is _ZERO)
+    return within_range(
+        RandomizedResponse(event.noise_parameter, event.num_buckets, relation is _ZERO)
+    )
 
 
 def _non_private(event: events.NonPrivateEvent, factor: float, _: NeighboringRelation) -> Mechanism:
@@ -127,7 +125,7 @@ def _leaves(event: events.Event) -> list[events.Event]:
 
 def _multiplier(multipliers: Iterable[float], factors: tuple[float, ...]) -> float:
     """Returns z of all the Gaussians together; infinity where there are none."""
-    ordered = sorted(min(m, _LARGEST_MULTIPLIER) for m in multipliers)
+    ordered = sorted(min(m, LARGEST_MULTIPLIER) for m in multipliers)
     if not ordered:
         return math.inf
     smallest = ordered[0]
@@ -135,7 +133,7 @@ def _multiplier(multipliers: Iterable[float], factors: tuple[float, ...]) -> flo
         return 0.0
     # Relative to the smallest nothing overflows, and a single group keeps its multiplier exactly.
     z = smallest / math.hypot(*(smallest / m for m in ordered)) / math.hypot(*factors)
-    return z if z >= _SMALLEST_MULTIPLIER else 0.0
+    return z if z >= SMALLEST_MULTIPLIER else 0.0
 
 
 def _mechanisms(
@@ -176,7 +174,7 @@ def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Ev
         )
     if rule.amplification is None:
         return together
-    return rule.amplification[type(together)](together, *rule.parameters)
+    return within_range(rule.amplification[type(together)](together, *rule.parameters))
 
 
 def normal_form(event: events.Event) -> NormalForm:

@@ -1,7 +1,9 @@
 """Accounting by privacy loss distributions, composed by dp-accounting."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -9,9 +11,10 @@ from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.accounting.losses.grid import GridPMF, round_losses
 from tfdp.accounting.losses.pairs import PAIRS
+from tfdp.accounting.losses.window import delta_bound, has_grid
 from tfdp.accounting.mechanisms import Mechanism
-from tfdp.accounting.rdp import renyi_curve
-from tfdp.accounting.unsampled import merge_unsampled, only_gaussian
+from tfdp.accounting.rdp import epsilon_of_curve, renyi_curve
+from tfdp.accounting.unsampled import inclusion_probability, merge_unsampled, only_gaussian
 from tfdp.events.arguments import real_number
 
 if TYPE_CHECKING:
@@ -19,6 +22,14 @@ if TYPE_CHECKING:
 
 # Grids of more points take minutes; where one would be longer the interval grows.
 MOST_POINTS = 2**20
+# Larger epsilons are left to Renyi divergences.
+LARGEST_EPSILON = 1e4
+# What is composed has at most so many, in all directions together.
+_MOST_COMPOSED_POINTS = 2**24
+# The power of a transform loses all digits where there are many more.
+_MOST_EQUAL_STEPS = 10**9
+# The tail that dp-accounting gives up where it composes equal steps.
+_GIVEN_UP = 1e-15
 # Log probability of the losses of a step, and of all steps, that may be beyond the grid.
 _LOG_TAIL = -50.0
 # Orders, less one, by which the largest loss is bounded.
@@ -40,22 +51,48 @@ def _pmf(grid: GridPMF) -> "pld_pmf.DensePLDPmf":
     )
 
 
+class Step(NamedTuple):
+    """One step, discretized as dp-accounting does, for all the grid at once.
+
+    Attributes:
+        distribution: Of its losses, in every direction.
+        atoms: The probabilities of finite losses, a vector for every direction.
+    """
+
+    distribution: "privacy_loss_distribution.PrivacyLossDistribution"
+    atoms: tuple[np.ndarray, ...]
+
+
 @functools.lru_cache(maxsize=64)
-def one_step(
-    mechanism: Mechanism, interval: float
-) -> "privacy_loss_distribution.PrivacyLossDistribution":
-    """Returns what is discretized as dp-accounting does, for all the grid at once."""
+def one_step(mechanism: Mechanism, interval: float) -> Step:
+    """Returns the step on a grid of this interval."""
     from dp_accounting.pld import privacy_loss_distribution
 
     pairs = PAIRS[type(mechanism)](mechanism)
-    return privacy_loss_distribution.PrivacyLossDistribution(
-        *(_pmf(round_losses(pair, interval, _LOG_TAIL)) for pair in pairs)
-    )
+    grids = [round_losses(pair, interval, _LOG_TAIL) for pair in pairs]
+    distribution = privacy_loss_distribution.PrivacyLossDistribution(*map(_pmf, grids))
+    return Step(distribution, tuple(grid.atoms for grid in grids))
 
 
-def composed(step: Any, count: int) -> "privacy_loss_distribution.PrivacyLossDistribution":
+def composed(step: Step, count: int) -> "privacy_loss_distribution.PrivacyLossDistribution":
     """Returns the distribution of `count` steps like this one."""
-    return step if count == 1 else step.self_compose(count)
+    return step.distribution if count == 1 else step.distribution.self_compose(count)
+
+
+def fits(steps: Sequence[tuple[Step, int]]) -> bool:
+    """Whether dp-accounting can compose so many steps of every kind in bounded memory."""
+    from dp_accounting.pld import common
+
+    points = 0
+    for step, count in steps:
+        if count > _MOST_EQUAL_STEPS or any(atoms.sum() == 0 for atoms in step.atoms):
+            return False
+        for atoms in step.atoms:
+            low, high = 0, len(atoms)
+            if count > 1:
+                low, high = common.compute_self_convolve_bounds(atoms, count, _GIVEN_UP)
+            points += high - low
+    return points <= _MOST_COMPOSED_POINTS
 
 
 class PLDAccountant(Accountant):
@@ -69,8 +106,9 @@ class PLDAccountant(Accountant):
     Edge cases:
         Gaussians without sampling are priced in closed form. Where the losses are so large that the
         grid would have more than 2^20 points, its interval is wider than asked for: still an upper
-        bound, a little less tight. At a delta below about 1e-13 times the number of distinct
-        mechanisms epsilon is infinite: dp-accounting gives up tails of 1e-15.
+        bound, a little less tight. dp-accounting gives up tails of 1e-15, so that at a delta below
+        about 1e-13 times the number of distinct mechanisms epsilon is what Renyi divergences give.
+        So it is where losses are too large or too small for any grid, or steps too many.
 
     Args:
         value_discretization_interval: Distance of the losses on the grid; time grows with its
@@ -101,12 +139,22 @@ class PLDAccountant(Accountant):
             None
         )
 
-    def _distribution(self, terms: _Terms) -> "privacy_loss_distribution.PrivacyLossDistribution":
-        """Returns the distribution of the terms: at least one, and all with noise."""
+    def _distribution(
+        self, terms: _Terms
+    ) -> "privacy_loss_distribution.PrivacyLossDistribution | None":
+        """Returns the distribution of the terms: at least one, and all with noise.
+
+        It is None where losses are too large or too small for a grid, or too many to be on one.
+        """
         if self._composed is not None and self._composed[0] == terms:
             return self._composed[1]
         interval = max(self._interval, 2 * largest_loss(terms) / MOST_POINTS)
-        steps = [composed(one_step(mechanism, interval), count) for mechanism, count in terms]
+        if not has_grid(renyi_curve(terms), LARGEST_EPSILON):
+            return None
+        single = [(one_step(mechanism, interval), count) for mechanism, count in terms]
+        if not fits(single):
+            return None
+        steps = [composed(step, count) for step, count in single]
         # Of many, neighbours are composed, so that grids grow late.
         while len(steps) > 1:
             pairs = zip(steps[::2], steps[1::2], strict=False)
@@ -119,10 +167,22 @@ class PLDAccountant(Accountant):
         terms = merge_unsampled(self._terms())
         if (mu := only_gaussian(terms)) is not None:
             return gaussian_epsilon(mu, delta)
-        return float(self._distribution(terms).get_epsilon_for_delta(delta))
+        distribution = self._distribution(terms)
+        epsilon = math.inf
+        if distribution is not None:
+            epsilon = float(distribution.get_epsilon_for_delta(delta))
+        if epsilon < math.inf:
+            return epsilon
+        if inclusion_probability(terms) <= delta:
+            return 0.0
+        return epsilon_of_curve(renyi_curve(terms), delta)
 
     def _delta(self, epsilon: float) -> float:
         terms = merge_unsampled(self._terms())
         if (mu := only_gaussian(terms)) is not None:
             return gaussian_delta(mu, epsilon)
-        return min(1.0, max(0.0, float(self._distribution(terms).get_delta_for_epsilon(epsilon))))
+        distribution = self._distribution(terms)
+        if distribution is None or epsilon > LARGEST_EPSILON:
+            renyi = delta_bound(renyi_curve(terms), epsilon)[1]
+            return min(renyi, inclusion_probability(terms))
+        return min(1.0, max(0.0, float(distribution.get_delta_for_epsilon(epsilon))))

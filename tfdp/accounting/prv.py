@@ -11,7 +11,13 @@ from tfdp.accounting.losses.chain import ChainBounds
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
 from tfdp.accounting.losses.sums import Steps, bound_delta
-from tfdp.accounting.losses.window import Renyi, delta_bound, epsilon_bound
+from tfdp.accounting.losses.window import (
+    LARGEST_EPSILON,
+    Renyi,
+    delta_bound,
+    epsilon_bound,
+    has_grid,
+)
 from tfdp.accounting.mechanisms import (
     BoundedRange,
     FixedSizeGaussian,
@@ -21,14 +27,12 @@ from tfdp.accounting.mechanisms import (
 )
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.rdp import epsilon_of_curve, renyi_curve
-from tfdp.accounting.renyi.group import group_rdp
-from tfdp.accounting.unsampled import merge_unsampled, only_gaussian
+from tfdp.accounting.renyi.group import check_group_size, group_rdp
+from tfdp.accounting.unsampled import inclusion_probability, merge_unsampled, only_gaussian
 from tfdp.events import Event, UnsupportedEventError
-from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
 
-# Larger epsilons are left to Renyi divergences.
-_LARGEST_EPSILON = 500.0
 # No neighbours are known whose outputs are the dominating pairs of these.
 _UNATTAINED = (BoundedRange, FixedSizeGaussian)
 _UNATTAINED_BY_GROUPS = (*_UNATTAINED, RandomizedResponse, RemoveThenAdd, SampledLaplace)
@@ -83,7 +87,8 @@ class PRVAccountant(Accountant):
             all records of one user (`tfdp.accounting.losses.groups`).
 
     Raises:
-        ValueError: `relative_error` is not positive, or above 0.5; `group_size` is below 1.
+        ValueError: `relative_error` is not positive, or above 0.5; `group_size` is below 1 or
+            above 1000.
         TypeError: they are not numbers.
 
     Example:
@@ -105,7 +110,7 @@ class PRVAccountant(Accountant):
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()
-        self._group_size = positive_integer("group_size", group_size)
+        self._group_size = check_group_size(group_size)
         self._relative_error = real_number(
             "relative_error", relative_error, minimum=0, inclusive=False, maximum=0.5
         )
@@ -146,10 +151,12 @@ class PRVAccountant(Accountant):
             epsilon = gaussian_epsilon(mu * self._group_size, delta)
             return EpsilonInterval(epsilon, epsilon, epsilon)
         _, most = epsilon_bound(self._renyi(terms), delta)
-        if self._group_size == 1 and most > _LARGEST_EPSILON:
-            return EpsilonInterval(0.0, most, most)
-        bounds = self._bounds(terms, delta)
+        bounds: Sequence[DeltaBounds | ChainBounds] = []
+        if self._has_grid(terms) and (self._group_size > 1 or most <= LARGEST_EPSILON):
+            bounds = self._bounds(terms, delta)
         most = min(most, epsilon_of_curve(self._renyi(terms), delta))
+        if inclusion_probability(terms) * self._group_size <= delta:
+            most = 0.0
         upper = min(most, max((b.upper_epsilon(delta) for b in bounds), default=math.inf))
         estimate = max((b.estimated_epsilon(delta) for b in bounds), default=upper)
         low = 0.0
@@ -163,8 +170,8 @@ class PRVAccountant(Accountant):
         if (mu := only_gaussian(terms)) is not None:
             return gaussian_delta(mu * self._group_size, epsilon)
         _, most = delta_bound(self._renyi(terms), epsilon)
-        if epsilon > _LARGEST_EPSILON:
-            return most
+        if epsilon > LARGEST_EPSILON or most == 0 or not self._has_grid(terms):
+            return min(most, inclusion_probability(terms) * self._group_size)
         # What may be cut off depends on delta, so that it is found twice.
         delta = most if self._group_size == 1 else min(most, _TYPICAL_DELTA)
         for _ in range(2):
@@ -174,6 +181,9 @@ class PRVAccountant(Accountant):
 
     def _renyi(self, terms: _Terms) -> Renyi:
         return group_rdp(renyi_curve(terms), self._group_size)
+
+    def _has_grid(self, terms: _Terms) -> bool:
+        return has_grid(renyi_curve(terms), LARGEST_EPSILON / self._group_size)
 
     def _bounds(
         self, terms: _Terms, delta: float, epsilon: float | None = None

@@ -1,6 +1,7 @@
 """Accounting by Renyi differential privacy (Mironov 2017, arXiv:1702.07476)."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
 from tfdp.accounting.renyi.fixed_size import fixed_size_gaussian_curve
 from tfdp.accounting.renyi.gaussian import sampled_gaussian_curve
-from tfdp.accounting.renyi.group import group_rdp
+from tfdp.accounting.renyi.group import check_group_size, group_rdp
 from tfdp.accounting.renyi.pure import (
     bounded_range_curve,
     pure_epsilon_curve,
@@ -29,7 +30,7 @@ from tfdp.accounting.renyi.pure import (
 )
 from tfdp.accounting.renyi.search import minimize_over_orders
 from tfdp.events import Event, UnsupportedEventError
-from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
 
 _Curve = Callable[[np.ndarray], np.ndarray]
@@ -69,11 +70,13 @@ class RDPAccountant(Accountant):
         that looks at one order only, and loses 7 to 30 % against privacy loss distributions.
 
     Args:
-        orders: The only orders to look at, all above 1, whole or not; None for all there are.
+        orders: The only orders to look at, all above 1, whole or not, or infinite; None for all
+            finite ones.
         group_size: Epsilon and delta are for data sets that are so many neighbours apart.
 
     Raises:
-        ValueError: there are no orders, or one is not finite and above 1; group_size is below 1.
+        ValueError: there are no orders, or one is not above 1; group_size is below 1 or above
+            1000.
         TypeError: an order is not a number, or group_size not an integer.
 
     Example:
@@ -95,7 +98,7 @@ class RDPAccountant(Accountant):
 
     def __init__(self, orders: Iterable[float] | None = None, *, group_size: int = 1):
         super().__init__()
-        self._group_size = positive_integer("group_size", group_size)
+        self._group_size = check_group_size(group_size)
         self._orders: np.ndarray | None = None
         if orders is not None:
             orders = tuple(orders)
@@ -103,9 +106,7 @@ class RDPAccountant(Accountant):
                 raise ValueError(
                     f"orders must hold at least one order above 1. Received: orders={orders!r}."
                 )
-            self._orders = np.array(
-                [real_number("orders", order, minimum=1, inclusive=False) for order in orders]
-            )
+            self._orders = _checked(orders)
         self._total: tuple[_Terms, _Curve] | None = None
 
     @property
@@ -117,18 +118,16 @@ class RDPAccountant(Accountant):
         """Returns, at every order, the divergence of everything composed so far.
 
         Args:
-            orders: Finite and above 1, whole or not.
+            orders: Above 1, whole or not. At infinity it is the epsilon at delta zero.
 
         Returns:
             Float64 vector as long as `orders`; infinite where something has no privacy.
 
         Raises:
-            ValueError: an order is not finite and above 1.
+            ValueError: an order is not above 1.
             TypeError: an order is not a number.
         """
-        checked = np.array(
-            [real_number("orders", order, minimum=1, inclusive=False) for order in orders]
-        )
+        checked = _checked(orders)
         if self._is_non_private():
             return np.full(checked.shape, np.inf)
         return self._divergence(checked) if self._terms() else np.zeros(checked.shape)
@@ -157,7 +156,14 @@ class RDPAccountant(Accountant):
         terms = self._terms()
         if self._total is None or self._total[0] is not terms:
             self._total = (terms, group_rdp(renyi_curve(terms), self._group_size))
-        return self._total[1](orders)
+        finite = np.isfinite(orders)
+        if finite.all():
+            return self._total[1](orders)
+        # At the order infinity the divergence is the largest loss there is.
+        found = np.full(orders.shape, self._group_size * self._pure_epsilon())
+        if finite.any():
+            found[finite] = self._total[1](orders[finite])
+        return found
 
     def _best(
         self, value: Callable[[float, float], float], *, inverse: bool
@@ -185,6 +191,18 @@ def epsilon_of_curve(curve: _Curve, delta: float) -> float:
     """Returns the smallest epsilon that a curve of divergences has at this delta."""
     values = _values(curve, lambda a, rdp: epsilon_at_order(a, rdp, delta))
     return minimize_over_orders(values, inverse=True)[1]
+
+
+def _checked(orders: Iterable[float]) -> np.ndarray:
+    return np.array(
+        [
+            order
+            if isinstance(order, float) and order == math.inf
+            else real_number("orders", order, minimum=1, inclusive=False)
+            for order in orders
+        ],
+        np.float64,
+    )
 
 
 def _values(

@@ -8,6 +8,7 @@ from tfdp.accounting.mechanisms import (
     Mechanism,
     RemoveThenAdd,
     SampledGaussian,
+    SampledLaplace,
 )
 
 
@@ -39,3 +40,21 @@ def only_gaussian(terms: list[tuple[Any, int]]) -> float | None:
     if len(terms) > 1 or not isinstance(mechanism, SampledGaussian):
         return None
     return 1 / mechanism.noise_multiplier if mechanism.sampling_probability == 1 else None
+
+
+def inclusion_probability(terms: list[tuple[Any, int]]) -> float:
+    """Returns a bound on the probability that a given unit is in any sample.
+
+    It is also one on delta, whatever epsilon is.
+    """
+
+    def once(mechanism: Mechanism) -> float:
+        if isinstance(mechanism, (SampledGaussian, SampledLaplace)):
+            return mechanism.sampling_probability
+        if isinstance(mechanism, FixedSizeGaussian):
+            return mechanism.sample_size / mechanism.population_size
+        if isinstance(mechanism, RemoveThenAdd):
+            return 2 * once(mechanism.mechanism)
+        return 1.0
+
+    return min(1.0, math.fsum(count * once(mechanism) for mechanism, count in terms))

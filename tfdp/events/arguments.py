@@ -4,6 +4,9 @@ import math
 import numbers
 from typing import Any
 
+# Ledgers and accountants count up to this.
+MAX_INTEGER = 2**63 - 1
+
 
 def real_number(
     name: str, value: Any, *, minimum: float, inclusive: bool, maximum: float = math.inf
@@ -18,13 +21,16 @@ def real_number(
     is_real = type(value) is float or isinstance(value, numbers.Real)
     if isinstance(value, bool) or not is_real:
         raise TypeError(f"{name} must be a real number. Received: {name}={value!r}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # An integer or a fraction that no float can hold.
+        number = math.inf
     low = number >= minimum if inclusive else number > minimum
     if not (math.isfinite(number) and low and number <= maximum):
         bound = f"{'at least' if inclusive else 'greater than'} {minimum:g}"
         if maximum != math.inf:
             bound += f" and at most {maximum:g}"
-        raise ValueError(f"{name} must be finite, {bound}. Received: {name}={value!r}.")
+        raise ValueError(f"{name} must be finite, {bound}. Received: {name}={_shown(value)}.")
     return number
 
 
@@ -34,14 +40,22 @@ def positive_integer(name: str, value: Any) -> int:
     Raises:
         TypeError: `value` is not an integer; floats are refused even where they hold a whole
             number.
-        ValueError: it is smaller than one.
+        ValueError: it is smaller than one, or above 2^63 - 1.
     """
     if type(value) is not int:  # Most are; the rest is asked more slowly.
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
             raise TypeError(f"{name} must be an integer. Received: {name}={value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1. Received: {name}={value!r}.")
-    return int(value)
+    number = int(value)
+    if not 1 <= number <= MAX_INTEGER:
+        bound = "at least 1" if number < 1 else "at most 2^63 - 1"
+        raise ValueError(f"{name} must be {bound}. Received: {name}={_shown(value)}.")
+    return number
+
+
+def _shown(value: Any) -> str:
+    # Python refuses to print integers of thousands of digits.
+    is_long = isinstance(value, int) and abs(value) >= 10**30
+    return "an integer of more than 30 digits" if is_long else repr(value)
 
 
 def check_type(name: str, value: Any, expected: type) -> None:

@@ -57,10 +57,10 @@ def _mixture(z: float, log_weights: np.ndarray) -> LossPair:
         """Returns x with these losses; minus infinity where none is so small."""
         # log(e^loss - w_0), which the terms with i > 0 must add up to.
         with np.errstate(divide="ignore"):
-            small = np.expm1(np.minimum(losses, 0.0)) + math.exp(log_some)
+            small = np.expm1(np.minimum(losses, 1.0)) + math.exp(log_some)
             below = np.log(np.maximum(small, 0.0))
-        beyond = np.maximum(losses, 0.0)
-        target = np.where(losses > 0, beyond + np.log1p(-np.exp(log_none - beyond)), below)
+        beyond = np.maximum(losses, 1.0)
+        target = np.where(losses > 1, beyond + np.log1p(-np.exp(log_none - beyond)), below)
         x = np.min((target[:, None] - intercepts) / slopes, axis=1)
         found = np.isfinite(target)
         for _ in range(_NEWTON_STEPS):

@@ -122,10 +122,10 @@ def reverse(pair: LossPair) -> LossPair:
 def _loss_before_sampling(losses: np.ndarray, q: float) -> np.ndarray:
     """Returns log((e^loss - (1 - q)) / q), minus infinity where no loss is so small."""
     with np.errstate(divide="ignore"):
-        small = np.log1p(np.maximum(np.expm1(np.minimum(losses, 0.0)) / q, -1.0))
-    positive = np.maximum(losses, 0.0)
-    large = positive - math.log(q) + np.log1p((q - 1) * np.exp(-positive))
-    return np.where(losses > 0, large, small)
+        small = np.log1p(np.maximum(np.expm1(np.minimum(losses, 1.0)) / q, -1.0))
+    above = np.maximum(losses, 1.0)
+    large = above - math.log(q) + np.log1p((q - 1) * np.exp(-above))
+    return np.where(losses > 1, large, small)
 
 
 def _on_sample(pair: LossPair, q: float) -> LossPair:

@@ -21,6 +21,8 @@ Steps = Sequence[tuple[LossPair, int]]
 # Losses on a grid, at most. With a wider interval bounds would be worth nothing, with a smaller one
 # rounding errors would exceed it.
 _MOST_POINTS = 2**22
+# With an interval so many times the wanted one, bounds are wider than what they bound.
+_WIDEST = 10.0
 _SMALLEST_INTERVAL, _LARGEST_INTERVAL = 1e-13, 1.0
 # Of delta, the logarithm of the share that may be lost where losses are beyond their grid.
 _LOG_SHARE = -9.0
@@ -64,17 +66,20 @@ def bound_delta(
         coarse = width / _COARSE_POINTS
         renyi = rounded_curve([_rounded(steps, coarse, log_tail) for steps in directions])
     best = epsilon_bound(renyi, delta) if epsilon is None else delta_bound(renyi, epsilon)
-    interval, largest_tilt = grid_interval(renyi, count, relative_error)
-    interval, tilt = max(interval, width / _MOST_POINTS), min(best[0], largest_tilt)
+    wanted, largest_tilt = grid_interval(renyi, count, relative_error)
+    interval, tilt = max(wanted, width / _MOST_POINTS), min(best[0], largest_tilt)
+    largest = min(_LARGEST_INTERVAL, _WIDEST * wanted)
     found: list[DeltaBounds] = []
     for steps in directions:
-        if not _SMALLEST_INTERVAL < interval < _LARGEST_INTERVAL:
+        if not _SMALLEST_INTERVAL < interval < largest:
             return []
         rounded = _rounded(steps, interval, log_tail)
         if found:  # Adding a unit has smaller losses than removing it.
             tilt = larger_tilt(rounded, (tilt, largest_tilt), delta, epsilon)
         for _ in range(_TILTS):
             window = make_window(rounded, tilt, log_tail + math.log(count))
+            if window.high - window.low > _MOST_POINTS * largest:
+                return []
             if window.high - window.low > _MOST_POINTS * interval:
                 interval = (window.high - window.low) / _MOST_POINTS
                 rounded = _rounded(steps, interval, log_tail)

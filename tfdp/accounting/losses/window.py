@@ -26,8 +26,17 @@ _LOG_TAIL = 18.0
 _PARTS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5)
 # Sums of many kinds of losses are like Gaussians.
 _MANY, _PARTS_OF_MANY = 50, (0.4, 1.0)
+# Larger epsilons are left to Renyi divergences, and so are losses of a smaller mean.
+LARGEST_EPSILON, _SMALLEST_MEAN = 500.0, 1e-12
 # The grid is made for this delta, and is the same for all.
 _REFERENCE_DELTA = 1e-8
+
+
+def has_grid(renyi: Renyi, largest_epsilon: float = LARGEST_EPSILON) -> bool:
+    """Whether losses with these divergences are neither too large nor too small for a grid."""
+    _, epsilon = epsilon_bound(renyi, _REFERENCE_DELTA)
+    mean = float(renyi(np.array([1 + 1e-6]))[0])
+    return epsilon <= largest_epsilon and mean >= _SMALLEST_MEAN
 
 
 def rounded_curve(directions: Sequence[Sequence[tuple[GridPMF, int]]]) -> Renyi:

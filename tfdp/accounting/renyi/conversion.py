@@ -23,6 +23,9 @@ _TOLERANCE = 1e-12
 _LOWEST, _HIGHEST = 700.0, 30.0  # Where p is still below 1.
 # Beyond this divergence nothing but a closed form is worth the search.
 _HUGE = 1e9
+# Below this divergence the search would see its own rounding errors. Closed forms serve there, and
+# Pinsker's inequality: delta is at most sqrt(rdp / 2), whatever epsilon is.
+_TINY = 1e-16
 
 
 def _loss(order: float, rdp: float, p: float) -> tuple[float, float]:
@@ -90,7 +93,7 @@ def epsilon_at_order(order: float, rdp: float, delta: float) -> float:
     """Returns the smallest epsilon that a divergence of this order gives for this delta.
 
     Args:
-        order: a, above 1.
+        order: a, above 1, perhaps infinite.
         rdp: Divergence, at least 0, perhaps infinite.
         delta: In (0, 1).
     """
@@ -98,8 +101,16 @@ def epsilon_at_order(order: float, rdp: float, delta: float) -> float:
         return math.inf
     if rdp == 0:
         return 0.0
+    if order == math.inf:
+        # Randomized response: delta = (e^rdp - e^epsilon) / (e^rdp + 1).
+        excess = delta * (1 + math.exp(-rdp))
+        return max(0.0, rdp + math.log1p(-excess)) if excess < 1 else 0.0
     if rdp > _HUGE:
         return _simple_epsilon(order, rdp, delta)
+    if rdp < _TINY:
+        if delta >= math.sqrt(rdp / 2):
+            return 0.0
+        return max(0.0, _simple_epsilon(order, rdp, delta))
 
     def epsilon(log_odds: float) -> tuple[float, float]:
         # Of the part of 1 - delta by which p exceeds delta.
@@ -120,17 +131,23 @@ def log_odds_of_delta(order: float, rdp: float, epsilon: float) -> float:
     Where delta is nearly 1 it is not exact, but still the larger the worse the order.
 
     Args:
-        order: a, above 1.
+        order: a, above 1, perhaps infinite.
         rdp: Divergence, at least 0, perhaps infinite.
         epsilon: At least 0 and finite.
     """
     if not math.isfinite(rdp):
         return math.inf
-    if rdp == 0:
+    if rdp == 0 or (order == math.inf and epsilon >= rdp):
         return -math.inf
+    if order == math.inf:
+        log_delta = math.log(-math.expm1(epsilon - rdp)) - math.log1p(math.exp(-rdp))
+        return min(_HIGHEST, log_delta - math.log(max(-math.expm1(log_delta), 1e-300)))
     simple = (order - 1) * (rdp - epsilon + math.log1p(-1 / order)) - math.log(order)
     if rdp > _HUGE:
         return min(simple, 700.0)
+    if rdp < _TINY:
+        # Of so small a delta the odds are the delta.
+        return min(simple, math.log(rdp / 2) / 2)
 
     def log_delta(log_odds: float) -> tuple[float, float]:
         p = 1 / (1 + math.exp(-log_odds))
@@ -152,7 +169,7 @@ def delta_at_order(order: float, rdp: float, epsilon: float) -> float:
     """Returns the smallest delta that a divergence of this order gives for this epsilon.
 
     Args:
-        order: a, above 1.
+        order: a, above 1, perhaps infinite.
         rdp: Divergence, at least 0, perhaps infinite.
         epsilon: At least 0 and finite.
     """

@@ -6,6 +6,25 @@ import numpy as np
 
 from tfdp.events.arguments import positive_integer
 
+# Time and memory grow with the size of groups.
+_LARGEST_GROUP = 1000
+
+
+def check_group_size(group_size: int) -> int:
+    """Returns the size of groups.
+
+    Raises:
+        ValueError: it is smaller than one, or above 1000.
+        TypeError: it is not an integer.
+    """
+    size = positive_integer("group_size", group_size)
+    if size > _LARGEST_GROUP:
+        raise ValueError(
+            f"group_size must be at most {_LARGEST_GROUP}. Received: group_size={size}. "
+            "tfdp.accounting.group_epsilon gives a bound for groups of any size."
+        )
+    return size
+
 
 def group_rdp(
     rdp: Callable[[np.ndarray], np.ndarray], group_size: int
@@ -27,7 +46,7 @@ def group_rdp(
         group_size: k, at least 1.
 
     Raises:
-        ValueError: `group_size` is smaller than one.
+        ValueError: `group_size` is smaller than one or above 1000.
         TypeError: it is not an integer.
 
     Example:
@@ -35,7 +54,7 @@ def group_rdp(
         >>> group_rdp(gaussian, 3)(np.array([2.0])).round(9)
         array([9.])
     """
-    group_size = positive_integer("group_size", group_size)
+    group_size = check_group_size(group_size)
     if group_size == 1:
         return rdp
 

@@ -1,0 +1,17 @@
+"""Accountants at the ends of all ranges: a bound, infinity or a refusal by name, never an error."""
+
+import pytest
+
+from tests.fuzz.extreme_events import ACCOUNTANTS, faults
+
+# Seeds that found something, and some more; those of accountants that compose on grids take long.
+_SEEDS = [0, 4, 16, 20, 23, 24, 48, 56, 117, 123, 132, 187, 240, 317, 320, 609, 623, 625, 627]
+_OTHERS = range(2000, 2020)
+_SLOW = {"pld", "prv", "prv of groups", "rdp of groups"}
+_LONGEST = {24, 187}
+
+
+@pytest.mark.parametrize("name", ACCOUNTANTS)
+def test_extremes_are_bounded_or_refused(name):
+    seeds = set(_SEEDS) - _LONGEST if name in _SLOW else [*_SEEDS, *_OTHERS]
+    assert [fault for seed in seeds for fault in faults(name, seed)] == []

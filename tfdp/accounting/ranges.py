@@ -1,0 +1,79 @@
+"""The numbers that accountants compute with, and what is charged for those beyond.
+
+Within these ranges squares, products with counts and exponents of double precision stay finite, and
+what is lost to rounding is far below what is asked for. Beyond them a mechanism is charged as the
+nearest one within that costs at least as much, or as no privacy at all, where its epsilon would be
+astronomic anyway.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfdp.accounting.mechanisms import (
+    BoundedRange,
+    FixedSizeGaussian,
+    Mechanism,
+    NoPrivacy,
+    PureEpsilon,
+    RandomizedResponse,
+    RemoveThenAdd,
+    SampledGaussian,
+    SampledLaplace,
+)
+
+# With less noise one release has an epsilon of 10^10 or more; with more, 2^63 have one of 10^-5.
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-10, 1e15
+# 2^63 samples with this probability hold a given unit with probability 10^-11.
+_SMALLEST_PROBABILITY = 1e-30
+_SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-30, 1e10
+# Of a random answer in randomized response.
+_SMALLEST_NOISE_PARAMETER = 1e-30
+
+
+def _noise(mechanism: Any) -> float:
+    return min(mechanism.noise_multiplier, LARGEST_MULTIPLIER)
+
+
+def _sampled(mechanism: Any) -> Mechanism:
+    if mechanism.noise_multiplier < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    q = max(mechanism.sampling_probability, _SMALLEST_PROBABILITY)
+    return type(mechanism)(q, _noise(mechanism))
+
+
+def _fixed_size(mechanism: FixedSizeGaussian) -> Mechanism:
+    if mechanism.noise_multiplier < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    return FixedSizeGaussian(mechanism.sample_size, mechanism.population_size, _noise(mechanism))
+
+
+def _twice(mechanism: RemoveThenAdd) -> Mechanism:
+    once: Any = within_range(mechanism.mechanism)
+    return once if isinstance(once, NoPrivacy) else RemoveThenAdd(once)
+
+
+def _pure(mechanism: Any) -> Mechanism:
+    if mechanism.epsilon > _LARGEST_EPSILON:
+        return NoPrivacy()
+    return type(mechanism)(max(mechanism.epsilon, _SMALLEST_EPSILON))
+
+
+def _randomized_response(mechanism: RandomizedResponse) -> Mechanism:
+    return NoPrivacy() if mechanism.noise_parameter < _SMALLEST_NOISE_PARAMETER else mechanism
+
+
+_WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
+    BoundedRange: _pure,
+    FixedSizeGaussian: _fixed_size,
+    NoPrivacy: lambda mechanism: mechanism,
+    PureEpsilon: _pure,
+    RandomizedResponse: _randomized_response,
+    RemoveThenAdd: _twice,
+    SampledGaussian: _sampled,
+    SampledLaplace: _sampled,
+}
+
+
+def within_range(mechanism: Mechanism) -> Mechanism:
+    """Returns the mechanism, or the nearest one within the ranges that costs at least as much."""
+    return _WITHIN[type(mechanism)](mechanism)
