@@ -7,6 +7,7 @@ ACCOUNTING, LEDGER, NOISE = "tests/accounting", "tests/ledger", "tests/noise"
 NOISE_TRAPS = "tests/traps/noise_traps_test.py"
 CLIPPING_TRAPS = "tests/traps/clipping_traps_test.py"
 ACCOUNTING_TRAPS = "tests/traps/accounting_traps_test.py"
+RECORD_TRAPS = "tests/traps/record_traps_test.py"
 
 
 class Mutant(NamedTuple):

@@ -10,6 +10,7 @@ from tests import named
 NOISE = "tests/traps/noise_traps_test.py"
 CLIPPING = "tests/traps/clipping_traps_test.py"
 ACCOUNTING = "tests/traps/accounting_traps_test.py"
+RECORDS = "tests/traps/record_traps_test.py"
 REPLICAS = "tests/keras/distribution_test.py"
 
 TRAPS = {
@@ -79,6 +80,8 @@ TRAPS = {
         f"{ACCOUNTING}::test_float32_counters_saturate_at_2_24"
     ],
     "raw model trained by mistake": [f"{ACCOUNTING}::test_raw_model_trained_by_mistake"],
+    "dropout follows the row": [f"{RECORDS}::test_dropout_follows_the_row"],
+    "state that a step leaves behind": [f"{RECORDS}::test_state_that_a_step_leaves"],
     "validation by assert": [f"{ACCOUNTING}::test_validation_by_assert"],
     "padded batch changes the number of records": [
         f"{CLIPPING}::test_padded_batch_changes_the_number_of_records",
@@ -95,7 +98,7 @@ def test_trap_has_its_tests(trap):
 
 def test_every_test_of_this_folder_is_in_the_list():
     listed = {test for tests in TRAPS.values() for test in tests}
-    for path in (NOISE, CLIPPING, ACCOUNTING):
+    for path in (NOISE, CLIPPING, ACCOUNTING, RECORDS):
         tree = ast.parse((named.ROOT / pathlib.Path(path)).read_text(encoding="utf-8"))
         tests = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
         assert {f"{path}::{t}" for t in tests if t.startswith("test_")} <= listed

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.inputs import check_call
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
+from tfdp.gradients.record_scope import with_seeds
 from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
 
@@ -56,6 +58,7 @@ def clipped_gradient_sum(
     engine: str = "auto",
     has_aux: bool = False,
     loss_scale: float = 1.0,
+    seeds: tf.Tensor | None = None,
 ) -> ClippedSum:
     """Returns the sum, over records, of the preprocessed (clipped) gradient of the record's loss.
 
@@ -98,6 +101,9 @@ def clipped_gradient_sum(
         loss_scale: The loss is multiplied by this and the gradient divided, before clipping, so
             that small float16 gradients survive the backward pass. A constant: it must not follow
             the data.
+        seeds: int64 [n, 2], from `tfdp.gradients.draw_seeds(n)`: the randomness of each example.
+            By default it is drawn here if the loss draws random numbers, which a function that XLA
+            compiles as a whole cannot do.
 
     Returns:
         A `ClippedSum`.
@@ -105,6 +111,7 @@ def clipped_gradient_sum(
     Raises:
         ValueError: lengths differ, a variable gets no gradient, or an argument is out of range.
         UnsupportedModelError: engine="bookkeeping" cannot take this model.
+        SideEffectError: the loss leaves something behind, or draws from what records share.
         TypeError: an argument is of the wrong type.
         RuntimeError: TensorFlow is told to rewrite graphs into half precision.
 
@@ -112,82 +119,145 @@ def clipped_gradient_sum(
         Abadi et al. 2016, arXiv:1607.00133, algorithm 1; McMahan et al. 2018, arXiv:1812.06210,
         section 2.
     """
+    _check_arguments(query, variables, engine)
+    check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale)
+    _check_sizes(physical_batch_size, num_microbatches, microbatch_ids)
+    if params is None:
+        params = query.derive_sample_params(query.initial_global_state())
+    leaves, rebuild = _without_none(examples)
+    mask = tf.ones(tf.shape(leaves[0])[:1], tf.bool) if mask is None else tf.cast(mask, tf.bool)
+    groups = None
+    if microbatch_ids is not None:
+        number = num_microbatches if tf.is_tensor(num_microbatches) else int(num_microbatches)
+        groups = Microbatches(tf.cast(microbatch_ids, tf.int32), number)
+    aligned = [*leaves, mask, *([] if groups is None else [groups.ids])]
+    _check_lengths(aligned if seeds is None else [*aligned, seeds])
+
+    width = len(leaves)
+
+    def example_of(leaves):
+        return rebuild(leaves[:width]), leaves[width] if len(leaves) > width else None
+
+    task = _Task(
+        loss_fn,
+        Clipping(query, params, variables),
+        example_of,
+        has_aux,
+        loss_scale,
+        None if physical_batch_size is None else int(physical_batch_size),
+    )
+    engine = _engine_for(query, engine)
+
+    def total(seeds):
+        rows = leaves if seeds is None else [*leaves, seeds]
+        return ClippedSum(*task.sum(engine, rows, mask, groups))
+
+    return with_seeds(total, tf.shape(mask)[0]) if seeds is None else total(seeds)
+
+
+class _Task(NamedTuple):
+    """What is computed, by whatever engine.
+
+    Attributes:
+        loss_fn: As in `clipped_gradient_sum`.
+        clipping: What becomes of gradients.
+        example_of: From leaves to the structure of examples, and their seeds, where there are any.
+        has_aux: As in `clipped_gradient_sum`.
+        loss_scale: Likewise.
+        physical_batch_size: Likewise.
+    """
+
+    loss_fn: Any
+    clipping: Clipping
+    example_of: Callable[[list[tf.Tensor]], tuple[Any, tf.Tensor | None]]
+    has_aux: bool
+    loss_scale: float
+    physical_batch_size: int | None
+
+    @property
+    def variables(self) -> list[Any]:
+        return tf.nest.flatten(self.clipping.variables)
+
+    def sum(self, engine, leaves, mask, groups):
+        """Returns (sample_state, losses [n], aux stacked over examples)."""
+        if engine == "loop":
+            return loop_sum(self.gradient, self.clipping, leaves, mask, groups)
+        if engine == "bookkeeping" or (engine == "auto" and isinstance(self.loss_fn, LayeredLoss)):
+            try:
+                return self.book_kept(leaves, mask, groups)
+            except UnsupportedModelError as error:
+                if engine == "bookkeeping":
+                    raise
+                rounded = isinstance(error, _RoundedProductsError)
+                level = logging.WARNING if rounded else logging.INFO
+                _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)
+        gradients = vectorized_gradients(self.gradient, leaves, self.physical_batch_size)
+        return self.batched(gradients, leaves, mask, groups)
+
+    def gradient(self, leaves):
+        """Returns (loss, aux, gradients) of a batch of one example."""
+        return example_gradient(
+            self.loss_fn, self.variables, *self.example_of(leaves), self.has_aux, self.loss_scale
+        )
+
+    def book_kept(self, leaves, mask, groups):
+        if not isinstance(self.loss_fn, LayeredLoss):
+            raise TypeError(
+                "engine='bookkeeping' needs a tfdp.gradients.LayeredLoss, which tells the model "
+                f"from the loss. Received: loss_fn={self.loss_fn!r}."
+            )
+        _refuse_rounded_products()
+        gradients = bookkeeping_gradients(
+            self.loss_fn, self.variables, self.example_of, self.has_aux, self.loss_scale
+        )
+
+        def run(leaves, mask, groups):
+            return self.batched(gradients, leaves, mask, groups)
+
+        # What the layers do is watched while a graph is built.
+        run = tf.function(run, autograph=False) if tf.executing_eagerly() else run
+        return run(leaves, mask, groups)
+
+    def batched(self, gradients, leaves, mask, groups):
+        return batched_sum(gradients, self.clipping, leaves, mask, groups, self.physical_batch_size)
+
+
+def _check_arguments(query, variables, engine) -> None:
     if not isinstance(query, DPQuery):
         raise TypeError(f"query must be a DPQuery. Received: query={query!r}.")
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
     if variables is None or not tf.nest.flatten(variables):
         raise ValueError("There are no variables to differentiate with respect to.")
-    check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale)
+
+
+def _check_sizes(physical_batch_size, num_microbatches, microbatch_ids) -> None:
     if physical_batch_size is not None:
-        physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
+        positive_integer("physical_batch_size", physical_batch_size)
     if (num_microbatches is None) != (microbatch_ids is None):
         raise ValueError(
             "num_microbatches and microbatch_ids go together; tfdp.gradients.assign_microbatches "
             f"makes the ids. Received: num_microbatches={num_microbatches!r}, "
             f"microbatch_ids={microbatch_ids!r}."
         )
-    if num_microbatches is not None:
-        if not tf.is_tensor(num_microbatches):
-            num_microbatches = positive_integer("num_microbatches", num_microbatches)
-        microbatch_ids = tf.cast(microbatch_ids, tf.int32)
-    if params is None:
-        params = query.derive_sample_params(query.initial_global_state())
+    if num_microbatches is not None and not tf.is_tensor(num_microbatches):
+        positive_integer("num_microbatches", num_microbatches)
 
-    leaves, rebuild = _without_none(examples)
-    mask = tf.ones(tf.shape(leaves[0])[:1], tf.bool) if mask is None else tf.cast(mask, tf.bool)
-    _check_lengths([*leaves, mask] + ([] if microbatch_ids is None else [microbatch_ids]))
 
-    def gradient(example):
-        return example_gradient(
-            loss_fn, tf.nest.flatten(variables), rebuild(example), has_aux, loss_scale
+def _engine_for(query: DPQuery, engine: str) -> str:
+    if not query.needs_separate_records or engine == "loop":
+        return engine
+    if engine != "auto":
+        raise ValueError(
+            f"engine={engine!r} computes the gradients of a batch together, and other records "
+            "in it may change the last bits of one. A query with precision='exact' needs "
+            "engine='loop' (or 'auto', which takes it)."
         )
-
-    groups = None if microbatch_ids is None else Microbatches(microbatch_ids, num_microbatches)
-    if query.needs_separate_records and engine != "loop":
-        if engine != "auto":
-            raise ValueError(
-                f"engine={engine!r} computes the gradients of a batch together, and other records "
-                "in it may change the last bits of one. A query with precision='exact' needs "
-                "engine='loop' (or 'auto', which takes it)."
-            )
-        _logger.info(
-            "Gradients are computed by the loop engine, one example at a time: the query has "
-            "precision='exact'."
-        )
-        engine = "loop"
-    if engine == "loop":
-        return ClippedSum(
-            *loop_sum(
-                gradient, variables, leaves, query, params, mask, microbatch_ids, num_microbatches
-            )
-        )
-    clipping = Clipping(query, params, variables)
-
-    def book_kept(leaves, mask, groups):
-        gradients = bookkeeping_gradients(
-            loss_fn, tf.nest.flatten(variables), rebuild, has_aux, loss_scale
-        )
-        return batched_sum(gradients, clipping, leaves, mask, groups, physical_batch_size)
-
-    if engine == "bookkeeping" or (engine == "auto" and isinstance(loss_fn, LayeredLoss)):
-        if not isinstance(loss_fn, LayeredLoss):
-            raise TypeError(
-                "engine='bookkeeping' needs a tfdp.gradients.LayeredLoss, which tells the model "
-                f"from the loss. Received: loss_fn={loss_fn!r}."
-            )
-        # What the layers do is watched while a graph is built.
-        run = tf.function(book_kept, autograph=False) if tf.executing_eagerly() else book_kept
-        try:
-            _refuse_rounded_products()
-            return ClippedSum(*run(leaves, mask, groups))
-        except UnsupportedModelError as error:
-            if engine == "bookkeeping":
-                raise
-            level = logging.WARNING if isinstance(error, _RoundedProductsError) else logging.INFO
-            _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)
-    gradients = vectorized_gradients(gradient, leaves, physical_batch_size)
-    return ClippedSum(*batched_sum(gradients, clipping, leaves, mask, groups, physical_batch_size))
+    _logger.info(
+        "Gradients are computed by the loop engine, one example at a time: the query has "
+        "precision='exact'."
+    )
+    return "loop"
 
 
 def _refuse_rounded_products() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients.layered_loss import LayeredLoss
+from tfdp.gradients.record_scope import RecordScope, Seeds, metrics_of
 
 LossFn = Callable[[Any], Any]
 
@@ -37,21 +38,37 @@ def one_number(loss: Any, loss_scale: float) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def example_gradient(
-    loss_fn: LossFn, variables: Sequence[Any], example: Any, has_aux: bool, loss_scale: float
+    loss_fn: LossFn | LayeredLoss,
+    variables: Sequence[Any],
+    example: Any,
+    seeds: tf.Tensor | None,
+    has_aux: bool,
+    loss_scale: float,
 ) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
     """Returns (loss, aux, dense gradients) of a batch of one example.
 
+    Args:
+        loss_fn: The loss.
+        variables: What it is differentiated with respect to.
+        example: Structure of tensors [1, ...].
+        seeds: int64 [1, 2], from `draw_seeds`; None where the loss draws no random numbers.
+        has_aux: Whether aux is wanted.
+        loss_scale: As in `clipped_gradient_sum`.
+
     Raises:
         ValueError: the loss is not one number, or does not depend on one of the variables.
+        SideEffectError: it assigns to a variable.
     """
     # A keras.Variable holds the tf.Variable that a tape can watch as its value.
     sources = [v if isinstance(v, (tf.Variable, tf.Tensor)) else v.value for v in variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
-        outcome = loss_fn(example)
-        if isinstance(loss_fn, LayeredLoss) and not has_aux:
-            outcome = outcome[0]
-        loss, aux = _pair(outcome) if has_aux else (outcome, ())
+        with RecordScope(Seeds(of_record(seeds)), metrics=metrics_of(loss_fn)) as scope:
+            if isinstance(loss_fn, LayeredLoss):
+                loss, aux = loss_fn.loss(example, loss_fn.forward(example, scope), scope)
+            else:
+                outcome = loss_fn(example)
+                loss, aux = _pair(outcome) if has_aux else (outcome, ())
         loss, scaled = one_number(loss, loss_scale)
     gradients = tape.gradient(scaled, sources)
     missing = [_name(v) for v, g in zip(variables, gradients, strict=True) if g is None]
@@ -64,7 +81,12 @@ def example_gradient(
     gradients = [tf.convert_to_tensor(g) for g in gradients]
     if loss_scale != 1.0:
         gradients = [g / tf.cast(loss_scale, g.dtype) for g in gradients]
-    return loss, aux, gradients
+    return loss, aux if has_aux else (), gradients
+
+
+def of_record(seeds: tf.Tensor | None) -> tf.Tensor | None:
+    """Returns the numbers of a batch of one, [1, 2], as those of its record, [2]."""
+    return None if seeds is None else seeds[0]
 
 
 def _pair(outcome: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.events.arguments import real_number
+from tfdp.gradients.layered_loss import LayeredLoss
 
 _ADVICE = {
     "string": "Encode strings as numbers first.",
@@ -34,7 +35,7 @@ def check_call(
         TypeError: an argument is of the wrong type or dtype.
         ValueError: a shape or a number is wrong.
     """
-    if not callable(loss_fn):
+    if not (callable(loss_fn) or isinstance(loss_fn, LayeredLoss)):
         raise TypeError(
             f"loss_fn must be a function of a batch of one example. Received: loss_fn={loss_fn!r}."
         )

@@ -1,7 +1,7 @@
 """A loss that goes through the layers of a model."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,10 +16,7 @@ class LayeredLoss(abc.ABC):
     """A `loss_fn` in two stages, of which the first may run on a whole batch.
 
     The book-keeping engine runs `forward` once on the whole batch, watching the layers of `model`,
-    and `loss` record by record. Other engines call the object, like any `loss_fn`.
-
-    Guarantees:
-        Calling the object on a batch of one gives the same as `loss(example, forward(example))`.
+    and `loss` record by record. Other engines run both on batches of one.
     """
 
     @property
@@ -31,20 +28,17 @@ class LayeredLoss(abc.ABC):
     def forward(self, examples: Any, scope: keras.StatelessScope) -> Any:
         """Returns the model's outputs, a structure of [n, ...], for a batch of any size.
 
-        `scope` is the stateless scope in which it runs. No record's outputs may depend on another
+        `scope` is the scope in which it runs: layers' random numbers come from it, and losses that
+        they add are collected there. No record's outputs may depend on another
         record, by anything that `forward` does beside calling the model's layers.
         """
 
     @abc.abstractmethod
-    def loss(self, example: Any, outputs: Any, values: Sequence[tuple[Any, Any]] = ()) -> Any:
+    def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         """Returns (loss, aux) of a batch of one example from the model's outputs for it.
 
-        `values` are (variable, value) pairs to compute with.
+        `scope` is the scope in which it runs, which may be that of `forward`.
         """
-
-    @abc.abstractmethod
-    def __call__(self, example: Any) -> Any:
-        """Returns (loss, aux) of a batch of one example."""
 
 
 class ModelLoss(LayeredLoss):
@@ -81,9 +75,5 @@ class ModelLoss(LayeredLoss):
     def forward(self, examples, scope):
         return self._model(examples[0], training=True)
 
-    def loss(self, example, outputs, values=()):
-        with keras.StatelessScope(values):
-            return self._loss(example[1], outputs), outputs
-
-    def __call__(self, example):
-        return self.loss(example, self._model(example[0], training=True))
+    def loss(self, example, outputs, scope):
+        return self._loss(example[1], outputs), outputs

@@ -26,14 +26,14 @@ class MappedCall(NamedTuple):
         weights: Values of the layer's weights, whose gradients are wanted by record.
         others: Values of weights that are not the layer's. It should not use them.
         found: Called in the backward pass, with the gradients of `weights`, each [n, ...], and
-            with those of `others`, which are None where it did not.
+            with those of `others`; None are those of what the loss does not depend on.
     """
 
     forward: Run
     again: Run
     weights: Sequence[tf.Tensor]
     others: Sequence[tf.Tensor]
-    found: Callable[[list[tf.Tensor], list[Any]], None]
+    found: Callable[[list[Any], list[Any]], None]
 
     def __call__(self, start: tf.Tensor, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the outputs, each [n, ...].
@@ -42,13 +42,14 @@ class MappedCall(NamedTuple):
             start: A number that the tape watches: no other input needs to be something it does.
             inputs: What holds records, each [n, ...].
         """
+        in_use: set[int] = set()
 
         @tf.custom_gradient
         def run(start, *inputs):
             outputs = self._mapped(self.forward, inputs)
 
             def gradients(*at_outputs, variables=()):
-                of_inputs = self._backward(inputs, outputs, at_outputs)
+                of_inputs = self._backward(inputs, outputs, at_outputs, in_use)
                 result = (tf.zeros_like(start), *of_inputs)
                 # Variables that nobody asks about.
                 return (result, [None] * len(variables)) if variables else result
@@ -56,7 +57,8 @@ class MappedCall(NamedTuple):
             return outputs, gradients
 
         outputs = run(start, *inputs)
-        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        return [_noting_use(output, i, in_use) for i, output in enumerate(outputs)]
 
     def _mapped(self, layer: Run, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         def one(record):
@@ -65,15 +67,24 @@ class MappedCall(NamedTuple):
 
         return map_records(one, list(inputs))[0](*inputs)
 
-    def _backward(self, inputs, outputs, at_outputs) -> list[tf.Tensor | None]:
-        """Returns the gradients of inputs, and hands those of weights to `found`."""
-        at = [i for i, tensor in enumerate(outputs) if tensor.dtype.is_floating]
+    def _backward(self, inputs, outputs, at_outputs, in_use) -> list[tf.Tensor | None]:
+        """Returns the gradients of inputs, and hands those of weights to `found`.
+
+        `in_use` says on which outputs the loss depends: TensorFlow gives zeros for the others, and
+        what leads to those alone would seem to be trained.
+        """
+        at = [i for i, tensor in enumerate(outputs) if tensor.dtype.is_floating and i in in_use]
         smooth = [i for i, tensor in enumerate(inputs) if tensor.dtype.is_floating]
         leaves = [*inputs, *(at_outputs[i] for i in at)]
         of_others: list[Any] = []
+        # Which of the gradients that are asked for there are.
+        wanted_at: list[int] = []
+        weights_at: list[int] = []
 
         def one(record, wanted):
-            """Returns the gradients of wanted inputs and of weights, for one record."""
+            """Returns those gradients of wanted inputs and of weights that there are, for one
+            record.
+            """
             record, at_record = record[: len(inputs)], record[len(inputs) :]
             # Copies, so that a use of one here is seen, whoever uses it elsewhere.
             weights, others = (
@@ -87,33 +98,35 @@ class MappedCall(NamedTuple):
             of_record, of_weights, of_others[:] = tape.gradient(
                 results, sources, output_gradients=at_record
             )
-            of_record, of_weights = (
-                [_or_zeros(*pair) for pair in zip(gradients, of, strict=True)]
-                for gradients, of in zip((of_record, of_weights), sources[:2], strict=True)
-            )
-            return [tf.squeeze(g, 0) for g in of_record], of_weights
+            wanted_at[:] = [i for i, g in zip(wanted, of_record, strict=True) if g is not None]
+            weights_at[:] = [i for i, g in enumerate(of_weights) if g is not None]
+            present = [tf.squeeze(tf.convert_to_tensor(g), 0) for g in of_record if g is not None]
+            present += [tf.convert_to_tensor(g) for g in of_weights if g is not None]
+            # There must be something to map.
+            return present or [tf.zeros([])]
 
         try:
-            of_inputs, of_weights = vectorized(lambda r: one(r, smooth), leaves)[0](*leaves)
+            found = vectorized(lambda r: one(r, smooth), leaves)[0](*leaves)
+            of_inputs = dict(zip(wanted_at, found, strict=False))
+            found = found[len(wanted_at) :]
         except TypeError:
             # TensorFlow cannot vectorize the gradient of a loop's inputs, but it can differentiate
             # a vectorized loop.
             of_inputs = self._of_inputs(inputs, smooth, at, leaves[len(inputs) :])
-            _, of_weights = map_records(lambda r: one(r, []), leaves)[0](*leaves)
-        self.found(of_weights, of_others)
-        result: list[tf.Tensor | None] = [None] * len(inputs)
-        for i, gradient in zip(smooth, of_inputs, strict=True):
-            result[i] = gradient
-        return result
+            found = map_records(lambda r: one(r, []), leaves)[0](*leaves)
+        of_weights = dict(zip(weights_at, found, strict=False))
+        self.found([of_weights.get(i) for i in range(len(self.weights))], of_others)
+        return [of_inputs.get(i) for i in range(len(inputs))]
 
-    def _of_inputs(self, inputs, smooth, at, at_outputs) -> list[tf.Tensor]:
+    def _of_inputs(self, inputs, smooth, at, at_outputs) -> dict[int, tf.Tensor]:
         sources = [inputs[i] for i in smooth]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             outputs = self._mapped(self.again, inputs)
             outputs = [outputs[i] for i in at]
         gradients = tape.gradient(outputs, sources, output_gradients=at_outputs)
-        return [_or_zeros(*pair) for pair in zip(gradients, sources, strict=True)]
+        pairs = zip(smooth, gradients, strict=True)
+        return {i: tf.convert_to_tensor(g) for i, g in pairs if g is not None}
 
 
 def _of_one_record(output: tf.Tensor) -> tf.Tensor:
@@ -126,5 +139,17 @@ def _of_one_record(output: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(output, 0)
 
 
-def _or_zeros(gradient: Any, tensor: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(tensor) if gradient is None else tf.convert_to_tensor(gradient)
+def _noting_use(output: tf.Tensor, index: int, in_use: set[int]) -> tf.Tensor:
+    """Returns an output that adds its index to `in_use` once a gradient comes back to it."""
+    if not output.dtype.is_floating:
+        return output
+
+    @tf.custom_gradient
+    def noting(tensor):
+        def gradient(at_tensor):
+            in_use.add(index)
+            return at_tensor
+
+        return tf.identity(tensor), gradient
+
+    return noting(output)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
 
@@ -31,6 +32,7 @@ def map_records(
 
     Raises:
         UnsupportedModelError: `fn` uses a tensor that comes from all records.
+        SideEffectError: `fn` leaves something behind.
     """
     try:
         return vectorized(fn, leaves, rows)
@@ -57,6 +59,7 @@ def map_records(
 
     call = tf.function(mapped, autograph=False).get_concrete_function(*_specs(leaves, rows))
     _refuse_other_records(call.graph)
+    refuse_side_effects(call.graph)
     return call, call.structured_outputs
 
 
@@ -68,14 +71,24 @@ def vectorized(
     Raises:
         TypeError: TensorFlow cannot vectorize the function.
         UnsupportedModelError: As for `map_records`.
+        SideEffectError: Likewise.
     """
 
     def stacked(*leaves):
         return tf.vectorized_map(lambda record: _as_batch(fn, record), list(leaves), warn=False)
 
     with _without_notes_to_tensorflow():
-        call = tf.function(stacked, autograph=False).get_concrete_function(*_specs(leaves, rows))
+        try:
+            call = tf.function(stacked, autograph=False).get_concrete_function(
+                *_specs(leaves, rows)
+            )
+        except (TypeError, ValueError):
+            # What cannot be vectorized may be what must not be done at all.
+            one = tf.function(lambda *record: fn(list(record)), autograph=False)
+            refuse_side_effects(one.get_concrete_function(*_specs(leaves, 1)).graph)
+            raise
     _refuse_other_records(call.graph)
+    refuse_side_effects(call.graph)
     if corrupts_memory(call.graph):
         function = tf.function(stacked, autograph=False, jit_compile=True)
         return function, call.structured_outputs

@@ -1,23 +1,26 @@
 """Watching the layers of a model while it runs on a batch."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import comes_from_records, holds_records, map_records
+from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
 from tfdp.numerics.norms import to_accumulate
 
 # What Keras hangs on tensors, and layers and losses that come later look for.
 _HUNG = ("_keras_mask", "_keras_logits")
-# How far one call of a layer moves the counter of its random seeds on.
-_SEED_STRIDE = 16
+# Marks operations of a batch that are functions of single records.
+_BY_RECORD = "record_by_record"
 
 
 class Tap:
@@ -42,13 +45,24 @@ class Recording:
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
         variables: The variables whose gradients are wanted.
+        seeds: int64 [2] for the batch and [n, 2] for its records; None where nothing draws.
+        metrics: Variables whose updates are dropped.
 
     Raises:
         UnsupportedModelError: one is not a `keras.Variable`.
     """
 
-    def __init__(self, tape: tf.GradientTape, variables: Sequence[Any]):
+    def __init__(
+        self,
+        tape: tf.GradientTape,
+        variables: Sequence[Any],
+        seeds: tuple[tf.Tensor, tf.Tensor] | None = None,
+        metrics: Sequence[Any] = (),
+    ):
         self._tape = tape
+        self._of_batch, self._of_records = seeds or (None, None)
+        self._metrics = metrics
+        self._blocks = itertools.count(1)
         self._variables = list(variables)
         for variable in self._variables:
             if not isinstance(variable, keras.Variable):
@@ -65,7 +79,7 @@ class Recording:
         # alias a gradient.
         self._aliases = [tf.identity(v.value) for v in self._variables]
         self._tape.watch(self._aliases)
-        self.scope = keras.StatelessScope(self.aliases, collect_losses=True)
+        self.scope = RecordScope(Seeds(self._of_batch), self.aliases, metrics)
 
     @property
     def aliases(self) -> list[tuple[Any, tf.Tensor]]:
@@ -131,13 +145,23 @@ class Recording:
 
     # For the engine.
 
+    def record_scopes(self) -> Callable[..., RecordScope]:
+        """Returns what makes scopes for single records in which some code runs, of the record's
+        seeds, [2] or None, and of (variable, value) pairs. No other code draws the same numbers.
+        """
+        block = next(self._blocks)
+        return lambda seeds, mapping: RecordScope(Seeds(seeds, block), mapping, self._metrics)
+
     @contextlib.contextmanager
     def of(self, model: keras.Layer) -> Iterator[None]:
         """Watches the layers of a model in the block.
 
         Raises:
             UnsupportedModelError: a layer cannot be watched.
+            SideEffectError: a layer leaves something behind.
         """
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
         with contextlib.ExitStack() as stack:
             for operation, rule in plan(model, self._wanted):
                 stack.enter_context(
@@ -148,6 +172,8 @@ class Recording:
                     stack.enter_context(_attribute(operation, "compute_mask", mask))
             stack.enter_context(self.scope)
             yield
+        of_batch = [op for op in graph.get_operations()[before:] if f"/{_BY_RECORD}" not in op.name]
+        refuse_side_effects_of_batch(graph, of_batch, self._of_batch)
         if self.scope.losses:
             raise UnsupportedModelError(
                 "A layer adds losses of its own (add_loss, or an activity regularizer), which the "
@@ -239,25 +265,23 @@ class Recording:
             if any(map(comes_from_records, tf.nest.flatten((args, kwargs)))):
                 _check_records(operation, args, kwargs, every=False)
             return call(*args, **kwargs)
-        states = _seed_states(operation)
-        seeds = [self._seeds(state, tf.shape(leaves[0])[0]) for state in states]
+        seeds = [] if self._of_records is None else [self._of_records]
+        make_scope = self.record_scopes()
         variables = self._own(operation)
         own = {id(v) for v in variables}
         others = [(v, alias) for v, alias in self.aliases if id(v) not in own]
-        read = [*variables, *(v for v, _ in others), *states]
+        read = [*variables, *(v for v, _ in others)]
         layout: list[Any] = []
 
         def run(layer):
             def run_on(record, values):
                 record, record_seeds = record[: len(leaves)], record[len(leaves) :]
-                values = [*values, *(seed[0] for seed in record_seeds)]
                 record_args, record_kwargs = rebuild(record)
-                with keras.StatelessScope(
-                    zip(read, values, strict=True), collect_losses=True
+                with make_scope(
+                    record_seeds[0][0] if record_seeds else None, zip(read, values, strict=True)
                 ) as scope:
                     outputs = layer(*record_args, **record_kwargs)
                 self.scope.losses.extend(scope.losses)
-                _check_nothing_changed(operation, scope)
                 flat, rehang = flatten_with_hung(outputs)
                 layout[:] = [rehang]
                 return flat
@@ -266,7 +290,8 @@ class Recording:
 
         def found(of_variables, of_others):
             _refuse_hidden([v for v, _ in others], of_others)
-            self._found.extend(zip(variables, of_variables, strict=True))
+            pairs = zip(variables, of_variables, strict=True)
+            self._found.extend((v, gradient) for v, gradient in pairs if gradient is not None)
 
         mapped = MappedCall(
             # The call that Keras is about to make; later the layer must be called as a whole.
@@ -279,15 +304,9 @@ class Recording:
         start = tf.zeros([])
         if variables:
             start = self.watch(start).tensor
-        outputs = mapped(start, [*leaves, *seeds])
+        with tf.name_scope(_BY_RECORD):
+            outputs = mapped(start, [*leaves, *seeds])
         return layout[0](outputs)
-
-    def _seeds(self, state: Any, rows: tf.Tensor) -> tf.Tensor:
-        """Returns [rows, 2], another seed for every record, and moves the state on."""
-        first, counter = tf.unstack(tf.convert_to_tensor(state.value))
-        firsts = first + tf.cast(tf.range(rows), first.dtype)
-        self.scope.add_update((state, tf.stack([first, counter + _SEED_STRIDE])))
-        return tf.stack([firsts, tf.fill([rows], counter)], axis=1)
 
 
 def _refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -393,18 +412,11 @@ def _by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
             # There must be something to map.
             return [tf.squeeze(mask, 0) for mask in present] or [tf.zeros([])]
 
-        masks = iter(map_records(one, leaves)[0](*leaves))
+        with tf.name_scope(_BY_RECORD):
+            masks = iter(map_records(one, leaves)[0](*leaves))
         return tf.nest.map_structure(lambda m: None if m is None else next(masks), layout[0])
 
     return mapped
-
-
-def _check_nothing_changed(layer: Any, scope: keras.StatelessScope) -> None:
-    for variable in getattr(layer, "non_trainable_weights", ()):
-        if scope.get_current_value(variable) is not None:
-            raise UnsupportedModelError(
-                f"{type(layer).__name__} {layer.name!r} updates {variable.path} when it is called."
-            )
 
 
 def _check_can_be_watched(layer: Any) -> None:
@@ -431,13 +443,6 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
             del attributes[name]
         else:
             attributes[name] = before
-
-
-def _seed_states(layer: Any) -> list[Any]:
-    weights = {
-        id(v) for v in (*getattr(layer, "weights", ()), *getattr(layer, "metrics_variables", ()))
-    }
-    return [v for v in getattr(layer, "variables", ()) if id(v) not in weights]
 
 
 def flatten_with_hung(

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
-from tfdp.gradients import ClippedSum, clipped_gradient_sum
+from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper
 from tfdp.keras.errors import NotPrivateError
@@ -196,7 +196,10 @@ class PrivateStep:
         # Drawn here, as noise is: what XLA compiles cannot call the host.
         ids, number = self.microbatching.assign(tf.shape(mask)[0], sample.microbatch_ids)
 
-        def total(examples, mask, ids, state):
+        # Elsewhere they are drawn where they are needed; what XLA compiles cannot call the host.
+        seeds = draw_seeds(tf.shape(mask)[0]) if sample.jit_compile else None
+
+        def total(examples, mask, ids, state, seeds):
             return clipped_gradient_sum(
                 sample.loss_fn,
                 sample.variables,
@@ -210,10 +213,16 @@ class PrivateStep:
                 engine=self.engine,
                 has_aux=sample.has_aux,
                 loss_scale=1.0 if sample.loss_scale is None else sample.loss_scale,
+                seeds=seeds,
             )
 
         with distribution.alone():
-            clipped = compiled(total, sample.jit_compile)(sample.examples, mask, ids, state)
+            try:
+                clipped = compiled(total, sample.jit_compile)(
+                    sample.examples, mask, ids, state, seeds
+                )
+            except SideEffectError as error:
+                raise NotPrivateError(str(error)) from error
         sums = distribution.add_up(tf.nest.flatten(clipped.sample_state))
         return clipped._replace(sample_state=tf.nest.pack_sequence_as(clipped.sample_state, sums))
 

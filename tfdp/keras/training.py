@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tfdp import sampling as sampling_policies
 from tfdp.events.arguments import positive_integer
-from tfdp.keras import distributed_data, distribution, validation
+from tfdp.gradients import MetricScope
+from tfdp.keras import distributed_data, distribution, metric_updates, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.errors import NotPrivateError
@@ -343,15 +344,17 @@ class PrivateTraining:
         losses, y_pred = optimizer.private_step(
             record_loss,
             self.trainable_variables,
-            (data.x, data.y, data.sample_weight, record_loss.seeds(rows)),
+            (data.x, data.y, data.sample_weight),
             mask=mask,
             data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
             has_aux=True,
             loss_scale=_loss_scale(self, optimizer),
             jit_compile=jit_compile,
         )
-        distribution.once(record_loss.advance_seeds)
-        return distribution.for_keras(self._update_metrics(data, mask, losses, y_pred))
+        logs = metric_updates.watched(
+            lambda: self._update_metrics(data, mask, losses, y_pred), self.metrics_variables
+        )
+        return distribution.for_keras(logs)
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """As in Keras."""
@@ -376,7 +379,9 @@ class PrivateTraining:
         own_loss = type(self).compute_loss is not keras.Model.compute_loss
         if own_loss or len(tf.nest.flatten(y_pred)) > 1:
             # Metrics that compute_loss updates on the way: losses of single outputs, and its own.
-            self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            weights = [(v, tf.convert_to_tensor(v.value)) for v in self.trainable_variables]
+            with MetricScope(self.metrics_variables, weights):
+                self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 

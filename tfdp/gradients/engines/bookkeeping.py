@@ -16,13 +16,14 @@ from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.example import one_number
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
+from tfdp.gradients.record_scope import metrics_of
 from tfdp.gradients.recording import Recording, flatten_with_hung
 
 
 def bookkeeping_gradients(
     loss_fn: LayeredLoss,
     variables: list[Any],
-    rebuild: Callable[[list[tf.Tensor]], Any],
+    rebuild: Callable[[list[tf.Tensor]], tuple[Any, tf.Tensor | None]],
     has_aux: bool,
     loss_scale: float,
 ) -> BatchGradients:
@@ -31,26 +32,34 @@ def bookkeeping_gradients(
     Args:
         loss_fn: The loss, in two stages.
         variables: Variables of its model.
-        rebuild: From the leaves of examples to their structure.
+        rebuild: From leaves to the structure of examples, and the seeds, [n, 2], where there are
+            any.
         has_aux: Whether aux is wanted.
         loss_scale: As in `clipped_gradient_sum`.
     """
 
     def gradients(*leaves):
+        of_batch = _first(rebuild(leaves)[1])
         # What has an axis of unknown length in front holds records; all else is a constant.
         leaves = [
             tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]]) for leaf in leaves
         ]
         # At the root TensorFlow refuses some names that Keras gives to models.
         with tf.name_scope("batch"), tf.GradientTape(watch_accessed_variables=False) as tape:
-            recording = Recording(tape, variables)
+            examples, seeds = rebuild(leaves)
+            both = None if seeds is None else (of_batch, seeds)
+            recording = Recording(tape, variables, both, metrics_of(loss_fn))
             with recording.of(loss_fn.model):
-                outputs = loss_fn.forward(rebuild(leaves), recording.scope)
+                outputs = loss_fn.forward(examples, recording.scope)
         record = _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale)
         gradients = recording.gradients(record.outputs, record.gradients, loss_scale)
         return record.losses, record.aux if has_aux else (), gradients
 
     return gradients
+
+
+def _first(seeds: tf.Tensor | None) -> tf.Tensor | None:
+    return None if seeds is None else seeds[0]
 
 
 class _Losses(NamedTuple):
@@ -82,16 +91,18 @@ def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> 
             "engine='vectorized'."
         )
     connected: list[int] = []
+    make_scope = recording.record_scopes()
 
     def one(record):
-        example, values = rebuild(record[: len(leaves)]), record[len(leaves) :]
+        (example, seeds), values = rebuild(record[: len(leaves)]), record[len(leaves) :]
         # Copies, so that a use of a weight in the loss is seen here, whoever has used it before.
         weights = [(variable, tf.identity(alias)) for variable, alias in recording.aliases]
         at = [i for i, value in enumerate(values) if value.dtype.is_floating]
         sources = [*(values[i] for i in at), *(weight for _, weight in weights)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            loss, aux = loss_fn.loss(example, rehang(values), weights)
+            with make_scope(_first(seeds), weights) as scope:
+                loss, aux = loss_fn.loss(example, rehang(values), scope)
             loss, scaled = one_number(loss, loss_scale)
         found = tape.gradient(scaled, sources)
         recording.refuse_hidden_uses(found[len(at) :])

@@ -13,7 +13,6 @@ _layers = keras.layers
 _ALWAYS = (
     "ActivityRegularization",
     "Add",
-    "AlphaDropout",
     "Average",
     "AveragePooling1D",
     "AveragePooling2D",
@@ -22,7 +21,6 @@ _ALWAYS = (
     "Cropping1D",
     "Cropping2D",
     "Cropping3D",
-    "Dropout",
     "ELU",
     "Flatten",
     "GaussianDropout",
@@ -81,6 +79,11 @@ def _mask_meets_steps(pooling: Any, inputs: Any, mask: Any = None) -> bool:
     return mask is None or (holds_records(inputs) and meets_records(mask, 2))
 
 
+def _draws_for_each_record(dropout: Any) -> bool:
+    """Returns whether every record has a mask of its own, whatever `noise_shape` says."""
+    return not dropout.noise_shape or dropout.noise_shape[0] is None
+
+
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -119,6 +122,8 @@ for _name in _ALWAYS:
 register_rule(_layers.Activation, RecordWise(when=has_known_activations))
 for _name in ("Concatenate", "Dot", "UnitNormalization"):
     register_rule(getattr(_layers, _name), RecordWise(when=_not_across_records))
+for _name in ("AlphaDropout", "Dropout"):
+    register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # Frozen, it uses its moving averages; models in which it is not are refused.

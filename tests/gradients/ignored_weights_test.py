@@ -1,0 +1,111 @@
+"""A weight that the loss ignores is refused by its name, by every engine."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.gradients import ModelLoss
+
+L = keras.layers
+ENGINES = ["auto", "bookkeeping", "vectorized", "loop"]
+
+
+class Block(L.Layer):
+    """Two layers; no rule knows it. `way` says what is done with them."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.used = L.Dense(3, name="used")
+        self.ignored = L.Dense(3, name="ignored")
+
+    def build(self, shape):
+        self.used.build(shape)
+        self.ignored.build(shape)
+        super().build(shape)
+
+    def call(self, inputs, others=None):
+        if self.way == "not called":
+            return self.used(inputs)
+        if self.way == "called for nothing":
+            self.ignored(inputs)
+            return self.used(inputs)
+        if self.way == "stopped":
+            return self.used(inputs) + tf.stop_gradient(self.ignored(inputs))
+        if self.way == "second output":
+            return self.used(inputs), self.ignored(inputs)
+        if self.way == "integers":
+            return self.used(inputs), tf.cast(self.ignored(inputs), tf.int32)
+        return self.used(inputs)
+
+
+def within(way):
+    inputs = keras.Input((2,))
+    outputs = Block(way)(inputs)
+    outputs = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+    return keras.Model(inputs, L.Dense(1, name="head")(outputs))
+
+
+class Takes(L.Layer):
+    """Uses one of its two inputs only. No rule knows it."""
+
+    def __init__(self, second=None):
+        super().__init__()
+        self.second = second
+
+    def call(self, inputs):
+        first, second = inputs
+        return (first, tf.square(second)) if self.second else tf.square(first)
+
+
+def before(second):
+    inputs = keras.Input((2,))
+    branches = [L.Dense(3, name="used")(inputs), L.Dense(3, name="ignored")(inputs)]
+    outputs = Takes(second)(branches)
+    return keras.Model(inputs, L.Dense(1, name="head")(outputs[0] if second else outputs))
+
+
+def beside():
+    inputs = keras.Input((2,))
+    used = L.Dense(3, name="used")(inputs)
+    # Both are outputs of the model, and the loss looks at the first one.
+    return keras.Model(inputs, [used, L.Dense(3, name="ignored")(inputs)])
+
+
+MODELS = {
+    **{
+        f"in a block: {way}": (lambda way=way: within(way))
+        for way in ("not called", "called for nothing", "stopped", "second output", "integers")
+    },
+    "before a layer that ignores it": lambda: before(None),
+    "before an output that is ignored": lambda: before(True),
+    "at an output that the loss ignores": beside,
+}
+
+
+def total(model, engine):
+    return tfdp.clipped_gradient_sum(
+        ModelLoss(model, lambda y, outputs: tf.reduce_sum(tf.nest.flatten(outputs)[0])),
+        model.trainable_variables,
+        (tf.ones([3, 2]), tf.zeros([3])),
+        tfdp.GaussianSumQuery(1.0, 1.0),
+        engine=engine,
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", MODELS)
+def test_weight_that_the_loss_ignores_is_refused_by_name(case, engine):
+    with pytest.raises(ValueError, match="does not depend on.*ignored/kernel.*trainable = False"):
+        total(MODELS[case](), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", MODELS)
+def test_frozen_it_may_be_ignored(case, engine):
+    model = MODELS[case]()
+    for layer in model._flatten_layers():
+        if layer.name == "ignored":
+            layer.trainable = False
+    total(model, engine)
