@@ -24,7 +24,7 @@ def measure(folder: str, lease: int, steps: int) -> dict[str, float]:
     """Returns seconds a step."""
     with (
         tempfile.TemporaryDirectory(dir=folder) as inside,
-        PrivacyLedger.open(pathlib.Path(inside, "run.ledger"), lease=lease) as ledger,
+        PrivacyLedger.open(pathlib.Path(inside, "run.ledger"), create=True, lease=lease) as ledger,
     ):
         wall, processor = time.perf_counter(), time.process_time()
         for _ in range(steps):

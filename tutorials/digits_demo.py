@@ -92,7 +92,7 @@ def main() -> None:
         f"test accuracy: {accuracies['not private'][-1]:.3f} not private, "
         f"{accuracies['private'][-1]:.3f} private"
     )
-    private.ledger.save(arguments.out / "digits.ledger")
+    private.ledger.save(arguments.out / "digits.ledger", overwrite=True)
     private.save(arguments.out / "digits.keras")
     curves.print_epsilons(arguments.out / "digits.ledger", DELTA)
     curves.plot(

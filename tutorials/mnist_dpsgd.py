@@ -80,6 +80,8 @@ def main() -> None:
     parser.add_argument("--ledger", type=pathlib.Path, default=pathlib.Path("mnist.ledger"))
     parser.add_argument("--plot", type=pathlib.Path, help="where to write a PNG")
     arguments = parser.parse_args()
+    if arguments.ledger.exists():  # Found now, not after the training.
+        parser.error(f"{arguments.ledger} is the ledger of an earlier run; give another --ledger.")
     x_train, y_train, x_test, y_test = load_data(arguments.data)
 
     steps_per_epoch = round(len(x_train) / arguments.batch_size)

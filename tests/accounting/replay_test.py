@@ -113,10 +113,18 @@ def test_copies_of_a_ledger_are_refused(save, tmp_path):
             replay(paths, DELTA)
 
 
-def test_ledgers_of_other_relations_are_refused(save):
+def test_ledgers_of_other_relations_have_an_epsilon_under_zero_out(save):
     zero = SampledEvent(A.sampling, A.event, ZERO)
+    found = replay([save((A, 3)), save((zero, 3))], DELTA, ["rdp", "dp_accounting.rdp"])
+    assert found.neighboring_relation is ZERO
+    assert found.epsilons["rdp"] == _epsilon([(A, 6)])
+    assert found.epsilons["dp_accounting.rdp"] == pytest.approx(_epsilon([(A, 6)]), rel=1e-2)
+
+
+def test_ledgers_of_other_units_are_refused(save):
+    user = SampledEvent(A.sampling, A.event, A.neighboring_relation, "user")
     with pytest.raises(UnsupportedEventError, match="no common epsilon"):
-        replay([save((A, 3)), save((zero, 3))], DELTA, ["rdp"])
+        replay([save((A, 3)), save((user, 3))], DELTA, ["rdp"])
 
 
 @settings(max_examples=25)

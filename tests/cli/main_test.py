@@ -293,7 +293,7 @@ def test_calibrate_in_words(capsys):
     assert out.splitlines() == [
         f"noise multiplier {found['noise_multiplier']}",
         f"epsilon = {found['epsilon']:.6g} at delta = 1e-05 (rdp)",
-        "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, add_or_remove_one)",
+        "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, zero_out)",
         f"noise-batch ratio {found['noise_batch_ratio']:.6g}",
     ]
 

@@ -55,7 +55,7 @@ class Watching(keras.optimizers.SGD):
 @pytest.mark.parametrize("steps_per_execution", [1, 3])
 def test_step_is_on_the_disk_before_its_update(path, steps_per_execution):
     watching = Watching(path)
-    with PrivacyLedger.open(path, lease=1) as ledger:
+    with PrivacyLedger.open(path, create=True, lease=1) as ledger:
         model = private(ledger, watching)
         model.steps_per_execution = steps_per_execution
         train(model, 6)
@@ -63,14 +63,14 @@ def test_step_is_on_the_disk_before_its_update(path, steps_per_execution):
 
 
 def test_file_is_exact_after_fit(path):
-    with PrivacyLedger.open(path) as ledger:
+    with PrivacyLedger.open(path, create=True) as ledger:
         train(private(ledger), 5)
         assert PrivacyLedger.load(path).total_count == 5
 
 
 def test_resumed_after_a_crash(path, tmp_path):
     """The steps since the checkpoint are repeated with other noise, and charged again."""
-    ledger = PrivacyLedger.open(path, lease=4)
+    ledger = PrivacyLedger.open(path, create=True, lease=4)
     model = private(ledger)
     train(model, 3)
     model.save_weights(tmp_path / "run.weights.h5")
@@ -79,7 +79,7 @@ def test_resumed_after_a_crash(path, tmp_path):
     model.optimizer.ledger.append(model.optimizer.next_event())
     crash(ledger)  # Reserved four.
 
-    with PrivacyLedger.open(path) as again:
+    with PrivacyLedger.open(path, create=True) as again:
         assert again.total_count == 3 + 2 + 4
         resumed = private(again)
         resumed.load_weights(tmp_path / "run.weights.h5")
@@ -94,15 +94,15 @@ def test_resumed_after_a_crash(path, tmp_path):
 
 
 def test_weights_of_one_copy_do_not_go_on_with_another(path, tmp_path):
-    with PrivacyLedger.open(path) as ledger:
+    with PrivacyLedger.open(path, create=True) as ledger:
         model = private(ledger)
         train(model, 3)
     (tmp_path / "copy.ledger").write_bytes(path.read_bytes())
-    with PrivacyLedger.open(path) as ledger:
+    with PrivacyLedger.open(path, create=True) as ledger:
         model.ledger = ledger
         train(model, 1)
         model.save_weights(tmp_path / "run.weights.h5")
-    with PrivacyLedger.open(tmp_path / "copy.ledger") as copy:
+    with PrivacyLedger.open(tmp_path / "copy.ledger", create=True) as copy:
         copy.append(model.optimizer.next_event(), 5)  # Longer by now, but not with these steps.
         model.ledger = copy
         with pytest.raises(LedgerMismatchError, match="not this one"):
@@ -115,13 +115,13 @@ def test_new_file_does_not_take_over_a_checkpoint(path, tmp_path):
     model = private(PrivacyLedger())
     train(model, 2)
     model.save_weights(tmp_path / "run.weights.h5")
-    with PrivacyLedger.open(path) as ledger:
+    with PrivacyLedger.open(path, create=True) as ledger:
         with pytest.raises(ValueError, match="does not continue"):
             private(ledger).load_weights(tmp_path / "run.weights.h5")
 
 
 def test_write_error_stops_the_step(path):
-    with PrivacyLedger.open(path, lease=1) as ledger:
+    with PrivacyLedger.open(path, create=True, lease=1) as ledger:
         model = private(ledger)
         train(model, 2)
         before = toy.weights(model)[0]
@@ -143,8 +143,8 @@ def budget():
 
 def test_budget_is_shared_by_all_runs_on_one_data_set(path, budget):
     with (
-        PrivacyLedger.open(path, dataset_id="d", lease=3) as one,
-        PrivacyLedger.open(path, dataset_id="d", lease=3) as two,
+        PrivacyLedger.open(path, create=True, dataset_id="d", lease=3) as one,
+        PrivacyLedger.open(path, create=True, dataset_id="d", lease=3) as two,
     ):
         train(private(one), 4, callbacks=[PrivacyBudget(**budget)])
         train(private(two), 50, callbacks=[PrivacyBudget(**budget)])
@@ -160,14 +160,17 @@ def test_what_another_run_spends_meanwhile_counts(path, budget):
         def on_train_batch_end(self, batch, logs=None):
             two.append(next(iter(one)).event)
 
-    with PrivacyLedger.open(path, lease=1) as one, PrivacyLedger.open(path, lease=1) as two:
+    with (
+        PrivacyLedger.open(path, create=True, lease=1) as one,
+        PrivacyLedger.open(path, create=True, lease=1) as two,
+    ):
         with pytest.raises(PrivacyBudgetExceededError):
             train(private(one), 50, callbacks=[PrivacyBudget(**budget), OtherRun()])
     assert PrivacyLedger.load(path).total_count == 10
 
 
 def test_passes_of_two_runs_are_two_passes(path):
-    with PrivacyLedger.open(path) as one, PrivacyLedger.open(path) as two:
+    with PrivacyLedger.open(path, create=True) as one, PrivacyLedger.open(path, create=True) as two:
         for ledger in (one, two):
             private(ledger).fit(X, Y, batch_size=4, sampling=Shuffled(), verbose=0)
         both = [private(one), private(two)]

@@ -230,7 +230,7 @@ def test_refusal_comes_before_the_first_step():
         tfdp.SampledEvent(
             tfdp.events.FullBatchSampling(),
             tfdp.GaussianSumEvent(1.0, 1.0),
-            tfdp.NeighboringRelation.ZERO_OUT,
+            privacy_unit="user",
         )
     )
     with pytest.raises(tfdp.UnsupportedEventError, match="no common epsilon"):

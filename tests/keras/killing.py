@@ -52,7 +52,7 @@ def train(folder):
             self.model.save_weights(folder / "next.weights.h5")
             os.replace(folder / "next.weights.h5", folder / "run.weights.h5")
 
-    ledger = tfdp.PrivacyLedger.open(folder / "run.ledger", lease=LEASE)
+    ledger = tfdp.PrivacyLedger.open(folder / "run.ledger", create=True, lease=LEASE)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
     model = tfdp.keras.make_private(model)
     query = tfdp.GaussianAverageQuery(1.0, stddev=1.0, denominator=4)

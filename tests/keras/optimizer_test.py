@@ -766,11 +766,6 @@ def test_learning_rate_is_the_inner_optimizers():
     assert float(inner.learning_rate) == float(optimizer.learning_rate) == 0.25
 
 
-def test_config_is_refused_with_the_way_to_save():
-    with pytest.raises(TypeError, match="save_weights"):
-        toy.dp().get_config()
-
-
 @pytest.mark.parametrize(
     ("make", "inner_class"),
     [

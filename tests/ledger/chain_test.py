@@ -20,10 +20,13 @@ EVENTS = [
 
 
 def write(path, key, events=EVENTS):
-    with PrivacyLedger.open(path, key=key, lease=1) as ledger:
-        for event in events:
-            ledger.append(event)
-        return ledger.head
+    """Writes an entry for each event, and leaves the file as a crash would: its last lease open."""
+    ledger = PrivacyLedger.open(path, create=True, key=key, lease=1)
+    for event in events:
+        ledger.append(event)
+    ledger._why_closed = "crashed"
+    ledger._connection.close()
+    return ledger.head
 
 
 def edit(path, *statements):
@@ -118,7 +121,7 @@ def test_first_bad_entry_is_named(path, key, change):
     with pytest.raises(LedgerFormatError, match=message):
         PrivacyLedger.load(path, key=key)
     with pytest.raises(LedgerFormatError, match=message):
-        PrivacyLedger.open(path, key=key)
+        PrivacyLedger.open(path, create=True, key=key)
 
 
 def test_spliced_from_another_run(path, key, tmp_path):
@@ -154,8 +157,12 @@ def test_without_a_key_all_can_be_computed_anew_but_not_to_the_old_head(tmp_path
     if change == "dropped":
         edit(path, *CLOSE_GAP[1:3])
     reseal(path, counts=True)
+    if change in ("session", "taken back"):  # No tfdp writes that.
+        with pytest.raises(LedgerFormatError, match="without a session|more than there was"):
+            storage.verify(path)
+        return
     assert storage.verify(path).checked
-    if change not in ("appended", "taken back"):
+    if change != "appended":
         with pytest.raises(LedgerFormatError, match="never had the head"):
             storage.verify(path, head=head)
     else:
@@ -184,9 +191,9 @@ def test_wrong_key(tmp_path):
     path = tmp_path / "run.ledger"
     write(path, KEY)
     with pytest.raises(LedgerFormatError, match="the key is another one"):
-        PrivacyLedger.open(path, key=KEY[::-1])
+        PrivacyLedger.open(path, create=True, key=KEY[::-1])
     with pytest.raises(LedgerFormatError, match="was written with a key"):
-        PrivacyLedger.open(path)
+        PrivacyLedger.open(path, create=True)
     assert PrivacyLedger.load(path).total_count == 6  # Readable, not checkable.
     assert not storage.verify(path).checked
     with pytest.raises(ValueError, match="head is checked with it"):
@@ -196,14 +203,14 @@ def test_wrong_key(tmp_path):
 def test_head_of_every_earlier_state(tmp_path, key):
     path, heads = tmp_path / "run.ledger", []
     for event in EVENTS:
-        with PrivacyLedger.open(path, key=key, lease=2) as ledger:
+        with PrivacyLedger.open(path, create=True, key=key, lease=2) as ledger:
             heads.append(ledger.head)
             ledger.append(event)
             heads.append(ledger.head)
     for head in heads:
         storage.verify(path, key, head)
     shutil.copy(path, tmp_path / "old")
-    with PrivacyLedger.open(path, key=key) as ledger:
+    with PrivacyLedger.open(path, create=True, key=key) as ledger:
         ledger.append(EVENTS[0])
     with pytest.raises(LedgerFormatError, match="rolled back"):
         storage.verify(tmp_path / "old", key, ledger.head)

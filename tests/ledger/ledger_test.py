@@ -19,7 +19,13 @@ from tfdp.events import (
     SampledEvent,
     UnsupportedEventError,
 )
-from tfdp.ledger import LedgerEntry, LedgerFormatError, PrivacyLedger, storage
+from tfdp.ledger import (
+    LedgerEntry,
+    LedgerFormatError,
+    LedgerWriteError,
+    PrivacyLedger,
+    storage,
+)
 
 A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
 B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
@@ -98,11 +104,18 @@ def test_equality_is_of_id_and_content():
     assert ledger != "ledger"
 
 
-def test_neighboring_relation_is_the_one_that_all_events_have():
-    zero_out = SampledEvent(A.sampling, A.event, NeighboringRelation.ZERO_OUT)
-    assert _ledger((zero_out, 1)).neighboring_relation is NeighboringRelation.ZERO_OUT
-    with pytest.raises(UnsupportedEventError, match="ADD_OR_REMOVE_ONE.*ZERO_OUT"):
-        _ = _ledger((A, 1), (zero_out, 1)).neighboring_relation
+def test_neighboring_relation_is_one_that_all_events_are_priced_for():
+    add, replace, zero = (
+        SampledEvent(A.sampling, A.event, relation) for relation in NeighboringRelation
+    )
+    for event in (add, replace, zero):
+        assert _ledger((event, 1)).neighboring_relation is event.neighboring_relation
+    for pair in ((add, replace), (replace, zero), (zero, add), (GaussianSumEvent(1.0, 1.0), zero)):
+        ledger = _ledger(*((event, 1) for event in pair))
+        assert ledger.neighboring_relation is NeighboringRelation.ZERO_OUT
+    user = SampledEvent(A.sampling, A.event, privacy_unit="user")
+    with pytest.raises(UnsupportedEventError, match="'example'.*'user'"):
+        _ = _ledger((add, 1), (user, 1)).neighboring_relation
 
 
 def _grown(ledger, *pairs):
@@ -179,9 +192,46 @@ def test_json_lines_are_written_to_a_path_too(tmp_path):
     assert (tmp_path / "run.jsonl").read_text() == text
 
 
-def test_save_replaces_the_file(saved):
-    ledger = _ledger((B, 7))
+def test_save_replaces_an_earlier_state_of_the_same_ledger(saved):
+    ledger = PrivacyLedger.load(saved)
     ledger.save(saved)
+    ledger.append(A, 4)
+    ledger.save(saved)
+    assert PrivacyLedger.load(saved) == ledger
+
+
+@pytest.mark.parametrize(
+    "what", ["another", "newer", "diverged", "keyed", "text", "folder", "link"]
+)
+def test_save_does_not_replace_anything_else_unless_told_to(saved, tmp_path, what):
+    ledger = _ledger((B, 7))
+    if what in ("newer", "diverged"):
+        ledger = PrivacyLedger.load(saved)
+        longer = PrivacyLedger.load(saved)
+        longer.append(B)
+        longer.save(saved)
+        if what == "diverged":
+            ledger.append(A, 100)
+    elif what == "keyed":
+        saved.unlink()
+        PrivacyLedger.open(saved, create=True, key=bytes(32)).close()
+    elif what == "text":
+        saved.write_text("something else")
+    elif what == "folder":
+        saved.unlink()
+        saved.mkdir()
+    elif what == "link":
+        saved.unlink()
+        saved.symlink_to(tmp_path / "nowhere")
+    before = saved.read_bytes() if saved.is_file() else None
+    with pytest.raises(FileExistsError, match="would be lost.*overwrite=True"):
+        ledger.save(saved)
+    assert before is None or saved.read_bytes() == before
+    if what == "folder":
+        with pytest.raises(LedgerWriteError, match="cannot be written to"):
+            ledger.save(saved, overwrite=True)
+        return
+    ledger.save(saved, overwrite=True)
     assert PrivacyLedger.load(saved) == ledger
 
 
@@ -193,7 +243,7 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        _ledger((B, 7)).save(saved)
+        _ledger((B, 7)).save(saved, overwrite=True)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
 
@@ -211,7 +261,7 @@ def test_load_of_missing_file(tmp_path):
 def test_load_opens_the_file_read_only(saved):
     before = saved.read_bytes()
     PrivacyLedger.load(saved)
-    with storage._open(saved) as connection:
+    with storage.files.open_read_only(saved) as (connection, _):
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             connection.execute("DELETE FROM meta")
     assert saved.read_bytes() == before
@@ -267,7 +317,8 @@ def test_load_of_another_applications_file(tmp_path):
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 3", "schema version 3.*newer"),
+        ("PRAGMA user_version = 4", "schema version 4.*newer"),
+        ("PRAGMA user_version = 1", "schema version 1.*newer"),
         ("PRAGMA application_id = 1", "another application"),
         ("DROP TABLE entries", "no such table"),
         ("DROP TABLE meta", "no such table"),
@@ -311,7 +362,7 @@ def test_load_of_edited_file_says_where(saved, statement, message):
         ("UPDATE entries SET session = x'00' WHERE position = 1", "entry 1 is malformed"),
         ("UPDATE entries SET target = 0 WHERE position = 1", "entry 1 gives back what was not"),
         ("UPDATE entries SET target = 5, event = NULL WHERE position = 1", "entry 1 gives back"),
-        ("UPDATE entries SET target = 0, event = NULL WHERE position = 2", "total_count=6, but"),
+        ("UPDATE entries SET target = 0, event = NULL WHERE position = 2", "entry 2 gives back"),
     ],
 )
 def test_edited_file_whose_digests_were_computed_anew(saved, statement, message):

@@ -8,6 +8,7 @@ from tfdp.ledger.chain import Chain, Row
 def reseal(path, counts=False, key=None):
     """Computes the digests of an edited file anew, and its counts if `counts`."""
     connection = sqlite3.connect(path)
+    connection.execute("PRAGMA synchronous = OFF")
     with connection:
         (ledger_id,) = connection.execute(
             "SELECT value FROM meta WHERE key = 'ledger_id'"

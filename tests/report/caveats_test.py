@@ -69,7 +69,7 @@ CASES = {
     "zero_out": (
         like_step(neighboring_relation=NeighboringRelation.ZERO_OUT),
         "Zero-out neighbours",
-        ATTENTION,
+        SCOPE,
     ),
     "replace": (
         SampledEvent(FixedSizeSampling(1, 10_000), SUM, NeighboringRelation.REPLACE_ONE),
@@ -106,7 +106,7 @@ def test_steps_of_a_caveat_are_counted():
 
 
 def test_gravest_come_first():
-    levels = [c.level for c in facts_of(CASES["seeded"][0], CASES["zero_out"][0]).caveats]
+    levels = [c.level for c in facts_of(CASES["seeded"][0], CASES["bare"][0]).caveats]
     assert levels == sorted(levels, key=[FATAL, ATTENTION, SCOPE].index)
     assert set(levels) == {FATAL, ATTENTION, SCOPE}
 

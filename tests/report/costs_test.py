@@ -9,7 +9,6 @@ from tfdp.accounting import make_accountant, registry
 from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
-    NeighboringRelation,
     PoissonSampling,
     SampledEvent,
     ShuffledSampling,
@@ -105,10 +104,8 @@ def test_what_is_not_known_to_be_an_upper_bound_is_never_the_headline(monkeypatc
     assert costs.compute(ledger_of((STEP, 3)), DELTA, ["optimist"]).headline is None
 
 
-def test_different_relations_have_no_headline():
-    other = SampledEvent(
-        FullBatchSampling(10_000), GaussianSumEvent(1.0, 9.0), NeighboringRelation.ZERO_OUT
-    )
+def test_different_units_have_no_headline():
+    other = SampledEvent(FullBatchSampling(10_000), GaussianSumEvent(1.0, 9.0), privacy_unit="user")
     found = costs.compute(ledger_of((STEP, 3), (other, 1)), DELTA, ["rdp", "pld"])
     assert found.headline is None and found.epsilon == math.inf
     for cost in found.costs:

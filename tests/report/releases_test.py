@@ -123,7 +123,8 @@ def test_rows_hold_every_step_once(pairs):
     rows = mechanisms(ledger)
     assert sum(row.steps for row in rows) == ledger.total_count
     for event, _ in ledger:
-        homes = [row for row in rows if _holds(row, event)]
+        about = dataclasses.replace(event, neighboring_relation=ledger.neighboring_relation)
+        homes = [row for row in rows if _holds(row, about)]
         assert homes
 
 

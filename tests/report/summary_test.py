@@ -15,6 +15,7 @@ from tfdp.events import (
     NonPrivateEvent,
     PoissonSampling,
     SampledEvent,
+    UnknownSampling,
 )
 from tfdp.ledger import PrivacyLedger
 from tfdp.report import gather
@@ -126,9 +127,9 @@ def test_no_finite_epsilon_no_guarantee():
 
 
 def test_findings_are_counted():
-    zero = dataclasses.replace(STEP, neighboring_relation=NeighboringRelation.ZERO_OUT)
     assert "nothing unusual" in text_of(facts_of((STEP, 5)))
-    assert "1 finding that needs attention" in text_of(facts_of((zero, 5)))
+    undeclared = dataclasses.replace(STEP, sampling=UnknownSampling())
+    assert "1 finding that needs attention" in text_of(facts_of((undeclared, 5)))
 
 
 def test_empty_ledger():

@@ -165,6 +165,31 @@ def test_poisson_refuses_a_bad_probability(q, error):
         Poisson(q)
 
 
+@pytest.mark.parametrize("policy", [Poisson(), Poisson(0.1), FullBatch(), Shuffled(), Unknown()])
+def test_relation_is_zero_out_by_default(policy):
+    # In each, a unit whose contribution is zero leaves the samples and their sizes as they are.
+    assert policy.neighboring_relation is NeighboringRelation.ZERO_OUT
+
+
+def test_under_add_or_remove_nothing_is_described_by_the_population():
+    add = NeighboringRelation.ADD_OR_REMOVE_ONE
+    described = []
+    for population in (1000, 1001):
+        poisson = Poisson(0.1, None, add).resolve(population, None)
+        full = FullBatch(None, add).resolve(population, population)
+        described.append((poisson.event(0), poisson.steps_per_epoch, full.event(0)))
+        assert len(next(full.draw(host_generator()))) == population
+    assert described[0] == described[1]
+    assert described[0] == (PoissonSampling(0.1), 10, FullBatchSampling())
+
+
+@pytest.mark.parametrize("policy", DRAWN)
+def test_what_follows_the_population_is_refused_under_add_or_remove(policy):
+    policy = policy(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    with pytest.raises(ValueError, match="number of units is not public.*ZERO_OUT"):
+        policy.resolve(10, 2)
+
+
 def test_poisson_refuses_to_contradict_the_data():
     assert Poisson(0.1, 100).resolve(100, 10) == Poisson(0.1, 100)
     with pytest.raises(

@@ -15,6 +15,17 @@ REPLICAS = "tests/keras/distribution_test.py"
 
 TRAPS = {
     "event dropped": [f"{ACCOUNTING}::test_event_dropped"],
+    "rows outside the chain take steps away": [
+        "tests/ledger/sql_edits_test.py::test_edit_is_found",
+        "tests/ledger/sql_edits_test.py::test_random_edits_are_found_or_cost_more",
+    ],
+    "a log that is lost takes steps away": [
+        "tests/ledger/interrupted_test.py::test_copy_without_what_is_beside_it_is_whole_after_every_commit",
+        "tests/ledger/interrupted_test.py::test_write_ahead_log_is_refused_by_name",
+    ],
+    "mistyped path begins an empty ledger": [
+        "tests/ledger/durable_test.py::test_path_without_a_file_makes_none_unless_told_to"
+    ],
     "budget overspent by one step": [f"{ACCOUNTING}::test_guard_of_a_budget_is_one_step_exact"],
     "noise per accumulation micro-step": [f"{NOISE}::test_noise_per_accumulation_micro_step"],
     "realised batch size as denominator": [f"{CLIPPING}::test_realised_batch_size_as_denominator"],

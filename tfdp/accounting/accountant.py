@@ -39,8 +39,9 @@ class Accountant(abc.ABC):
 
     Edge cases:
         An event that cannot be priced is refused by name and leaves the accountant as it was. So
-        are events under different neighbouring relations or about different privacy units: no
-        epsilon is about both. Of nothing, epsilon and delta are zero. With no noise, seeded noise
+        are events about different privacy units: no epsilon is about both. Beside events under
+        another neighbouring relation, an event's price counts for ZERO_OUT, which each of them
+        covers. Of nothing, epsilon and delta are zero. With no noise, seeded noise
         or a NonPrivateEvent epsilon is infinite and delta one.
     """
 

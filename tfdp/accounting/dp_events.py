@@ -47,9 +47,15 @@ def dp_accounting_relation(relation: NeighboringRelation) -> "dp_accounting.Neig
 def check_relation(
     accountant: "dp_accounting.PrivacyAccountant", relation: NeighboringRelation
 ) -> None:
-    """Raises ValueError if the accountant was made for another relation than this."""
+    """Raises ValueError if the accountant was made for another relation than this.
+
+    What `to_dp_event` gives moves by one unit, or has the factor of its relation in it, so that
+    ADD_OR_REMOVE_ONE and ZERO_OUT have one price there.
+    """
     expected = dp_accounting_relation(relation)
-    if accountant.neighboring_relation is not expected:
+    one_unit = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.ZERO_OUT)
+    accepted = one_unit if relation in one_unit else (relation,)
+    if accountant.neighboring_relation not in map(dp_accounting_relation, accepted):
         raise ValueError(
             f"The ledger's events are under {relation.name}, the accountant is for "
             f"{accountant.neighboring_relation.name}. Construct it with "
@@ -90,7 +96,7 @@ def to_dp_event(entries: Iterable[LedgerEntry]) -> "dp_accounting.DpEvent":
         REPLACE_ONE once more, and its epsilon is then an upper bound that is not tight.
 
     Raises:
-        UnsupportedEventError: an event cannot be priced, or two are under different relations.
+        UnsupportedEventError: an event cannot be priced, or two are about different units.
     """
     import dp_accounting as dpa
 

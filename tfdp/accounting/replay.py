@@ -13,7 +13,7 @@ from tfdp.accounting.registry import make_accountant
 from tfdp.accounting.totals import Totals
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
-from tfdp.events.protection import protection
+from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import json_lines, storage
 from tfdp.ledger.entry import EntryStream, LedgerEntry
 from tfdp.ledger.ledger import PrivacyLedger
@@ -38,7 +38,7 @@ class Replay:
         listed: The first different events, and how often each happened.
         unlisted_steps: Events that are none of those.
         not_private_because: Why epsilon is infinite; empty where it need not be.
-        neighboring_relation: That of the events.
+        neighboring_relation: What the epsilons are about; as `PrivacyLedger` has it.
         epsilons: Accountant -> epsilon.
         curve: (steps, an epsilon of every accountant); empty unless it was asked for.
         digits: As in `Totals`.
@@ -101,9 +101,9 @@ class _Accountants:
         if not self._made or totals.digits != self._digits:
             # Kinds were merged: what was composed is not what it would have been.
             self._composed, self._digits = {}, totals.digits
-            for event, _ in totals:
-                self.relation = protection(event).neighboring_relation
-                break
+            common = common_protection(protection(event) for event, _ in totals)
+            if common is not None:
+                self.relation = common.neighboring_relation
             self._made = {name: self._make(name) for name in self._names}
         for event, count in totals:
             more = count - self._composed.get(event, 0)

@@ -22,22 +22,26 @@ def protection(event: Event) -> Protection:
 
 
 def common_protection(protections: Iterable[Protection]) -> Protection | None:
-    """Returns the one protection that all have, or None where there are none.
+    """Returns the protection that all have, or None where there are none.
+
+    Where relations differ it is about ZERO_OUT, which every price covers. A null unit contributes
+    zero, which is one of the contributions within the bound, so REPLACE_ONE covers it. Under
+    ADD_OR_REMOVE_ONE the unit's contribution is taken from the same samples, or, for samples of
+    fixed size, is in the sample with probability n / N in place of something within 2 S: by
+    advanced joint convexity (Balle et al. 2018, arXiv:1807.01647, theorem 2) the zeroed one costs
+    no more than that.
 
     Raises:
-        UnsupportedEventError: they differ, so that no epsilon is about all of them.
+        UnsupportedEventError: units differ, so that no epsilon is about all of them.
     """
     relation = unit = None
     for p in protections:
-        if relation not in (None, p.neighboring_relation):
-            raise UnsupportedEventError(
-                f"Events under {relation.name} and under {p.neighboring_relation.name} have no "
-                "common epsilon. Keep a ledger for each."
-            )
         if None not in (unit, p.privacy_unit) and unit != p.privacy_unit:
             raise UnsupportedEventError(
                 f"Events that protect a unit {unit!r} and a unit {p.privacy_unit!r} have no "
                 "common epsilon. Keep a ledger for each."
             )
-        relation, unit = p.neighboring_relation, unit or p.privacy_unit
+        differ = relation not in (None, p.neighboring_relation)
+        relation = NeighboringRelation.ZERO_OUT if differ else p.neighboring_relation
+        unit = unit or p.privacy_unit
     return None if relation is None else Protection(relation, unit)

@@ -1,12 +1,14 @@
 """What `fit` accepts as data, in the form that sampling needs."""
 
-import types
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tfdp.gradients.inputs import as_dense
+from tfdp.keras.inputs import as_array, check_validation_split, weights_of_classes
 
 
 def is_dataset(x: Any) -> bool:
@@ -28,11 +30,12 @@ def peek(dataset: Any) -> tuple[tuple[Any, Any, Any], Any]:
     """
     if isinstance(dataset, tf.data.Dataset):
         batch = dataset.element_spec
+        _check_specs(batch)
         if not all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(batch)):
             batch = next(iter(dataset.take(1)), None)
     elif isinstance(dataset, keras.utils.PyDataset):
         batch = dataset[0]
-    elif isinstance(dataset, types.GeneratorType):
+    elif isinstance(dataset, Iterator):
         batch = next(dataset, None)
         dataset = _put_back(batch, dataset)
     else:
@@ -43,10 +46,31 @@ def peek(dataset: Any) -> tuple[tuple[Any, Any, Any], Any]:
     def zeros(leaf):
         if leaf is None:
             return None
-        leaf = leaf if isinstance(leaf, tf.TensorSpec) else tf.convert_to_tensor(leaf)
+        leaf = leaf if isinstance(leaf, tf.TensorSpec) else as_dense("The training data", leaf)
         return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
 
     return tf.nest.map_structure(zeros, keras.utils.unpack_x_y_sample_weight(batch)), dataset
+
+
+def _check_specs(specs: Any) -> None:
+    """Refuses elements that are not dense, or of which nobody knows how many axes they have."""
+    for spec in tf.nest.flatten(specs):
+        if not isinstance(spec, (tf.TensorSpec, type(None))):
+            raise TypeError(
+                "A data set must hold dense tensors. Received an element that is a "
+                f"{type(spec).__name__}. Convert it in dataset.map(...): to_tensor() for ragged, "
+                "tf.sparse.to_dense for sparse tensors."
+            )
+        if spec is not None and spec.shape.rank is None:
+            raise ValueError(
+                "A data set must say how many axes its tensors have. Received a tensor of unknown "
+                "rank. Give tf.data.Dataset.from_generator an output_signature, or use "
+                "tf.ensure_shape in dataset.map(...)."
+            )
+        if spec is not None and spec.shape.rank == 0:
+            raise ValueError(
+                "A data set must yield batches. Received a scalar: use dataset.batch(...)."
+            )
 
 
 def _put_back(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -59,13 +83,11 @@ def prepare_arrays(x, y, sample_weight, class_weight, validation_split, validati
 
     Raises:
         ValueError: lengths differ, there is nothing, or the arguments contradict each other.
+        TypeError: data hold no numbers.
     """
-    x, y, sample_weight = (_as_arrays(part) for part in (x, y, sample_weight))
+    x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
     num_examples = length(x, y, sample_weight)
-    if class_weight is not None:
-        if sample_weight is not None:
-            raise ValueError("Give class_weight or sample_weight, not both.")
-        sample_weight = _weights_of_classes(y, class_weight)
+    check_validation_split(validation_split)
     if validation_split and validation_data is None:
         if not 0 < validation_split < 1:
             raise ValueError(
@@ -84,15 +106,27 @@ def prepare_arrays(x, y, sample_weight, class_weight, validation_split, validati
     return x, y, sample_weight, validation_data
 
 
-def _as_arrays(part: Any) -> Any:
+def weighted_arrays(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> tuple[Any, Any, Any]:
+    """Returns (x, y, sample_weight) as arrays, with class weights applied.
+
+    Raises:
+        ValueError: both kinds of weights are given, or something has no axis of examples.
+        TypeError: data hold no numbers.
+    """
+    named = (("x", x), ("y", y), ("sample_weight", sample_weight))
+    x, y, sample_weight = (_as_arrays(name, part) for name, part in named)
+    if class_weight is None:
+        return x, y, sample_weight
+    if sample_weight is not None:
+        raise ValueError("Give class_weight or sample_weight, not both.")
+    return x, y, weights_of_classes(y, class_weight)
+
+
+def _as_arrays(name: str, part: Any) -> Any:
     def convert(leaf):
         if leaf is None:
             return None
-        array = np.asarray(leaf)
-        if array.ndim == 0:
-            raise ValueError(
-                f"Data must be arrays with a leading axis of examples. Received: {leaf!r}."
-            )
+        array = as_array(name, leaf)
         if np.issubdtype(array.dtype, np.floating):
             array = array.astype(keras.config.floatx(), copy=False)
         return array
@@ -103,6 +137,8 @@ def _as_arrays(part: Any) -> Any:
 def length(*parts: Any) -> int:
     """Returns the number of examples that all arrays share, at least one."""
     lengths = {len(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None}
+    if not lengths:
+        raise ValueError("There are no training data. Received: x=None.")
     if len(lengths) != 1:
         raise ValueError(
             "x, y and sample_weight must have the same length. Received lengths: "
@@ -112,11 +148,3 @@ def length(*parts: Any) -> int:
     if not length:
         raise ValueError("The training data are empty.")
     return length
-
-
-def _weights_of_classes(y: Any, class_weight: dict[int, float]) -> np.ndarray:
-    if not isinstance(y, np.ndarray):
-        raise ValueError("class_weight needs a model with one output. Use sample_weight.")
-    labels = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y))
-    weights = [class_weight.get(int(label), 1.0) for label in labels]
-    return np.asarray(weights, keras.config.floatx())

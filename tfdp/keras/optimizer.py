@@ -17,7 +17,9 @@ from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.inputs import check_learning_rate
 from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
@@ -34,6 +36,7 @@ class _Issued:
     tensors: dict[int, dict[int, Any]]
 
 
+@keras.saving.register_keras_serializable(PACKAGE)
 class DPOptimizer(keras.optimizers.Optimizer):
     """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
 
@@ -431,6 +434,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
+        check_learning_rate(learning_rate)
         self.inner_optimizer.learning_rate = learning_rate
 
     @property
@@ -441,14 +445,23 @@ class DPOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self):
-        """Refuses: a query has no serialized form. A private model is saved as a plain Keras
-        model.
+        """Returns the arguments of the constructor but the ledger: a configuration says how to go
+        on, not what was done.
+
+        Raises:
+            TypeError: a query has a class that Keras' registry does not know, or a random source.
         """
-        raise TypeError(
-            "A DPOptimizer is not serialized. model.save() of a private model writes a plain "
-            "Keras model; model.save_weights() keeps the optimizer's state and the ledger for "
-            "resuming."
-        )
+        return optimizer_config(self)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Returns an optimizer of this configuration, with a ledger of its own and no steps.
+
+        Raises:
+            TypeError: a key is missing or unknown.
+            ValueError: a number is out of range.
+        """
+        return cls(**optimizer_arguments(config, custom_objects))
 
     def save_own_variables(self, store):
         for index, variable in enumerate(self.variables):
@@ -537,3 +550,5 @@ def _check_inner(inner: Any) -> None:
             "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
             "noise draw, one event."
         )
+    if tf.executing_eagerly():
+        check_learning_rate(inner.learning_rate)

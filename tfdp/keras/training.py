@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdp import sampling as sampling_policies
 from tfdp.events.arguments import positive_integer
 from tfdp.gradients import MetricScope
-from tfdp.keras import distributed_data, distribution, metric_updates, validation
+from tfdp.keras import distributed_data, distribution, inputs, metric_updates, validation
 from tfdp.keras.callbacks import epsilon_first
-from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -38,6 +37,7 @@ class PrivateTraining:
     """
 
     _record_loss: RecordLoss | None = None
+    _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
 
     @property
@@ -151,6 +151,7 @@ class PrivateTraining:
             raise TypeError(
                 f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
             )
+        inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
         if not shuffle:
             raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
@@ -204,11 +205,22 @@ class PrivateTraining:
             )
             policy = sampling_policies.Unknown()
         self._begin(policy, policy.expected_batch_size)
+        class_weight = arguments.pop("class_weight")
+        if class_weight is not None:
+            arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
         first, arguments["x"] = peek(arguments["x"])
         self._build_for(*first)
 
     def _sample_arrays(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
         """Prepares `fit` to draw samples from arrays."""
+        policy = sampling_policies.Poisson() if policy is None else policy
+        if policy.hides_population and arguments["validation_split"]:
+            raise ValueError(
+                "validation_split cuts at a share of the number of examples, which is not public "
+                "under ADD_OR_REMOVE_ONE: one more would push another one out of the training "
+                "part. Pass validation_data, or take ZERO_OUT, the default. Received: "
+                f"validation_split={arguments['validation_split']}, sampling={policy!r}."
+            )
         x, y, sample_weight, validation_data = prepare_arrays(
             *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
             arguments.pop("validation_split"),
@@ -243,27 +255,34 @@ class PrivateTraining:
                 "train_on_batch would give the whole batch to every replica, and count each record "
                 "as often. Use fit()."
             )
-        structure = tf.nest.map_structure(
-            lambda a: None if a is None else np.asarray(a)[:1], (x, y, sample_weight)
+        x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
+        self._build_for(
+            *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        self._build_for(*structure)
-        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+        return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
     def _resolve(self, policy, num_examples, batch_size):
         """Returns (policy for these sizes, examples that come and go together)."""
-        policy = sampling_policies.Poisson() if policy is None else policy
         optimizer = self._dp_optimizer()
         if batch_size is not None:
             batch_size = positive_integer("batch_size", batch_size)
+            if policy.hides_population and optimizer.num_microbatches is None:
+                raise ValueError(
+                    "Under ADD_OR_REMOVE_ONE the sampling policy says how large samples are, not "
+                    f"batch_size: leave it out. Received: batch_size={batch_size}, "
+                    f"sampling={policy!r}."
+                )
         elif isinstance(policy, sampling_policies.FullBatch):
             batch_size = num_examples
+        elif policy.hides_population:
+            batch_size = None
         else:
             batch_size = 32
         if optimizer.privacy_unit == "example":
             policy = policy.resolve(num_examples, batch_size)
             self._begin(policy, batch_size)
             return policy, 1
-        if batch_size % optimizer.num_microbatches:
+        if batch_size is None or batch_size % optimizer.num_microbatches:
             raise ValueError(
                 "With privacy_unit='microbatch', batch_size must be a multiple of "
                 f"num_microbatches. Received: batch_size={batch_size}, "
@@ -279,13 +298,16 @@ class PrivateTraining:
         optimizer.sampling = policy
         if optimizer.set_batch_size(batch_size):
             self.train_function = None
+        inputs.warn_of_denominator(optimizer.query, optimizer.num_microbatches or batch_size)
 
     def _build_for(self, x: Any, y: Any, sample_weight: Any) -> None:
         """Creates all variables outside of any graph, from the shapes of one example; values do not
         matter.
         """
+        inputs.check_examples(self, x, y, sample_weight)
         unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
         if not unbuilt:
+            inputs.check_weights(sample_weight, self._loss_axes)
             return
         zeros = tf.nest.map_structure(
             lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight)
@@ -294,6 +316,8 @@ class PrivateTraining:
         strategy = self.distribute_strategy
         with strategy.scope():
             y_pred = self(x)
+            self._loss_axes = inputs.loss_axes(y_pred)
+            inputs.check_weights(sample_weight, self._loss_axes)
             validation.check_layers(self)
             with _creating_metrics(strategy, self):
                 self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)

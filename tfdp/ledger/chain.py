@@ -37,6 +37,22 @@ class Row(NamedTuple):
         )
 
 
+def check_key(key: object) -> None:
+    """Raises unless `key` is None or can be a key.
+
+    Raises:
+        TypeError: the key is not bytes.
+        ValueError: it is too short.
+    """
+    if not (key is None or isinstance(key, bytes)):
+        raise TypeError(f"key must be bytes or None. Received: {type(key).__name__}.")
+    if key is not None and len(key) < _SHORTEST_KEY:
+        raise ValueError(
+            f"key must hold at least {_SHORTEST_KEY} bytes, such as os.urandom(32). Received: "
+            f"{len(key)} bytes."
+        )
+
+
 class Chain:
     """Digests of rows, each over the digest of the row before.
 
@@ -56,13 +72,7 @@ class Chain:
     """
 
     def __init__(self, ledger_id: str, dataset_id: str | None, key: bytes | None):
-        if not (key is None or isinstance(key, bytes)):
-            raise TypeError(f"key must be bytes or None. Received: {type(key).__name__}.")
-        if key is not None and len(key) < _SHORTEST_KEY:
-            raise ValueError(
-                f"key must hold at least {_SHORTEST_KEY} bytes, such as os.urandom(32). Received: "
-                f"{len(key)} bytes."
-            )
+        check_key(key)
         self._key = key
         self.name = PLAIN if key is None else KEYED
         identity = json.dumps([ledger_id, dataset_id])

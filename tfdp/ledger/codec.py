@@ -20,6 +20,8 @@ MAX_DEPTH = 32
 # Integers beyond this are refused on both ways: nothing is counted so far, and arithmetic on longer
 # ones can take any time.
 LARGEST_INTEGER = 2**63 - 1
+# Of the text of an event, which is ASCII: some 10,000 groups of one sample.
+MAX_EVENT_CHARACTERS = 2**20
 
 _Decoder = Callable[[Any, str, int], Any]
 
@@ -219,6 +221,21 @@ def encode(event: events.Event) -> dict[str, Any]:
     if not isinstance(event, events.Event):
         raise TypeError(f"event must be an Event. Received: event={event!r}.")
     return _encode(event, 0)
+
+
+def to_text(event: events.Event) -> str:
+    """Returns `event` as JSON text.
+
+    Raises:
+        UnsupportedEventError: as `encode`, or the text is longer than `MAX_EVENT_CHARACTERS`.
+    """
+    text = json.dumps(encode(event), allow_nan=False)
+    if len(text) > MAX_EVENT_CHARACTERS:
+        raise events.UnsupportedEventError(
+            f"A ledger stores events of at most {MAX_EVENT_CHARACTERS} characters. Received one of "
+            f"{len(text)}. Append its parts one by one."
+        )
+    return text
 
 
 def decode(value: Any, where: str = "event") -> events.Event:

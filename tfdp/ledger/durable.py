@@ -14,15 +14,17 @@ from pathlib import Path
 
 from tfdp.events import Event, SampledEvent, ShuffledSampling
 from tfdp.events.arguments import positive_integer
-from tfdp.ledger import storage
-from tfdp.ledger.chain import Row
-from tfdp.ledger.entry import MAX_COUNT, LedgerEntry
+from tfdp.ledger import codec, storage
+from tfdp.ledger.chain import Row, check_key
+from tfdp.ledger.entry import MAX_COUNT
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
 from tfdp.ledger.ledger import Permit, PrivacyLedger
+from tfdp.ledger.storage import schema
+from tfdp.ledger.storage.files import open_to_write, sqlite_errors
+from tfdp.ledger.storage.rows import RowReader
+from tfdp.ledger.storage.write import insert, put_head, write_errors
 
 DEFAULT_LEASE = 64
-# How long to wait for another process that writes.
-_PATIENCE_SECONDS = 30
 
 
 @dataclasses.dataclass
@@ -43,9 +45,9 @@ class DurableLedger(PrivacyLedger):
 
     Guarantees:
         The file never holds fewer events than have happened, whenever the process or the machine
-        stops (SQLite, write-ahead log, synced at every commit). Events are reserved `lease` at a
-        time; what is not used is given back by `settle`, `close`, another event, or the end of the
-        process. After a crash a reservation counts as used.
+        stops (SQLite, synced at every commit), and no second file holds what it lacks. Events are
+        reserved `lease` at a time; what is not used is given back by `settle`, `close`, another
+        event, or the end of the process. After a crash a reservation counts as used.
 
         Rows are only ever added, each with a digest over all before it (`tfdp.ledger.chain`); a
         file that was edited is refused. Where a row cannot be written, nothing is counted, and
@@ -57,8 +59,8 @@ class DurableLedger(PrivacyLedger):
         trained (`holds`), and by `tfdp verify`, not by the files alone. Clocks are never read.
 
     Args:
-        path: The file; created where there is none. Not on a network file system, where SQLite's
-            locks are unreliable.
+        path: The file. Not on a network file system, where SQLite's locks are unreliable.
+        create: Whether to make a new one where there is none.
         dataset_id: Which data set the events are about; written to a new file, and compared with
             that of an existing one.
         key: At least 16 secret bytes, with which digests are computed (HMAC-SHA-256); without it
@@ -66,7 +68,7 @@ class DurableLedger(PrivacyLedger):
         lease: Events that are reserved at a time. More cost less time and more privacy at a crash.
 
     Raises:
-        FileNotFoundError: the folder does not exist.
+        FileNotFoundError: there is no file and `create` is False, or the folder does not exist.
         LedgerWriteError: the file cannot be written to.
         LedgerFormatError: the file is not a ledger, is damaged, or needs another key.
         ValueError: an argument is out of range, or the file is about another data set.
@@ -77,7 +79,7 @@ class DurableLedger(PrivacyLedger):
         >>> from tfdp.events import GaussianSumEvent
         >>> from tfdp.ledger import PrivacyLedger
         >>> path = os.path.join(tempfile.mkdtemp(), "run.ledger")
-        >>> with PrivacyLedger.open(path, dataset_id="patients-2026") as ledger:
+        >>> with PrivacyLedger.open(path, create=True, dataset_id="patients-2026") as ledger:
         ...     ledger.append(GaussianSumEvent(1.0, 1.1))
         ...     PrivacyLedger.load(path).total_count  # What a crash would leave.
         64
@@ -89,12 +91,13 @@ class DurableLedger(PrivacyLedger):
         self,
         path: str | os.PathLike[str],
         *,
+        create: bool = False,
         dataset_id: str | None = None,
         key: bytes | None = None,
         lease: int = DEFAULT_LEASE,
     ):
-        if not (dataset_id is None or (isinstance(dataset_id, str) and dataset_id)):
-            raise TypeError(f"dataset_id must be text. Received: dataset_id={dataset_id!r}.")
+        schema.check_dataset_id(dataset_id)
+        check_key(key)
         super().__init__()
         self._lease_size = positive_integer("lease", lease)
         self._path = Path(os.path.realpath(path))
@@ -106,11 +109,18 @@ class DurableLedger(PrivacyLedger):
         self._why_closed: str | None = None
         self._ahead_of_file = False  # Whether rows are counted as read that may not be there.
 
-        if not self._path.exists():
+        if not os.path.lexists(self._path):
+            if not create:
+                raise FileNotFoundError(
+                    f"There is no ledger at {self._path}. A new one, in which nothing was spent, "
+                    "is made by PrivacyLedger.open(path, create=True)."
+                )
             storage.create(self._path, dataset_id, key)
-        storage.check_magic(self._path)
-        with self._write_errors():
-            self._connection = self._connect()
+        # Also notices, before anything is written, that a journal is not the file's own.
+        with storage.open_book(self._path):
+            pass
+        with write_errors(self._path):
+            self._connection = open_to_write(self._path)
         self._inode = os.stat(self._path).st_ino
         with contextlib.ExitStack() as undo:
             undo.callback(self._connection.close)
@@ -118,109 +128,93 @@ class DurableLedger(PrivacyLedger):
             undo.pop_all()
         atexit.register(_close_at_exit, weakref.ref(self))
 
-    def _connect(self) -> sqlite3.Connection:
-        # Transactions are begun by hand; the lock keeps threads apart.
-        connection = sqlite3.connect(
-            f"{self._path.as_uri()}?mode=rw",
-            uri=True,
-            timeout=_PATIENCE_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
     def _begin(self, dataset_id: str | None, key: bytes | None) -> None:
-        with storage.sqlite_errors(self._path):
-            header = storage.read_header(self._connection, self._path)
+        with sqlite_errors(self._path):
+            header = schema.read_header(self._connection, self._path)
         if dataset_id is not None and header.dataset_id != dataset_id:
             raise ValueError(
                 f"{self._path} is about the data set {header.dataset_id!r}. Received: dataset_id="
                 f"{dataset_id!r}. Give each data set a ledger of its own."
             )
-        chain = storage.make_chain(header, key, self._path)
+        chain = schema.make_chain(header, key, self._path)
         if chain is None:
             raise LedgerFormatError(
                 f"{self._path} was written with a key and is continued with the same one: "
                 "PrivacyLedger.open(path, key=...)."
             )
         self._dataset_id, self._chain, self._ledger_id = header.dataset_id, chain, header.ledger_id
-        with self._write_errors():
-            (mode,) = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise LedgerWriteError(
-                f"{self._path} is on a file system without a write-ahead log (SQLite: {mode}). "
-                "Keep the ledger on a local disk."
-            )
-        with self._writing():  # So that a file that is read-only is noticed now.
+        with self._writing():
             self._reload()
+            # Always written, so that a file that is read-only is noticed now.
+            self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
     # Reading what the file holds.
 
     def _reload(self) -> None:
         """Takes everything from the file; of this session's lease, what was used."""
-        self._reader = storage.RowReader(self._path, self._chain)
+        with sqlite_errors(self._path):
+            header = schema.read_header(self._connection, self._path)
+            extent = schema.read_extent(self._connection, self._path)
+        first = RowReader(self._path, self._chain)
+        for _ in first.rows(self._connection):
+            pass
+        first.check_end(header, extent)
+        self._reader = RowReader(self._path, self._chain)
         self._clear()
         self._ends: list[int] = []  # Events up to each row, and how the row is known again.
         self._marks: list[int] = []
         self._saved_count = 0  # Events that `save` wrote.
         self._others_passes: set[int] = set()
-        with storage.sqlite_errors(self._path):
-            back = storage.taken_back(self._connection, self._path)
-            header = storage.read_header(self._connection, self._path)
         for row, digest in self._reader.rows(self._connection):
-            self._read(row, digest, back.get(row.position))
-        self._reader.check_end(header)
+            self._read(row, digest, first.given_back[row.position])
 
-    def _read(self, row: Row, digest: bytes, back: Row | None) -> None:
-        is_release = row.target is None
-        self._ends.append((self._ends[-1] if self._ends else 0) + (row.count if is_release else 0))
-        self._marks.append(int(digest.hex()[:15], 16))
-        if not is_release:
+    def _read(self, row: Row, digest: bytes, given_back: int) -> None:
+        self._note(row, digest)
+        if row.target is not None:
             return
-        entry = self._reader.entry(row)
+        event, count = self._reader.entry(row)
         if row.session == "":
             self._saved_count = self._ends[-1]
         if row.session != self._session:
-            self._others_passes.update(_passes(entry.event))
-        net = storage.net_entry(entry, row, back, self._path)
+            self._others_passes.update(_passes(event))
         if self._lease is not None and self._lease.row == row.position:
-            used = row.count - self._lease.left
-            net = LedgerEntry(entry.event, used) if used else None
-        if net is not None:
-            self._append(net.event, net.count)
+            given_back = self._lease.left
+        if count > given_back:
+            self._append(event, count - given_back)
+
+    def _note(self, row: Row, digest: bytes) -> None:
+        """Keeps what is asked of a row later."""
+        is_release = row.target is None
+        self._ends.append((self._ends[-1] if self._ends else 0) + (row.count if is_release else 0))
+        self._marks.append(int(digest.hex()[:15], 16))
 
     def _refresh(self) -> None:
         """Reads what other processes added, and notices what nobody may do."""
-        if self._reader.num_rows:
+        with sqlite_errors(self._path):
+            header = schema.read_header(self._connection, self._path)
             last = self._connection.execute(
                 "SELECT digest FROM entries WHERE position = ?", (self._reader.num_rows - 1,)
             ).fetchone()
-            if last is None or last[0] != self._reader.digest:
-                raise LedgerFormatError(
-                    f"{self._path} was rolled back or edited while it was open. Restore the newest "
-                    "copy; steps since then must be added."
-                )
-        rows = list(self._reader.rows(self._connection))
+            ends = self._connection.execute("SELECT min(position), max(position) FROM entries")
+            first, final = ends.fetchone()
+        reader = self._reader
+        gone = bool(reader.num_rows) and (last is None or last[0] != reader.digest)
+        if gone or first not in (None, 0):
+            raise LedgerFormatError(
+                f"{self._path} was rolled back or edited while it was open. Restore the newest "
+                "copy; steps since then must be added."
+            )
+        num_rows = 0 if final is None else final + 1
+        rows = list(reader.rows(self._connection))
+        reader.check_end(header, schema.Extent(num_rows, num_rows))
         if any(row.target is not None for row, _ in rows):
             self._revision += 1
             self._reload()
             return
         for row, digest in rows:
-            self._read(row, digest, None)
+            self._read(row, digest, 0)
 
     # Writing.
-
-    @contextlib.contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise LedgerWriteError(
-                f"{self._path} cannot be written to, SQLite says: {error}. Nothing that is not in "
-                "it may happen: free the disk, make file and folder writable, or wait for the "
-                "process that holds it, and open the ledger again."
-            ) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -228,7 +222,7 @@ class DurableLedger(PrivacyLedger):
         self._check_usable()
         with contextlib.ExitStack() as stack:
             stack.push(self._roll_back)
-            with self._write_errors():
+            with write_errors(self._path):
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
@@ -237,8 +231,8 @@ class DurableLedger(PrivacyLedger):
     def _roll_back(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             return
-        failed = isinstance(error, LedgerWriteError) and not isinstance(error, PassTakenError)
-        if failed or self._ahead_of_file:
+        broken = isinstance(error, (LedgerWriteError, LedgerFormatError))
+        if (broken and not isinstance(error, PassTakenError)) or self._ahead_of_file:
             self._why_closed = str(error) or type(error).__name__
         # An open transaction holds up the other processes; SQLite may have ended it already.
         if self._connection.in_transaction:
@@ -264,17 +258,19 @@ class DurableLedger(PrivacyLedger):
                 "that holds all steps."
             )
 
-    def _insert(self, target: int | None, count: int, event: str | None) -> tuple[Row, bytes]:
+    def _insert(self, target: int | None, count: int, event: str | None) -> Row:
         self._ahead_of_file = True
         row = Row(self._reader.num_rows, self._session, target, count, event)
         digest = self._chain.next(self._reader.digest, row)
-        storage.insert(self._connection, row, digest)
-        return row, digest
+        insert(self._connection, row, digest)
+        self._reader.add(row, digest)
+        self._note(row, digest)
+        return row
 
     def _put_head(self) -> None:
         reader = self._reader
         head = self._chain.head(reader.digest, reader.num_rows, reader.total_count)
-        storage.put_head(self._connection, reader.num_rows, reader.total_count, head)
+        put_head(self._connection, reader.num_rows, reader.total_count, head)
 
     def append(self, event: Event, count: int = 1, *, permit: Permit | None = None) -> None:
         """Writes `count` repetitions of `event` to the disk, or uses what is reserved there.
@@ -295,14 +291,15 @@ class DurableLedger(PrivacyLedger):
             self._check_usable()
             lease = self._lease
             if lease is None or lease.left < count or lease.event != event:
-                lease = self._reserve(event, count, permit)
-            elif permit is not None:
-                permit(self, event)
-            lease.left -= count
+                self._reserve(event, count, permit)
+            else:
+                if permit is not None:
+                    permit(self, event)
+                lease.left -= count
             self._append(event, count)
 
-    def _reserve(self, event: Event, count: int, permit: Permit | None) -> _Lease:
-        text = storage.encode_event(event)
+    def _reserve(self, event: Event, count: int, permit: Permit | None) -> None:
+        text = codec.to_text(event)
         with self._writing():
             self._refresh()
             taken = self._others_passes.intersection(_passes(event))
@@ -316,35 +313,36 @@ class DurableLedger(PrivacyLedger):
             reserved = max(count, ahead)
             if self._reader.total_count + reserved > MAX_COUNT:
                 raise ValueError(f"A ledger counts at most {MAX_COUNT} events.")
-            self._give_back()
-            row, digest = self._insert(None, reserved, text)
-            self._advance(row, digest)
+            self._check_room(len(text))
+            if self._lease is not None and self._lease.left:
+                self._give_back(self._lease)
+            row = self._insert(None, reserved, text)
             self._put_head()
-        self._lease = _Lease(event, row.position, reserved)
-        return self._lease
+        self._lease = _Lease(event, row.position, reserved - count)
 
-    def _advance(self, row: Row, digest: bytes) -> None:
-        """Counts a row that this session wrote as read."""
-        reader = self._reader
-        reader.digest, reader.num_rows = digest, reader.num_rows + 1
-        is_release = row.target is None
-        reader.total_count += row.count if is_release else -row.count
-        self._ends.append((self._ends[-1] if self._ends else 0) + (row.count if is_release else 0))
-        self._marks.append(int(digest.hex()[:15], 16))
+    def _check_room(self, num_characters: int) -> None:
+        # Room for what settles, and for the rest of a page, is left in any case.
+        size = os.stat(self._path).st_size + 2 * num_characters + 2**20
+        if self._reader.num_rows + 4 > schema.MAX_ROWS or size > schema.MAX_FILE_BYTES:
+            raise LedgerWriteError(
+                f"{self._path} is full: a ledger has at most {schema.MAX_ROWS} entries and "
+                f"{schema.MAX_FILE_BYTES} bytes. Save a compact copy (ledger.save) and go on with "
+                "that, with a larger lease."
+            )
 
-    def _give_back(self) -> None:
-        if self._lease is not None and self._lease.left:
-            self._advance(*self._insert(self._lease.row, self._lease.left, None))
-            self._lease.left = 0
+    def _give_back(self, lease: _Lease) -> None:
+        """Ends a lease, also where nothing is left: nobody can give back any of it later."""
+        self._insert(lease.row, lease.left, None)
+        lease.left = 0
 
     def settle(self) -> None:
         """Gives back what is reserved and was not used."""
         with self._lock:
-            if self._lease is None or not self._lease.left:
+            if self._lease is None:
                 return
             with self._writing():
                 self._refresh()
-                self._give_back()
+                self._give_back(self._lease)
                 self._put_head()
             self._lease = None
 
@@ -355,7 +353,7 @@ class DurableLedger(PrivacyLedger):
                 return
             try:
                 self.settle()
-                # Leaves one file, where no other process has it open.
+                # Leaves one file, where no other process is about to write.
                 with contextlib.suppress(sqlite3.OperationalError):
                     self._connection.execute("PRAGMA journal_mode = DELETE")
             finally:
@@ -415,15 +413,16 @@ class DurableLedger(PrivacyLedger):
     def continues(self, saved: PrivacyLedger, position: int, key: int) -> bool:
         return saved.ledger_id == self.ledger_id and self.holds(position, key)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes what has happened so far to another file.
 
         Raises:
             ValueError: it is the file of this ledger, which is always up to date.
+            Exception: as `PrivacyLedger.save`.
         """
         if Path(os.path.realpath(path)) == self._path:
             raise ValueError(f"{path} is this ledger's own file; it is always up to date.")
-        super().save(path)
+        super().save(path, overwrite=overwrite)
 
 
 def _passes(event: Event) -> set[int]:

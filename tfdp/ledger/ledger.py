@@ -13,6 +13,7 @@ from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
 from tfdp.ledger.entry import MAX_COUNT, LedgerEntry
+from tfdp.ledger.errors import LedgerFormatError
 
 if TYPE_CHECKING:
     from tfdp.ledger.durable import DurableLedger
@@ -84,10 +85,12 @@ class PrivacyLedger:
 
     @property
     def neighboring_relation(self) -> NeighboringRelation | None:
-        """The relation of the events, or None where there are none.
+        """The relation that an epsilon of all events is about, or None where there are none.
+
+        That is the relation of every event; ZERO_OUT, which all others cover, where they differ.
 
         Raises:
-            UnsupportedEventError: the events have different relations or privacy units.
+            UnsupportedEventError: the events have different privacy units.
         """
         common = common_protection(map(protection, self._events))
         return None if common is None else common.neighboring_relation
@@ -113,7 +116,7 @@ class PrivacyLedger:
         """
         count = positive_integer("count", count)
         if not self._is_last(event):
-            codec.encode(event)
+            codec.to_text(event)
         if permit is not None:
             permit(self, event)
         self._append(event, count)
@@ -250,22 +253,59 @@ class PrivacyLedger:
     def open(
         path: str | os.PathLike[str],
         *,
+        create: bool = False,
         dataset_id: str | None = None,
         key: bytes | None = None,
         lease: int | None = None,
     ) -> "DurableLedger":
-        """Opens the file for writing, or creates it: every event is on the disk before it happens.
+        """Opens the file for writing: every event is on the disk before it happens.
+
+        Where there is no file, one is made only with `create=True`: a mistyped path would be an
+        empty ledger, in which nothing was spent.
 
         See `tfdp.ledger.DurableLedger` for the arguments and what is promised.
         """
         from tfdp.ledger.durable import DEFAULT_LEASE, DurableLedger
 
         lease = DEFAULT_LEASE if lease is None else lease
-        return DurableLedger(path, dataset_id=dataset_id, key=key, lease=lease)
+        return DurableLedger(path, create=create, dataset_id=dataset_id, key=key, lease=lease)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the ledger to the SQLite file `path`, all or nothing, in place of any there."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes the ledger to the SQLite file `path`, all or nothing, over an earlier state of it.
+
+        Args:
+            path: The file.
+            overwrite: Whether it may take the place of anything else, which is then lost.
+
+        Raises:
+            FileExistsError: there is another ledger, one that holds what this one does not, one
+                with a key, or another file; `overwrite` was not given.
+            FileNotFoundError: the folder does not exist.
+            LedgerWriteError: it cannot be written; what was there is still there.
+        """
+        if not overwrite and os.path.lexists(path):
+            self._check_continues_file(path)
         storage.write(path, self._ledger_id, list(self))
+
+    def _check_continues_file(self, path: str | os.PathLike[str]) -> None:
+        try:
+            with storage.open_book(path) as book:
+                found, keyed = book.header.ledger_id, book.header.keyed
+                saved = PrivacyLedger._restored(found, list(book.entries()))
+        except (LedgerFormatError, FileNotFoundError) as error:
+            what = f"something that cannot be read as a ledger ({error})"
+        else:
+            if saved.is_prefix_of(self) and not keyed:
+                return
+            what = f"another ledger, {found}"
+            if found == self._ledger_id:
+                what = "this ledger with " + (
+                    "a key" if keyed else "steps that are not in this one"
+                )
+        raise FileExistsError(
+            f"{os.fspath(path)} holds {what}. It would be lost: save to another path, or give "
+            "overwrite=True."
+        )
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, key: bytes | None = None) -> "PrivacyLedger":

@@ -2,9 +2,11 @@
 
 import abc
 import collections
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp.events import Event
@@ -95,6 +97,43 @@ class DPQuery(abc.ABC):
         """
         return collections.OrderedDict()
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor, by name, for Keras' registry.
+
+        Raises:
+            TypeError: the query is not a dataclass and has no `get_config` of its own, or it has a
+                random source, which is no configuration.
+        """
+        if getattr(self, "random_source", None) is not None:
+            raise TypeError(
+                f"A random source is not written into a configuration. Received: {self!r} with "
+                f"random_source={self.random_source!r}. Make the query without one."
+            )
+        return {name: getattr(self, name) for name in self._config_names()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "DPQuery":
+        """Returns the query that `get_config` described.
+
+        Guarantees:
+            Every argument is in the configuration: none is filled in by a default, which might be
+            another clip, less noise or another precision than it was.
+
+        Raises:
+            TypeError: an argument is missing or unknown, or of the wrong type.
+            ValueError: an argument is out of range.
+        """
+        check_config(cls.__name__, config, cls._config_names())
+        return cls(**keras.saving.deserialize_keras_object(config))
+
+    @classmethod
+    def _config_names(cls) -> list[str]:
+        """Returns the names of the constructor's arguments that are configuration."""
+        if "__init__" in vars(cls) and not dataclasses.is_dataclass(cls):
+            raise TypeError(f"{cls.__name__} needs get_config and from_config of its own.")
+        fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        return [field.name for field in fields if field.name != "random_source"]
+
     @property
     def is_sum(self) -> bool:
         """True where a sample state is the sum of the preprocessed records, structure for
@@ -163,6 +202,20 @@ class SumAggregationDPQuery(DPQuery):
 
     def merge_sample_states(self, sample_state_1, sample_state_2):
         return add(sample_state_1, sample_state_2)
+
+
+def check_config(name: str, config: dict[str, Any], expected: Iterable[str]) -> None:
+    """Refuses a configuration that does not have exactly the keys it should have.
+
+    Raises:
+        TypeError: names what is missing and what is too much.
+    """
+    missing, unknown = sorted(set(expected) - set(config)), sorted(set(config) - set(expected))
+    if missing or unknown:
+        raise TypeError(
+            f"This is not a configuration of a {name}. Missing: {', '.join(missing) or 'nothing'}. "
+            f"Unknown: {', '.join(unknown) or 'nothing'}."
+        )
 
 
 def record_dtype(leaf: Any) -> tf.DType:

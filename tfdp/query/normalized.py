@@ -155,6 +155,13 @@ class GaussianAverageQuery(NormalizedQuery):
         numerator = GaussianSumQuery(l2_norm_clip, stddev, random_source, precision)
         super().__init__(numerator, denominator)
 
+    def get_config(self):
+        return {**self.numerator_query.get_config(), "denominator": self.denominator}
+
+    @classmethod
+    def _config_names(cls):
+        return ["l2_norm_clip", "stddev", "precision", "denominator"]
+
 
 def check_named(query: str, positional: tuple[Any, ...]) -> None:
     """Refuses arguments behind the clip norm that were given without their names.

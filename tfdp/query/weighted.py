@@ -134,6 +134,16 @@ class WeightedAverageQuery(NormalizedQuery):
         sum_query = GaussianSumQuery(clip, stddev, random_source)
         super().__init__(WeightedSumQuery(sum_query, max_weight), denominator)
 
+    def get_config(self):
+        weighted = self.numerator_query
+        numbers = {"max_weight": weighted.max_weight, "denominator": self.denominator}
+        config = weighted.sum_query.get_config()
+        return {"l2_norm_clip": config["l2_norm_clip"], "stddev": config["stddev"], **numbers}
+
+    @classmethod
+    def _config_names(cls):
+        return ["l2_norm_clip", "stddev", "max_weight", "denominator"]
+
 
 def _check(record: Any) -> WeightedRecord:
     if not isinstance(record, WeightedRecord):

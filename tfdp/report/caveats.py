@@ -166,11 +166,10 @@ def _units(rows: Sequence[Mechanism]) -> list[Caveat]:
     if NeighboringRelation.ZERO_OUT in relations:
         found.append(
             Caveat(
-                ATTENTION,
+                SCOPE,
                 "Zero-out neighbours",
                 "The data sets that the guarantee compares have the same size; a unit is blanked "
-                "out, not taken away. How many units there are is not hidden, and the epsilon is "
-                "not comparable with one for adding and removing units.",
+                "out, not taken away. How many units there are is not hidden.",
             )
         )
     if NeighboringRelation.REPLACE_ONE in relations:

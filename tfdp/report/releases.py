@@ -50,7 +50,8 @@ class Mechanism:
         sampling: Name of the sampling's class, or None where none was declared.
         sampling_fields: What the sampling says of itself; None for what it leaves open.
         passes: Passes over shuffled data that were begun; None where there are no passes.
-        relation: Neighbouring relation.
+        relation: Neighbouring relation that the epsilon is about; where the ledger has none, the
+            steps' own.
         unit: Privacy unit, or None where none was declared.
         releases: What every step released about its sample, in order.
         noise_multiplier: Of all Gaussian sums of a step together, with the factor of the sampling
@@ -131,7 +132,12 @@ def _effective(found: Iterable[events.Event]) -> Range | None:
     return multipliers if math.isfinite(multipliers.high) else None
 
 
-def _row(found: list[events.Event], steps: int, passes: int) -> Mechanism:
+def _row(
+    found: list[events.Event],
+    steps: int,
+    passes: int,
+    relation: events.NeighboringRelation | None,
+) -> Mechanism:
     samplings = [e.sampling for e in found if isinstance(e, events.SampledEvent)]
     common = protection(found[0])
     return Mechanism(
@@ -140,7 +146,7 @@ def _row(found: list[events.Event], steps: int, passes: int) -> Mechanism:
         sampling=type(samplings[0]).__name__ if samplings else None,
         sampling_fields=_fields(samplings, ("pass_index",)) if samplings else {},
         passes=passes if samplings and hasattr(samplings[0], "pass_index") else None,
-        relation=common.neighboring_relation,
+        relation=relation or common.neighboring_relation,
         unit=common.privacy_unit,
         releases=tuple(_release(list(parts)) for parts in zip(*map(leaves, found), strict=True)),
         noise_multiplier=_effective(found),
@@ -163,11 +169,15 @@ def mechanisms(ledger: PrivacyLedger) -> tuple[Mechanism, ...]:
     by_structure: collections.defaultdict[Any, list[events.Event]] = collections.defaultdict(list)
     for event in counts:
         by_structure[_structure(event)].append(event)
+    try:
+        relation = ledger.neighboring_relation
+    except events.UnsupportedEventError:
+        relation = None  # No epsilon is about all steps.
     order = {event: position for position, event in enumerate(counts)}
     rows = {}
     for alike in by_structure.values():
         parts = [[event] for event in alike] if len(alike) <= MOST_ROWS else [alike]
         for part in parts:
             begun = len(set().union(*(passes[e] for e in part)))
-            rows[order[part[0]]] = _row(part, sum(counts[e] for e in part), begun)
+            rows[order[part[0]]] = _row(part, sum(counts[e] for e in part), begun, relation)
     return tuple(rows[position] for position in sorted(rows))

@@ -37,6 +37,8 @@ class SamplingPolicy(abc.ABC):
     def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         """Returns the policy for this population and (expected) batch size, both in units.
 
+        A policy that hides the population takes no part of its description from either.
+
         Raises:
             ValueError: the policy was made for other sizes.
         """
@@ -67,6 +69,11 @@ class SamplingPolicy(abc.ABC):
     def steps_per_epoch(self) -> int:
         """Steps whose expected number of units is nearest the population's, at least one."""
         return max(1, round(self.population_size / self.expected_batch_size))
+
+    @property
+    def hides_population(self) -> bool:
+        """Whether neighbours differ in their number of units, so that it is not public."""
+        return self.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
 
     @property
     def padded_size(self) -> int:
@@ -116,12 +123,14 @@ class Poisson(SamplingPolicy):
         sampling_probability: q, in (0, 1]. With arrays it is batch_size / number of units by
             default.
         population_size: Number of units, where it is known.
-        neighboring_relation: ADD_OR_REMOVE_ONE by default.
+        neighboring_relation: ZERO_OUT by default, under which the number of units is public. Under
+            ADD_OR_REMOVE_ONE it is not: the probability is then a public number of its own, which
+            has to be given, and nothing of a run or its ledger follows the number of units.
     """
 
     sampling_probability: float | None = None
     population_size: int | None = None
-    neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
     def __post_init__(self):
         _check_relation(self)
@@ -136,6 +145,15 @@ class Poisson(SamplingPolicy):
             object.__setattr__(self, "sampling_probability", q)
 
     def resolve(self, population_size, batch_size):
+        if self.hides_population:
+            if self.sampling_probability is None:
+                raise ValueError(
+                    "Under ADD_OR_REMOVE_ONE the number of units is not public, so that q = "
+                    "batch_size / number of units cannot be. Choose q as a public number, "
+                    "tfdp.sampling.Poisson(sampling_probability=..., neighboring_relation="
+                    "ADD_OR_REMOVE_ONE), or take ZERO_OUT, the default."
+                )
+            return _fill(self, population_size=population_size)
         _check_batch(batch_size, population_size)
         q = batch_size / population_size
         if self.sampling_probability is not None and self.sampling_probability != q:
@@ -161,7 +179,14 @@ class Poisson(SamplingPolicy):
             raise ValueError(
                 "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
             )
-        return events.PoissonSampling(self.sampling_probability, self.population_size)
+        population_size = None if self.hides_population else self.population_size
+        return events.PoissonSampling(self.sampling_probability, population_size)
+
+    @property
+    def steps_per_epoch(self):
+        if self.hides_population:
+            return max(1, round(1 / self.sampling_probability))
+        return super().steps_per_epoch
 
     def draw(self, generator):
         while True:
@@ -181,6 +206,12 @@ class _KnownBatchSize(SamplingPolicy):
     batch_size: int | None
 
     def resolve(self, population_size, batch_size):
+        if self.hides_population:
+            raise ValueError(
+                f"Under ADD_OR_REMOVE_ONE the number of units is not public, but how often "
+                f"{type(self).__name__} takes a step follows it. Take ZERO_OUT or REPLACE_ONE, "
+                "under which it is public, or Poisson(sampling_probability=...)."
+            )
         _check_batch(batch_size, population_size)
         return _fill(self, population_size=population_size, batch_size=batch_size)
 
@@ -275,11 +306,12 @@ class FullBatch(SamplingPolicy):
 
     Args:
         population_size: Number of units, where it is known.
-        neighboring_relation: ADD_OR_REMOVE_ONE by default.
+        neighboring_relation: ZERO_OUT by default, under which the number of units is public. Under
+            ADD_OR_REMOVE_ONE the ledger does not say it.
     """
 
     population_size: int | None = None
-    neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
     def __post_init__(self):
         _check_relation(self)
@@ -298,7 +330,7 @@ class FullBatch(SamplingPolicy):
         return self.population_size
 
     def event(self, pass_index):
-        return events.FullBatchSampling(self.population_size)
+        return events.FullBatchSampling(None if self.hides_population else self.population_size)
 
     def draw(self, generator):
         while True:

@@ -19,7 +19,7 @@ from tfdp.events import (
 @pytest.mark.parametrize(
     ("sampling", "expected", "relation"),
     [
-        ("poisson", PoissonSampling(0.1, 1000), NeighboringRelation.ADD_OR_REMOVE_ONE),
+        ("poisson", PoissonSampling(0.1, 1000), NeighboringRelation.ZERO_OUT),
         ("fixed_size", FixedSizeSampling(100, 1000), NeighboringRelation.REPLACE_ONE),
         ("shuffled", ShuffledSampling(100, 1000), NeighboringRelation.ZERO_OUT),
     ],

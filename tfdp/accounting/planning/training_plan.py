@@ -36,7 +36,7 @@ def _nearest(batch_size: int, population_size: int) -> int:
 SAMPLINGS = {
     "poisson": _Kind(
         lambda n, population: events.PoissonSampling(n / population, population),
-        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        NeighboringRelation.ZERO_OUT,
         _nearest,
     ),
     "fixed_size": _Kind(events.FixedSizeSampling, NeighboringRelation.REPLACE_ONE, _nearest),

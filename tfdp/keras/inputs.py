@@ -1,0 +1,301 @@
+"""Checks of what `fit` and `train_on_batch` are given.
+
+Only dtypes, shapes and structures decide, which are public; never what the data hold. A record
+with values that cannot be used contributes nothing (`tfdp.query.norm_factors`).
+"""
+
+import logging
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.events.arguments import positive_integer, real_number
+from tfdp.gradients.inputs import advice_for, describe_leaf
+from tfdp.query import NestedQuery, NormalizedQuery
+from tfdp.query.dp_query import DPQuery
+
+_logger = logging.getLogger("tfdp")
+
+
+def check_counts(epochs: Any, initial_epoch: Any, steps_per_epoch: Any) -> None:
+    """Refuses numbers of epochs and steps that would train nothing, or that are none.
+
+    Raises:
+        TypeError: a number is not an integer.
+        ValueError: it is too small.
+    """
+    positive_integer("epochs", epochs)
+    if steps_per_epoch is not None:
+        positive_integer("steps_per_epoch", steps_per_epoch)
+    if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, numbers.Integral):
+        raise TypeError(
+            f"initial_epoch must be an integer. Received: initial_epoch={initial_epoch!r}."
+        )
+    if initial_epoch < 0:
+        raise ValueError(
+            f"initial_epoch must be at least 0. Received: initial_epoch={initial_epoch!r}."
+        )
+
+
+def as_array(name: str, leaf: Any) -> np.ndarray:
+    """Returns data as an array of numbers, truth values or strings.
+
+    Args:
+        name: "x", "y" or "sample_weight".
+        leaf: An array, tensor or nested list of numbers.
+
+    Raises:
+        TypeError: it is ragged or sparse, or of a dtype that holds no numbers.
+        ValueError: it has no axis of examples.
+    """
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or hasattr(leaf, "tocoo"):
+        how = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense, toarray"
+        raise TypeError(
+            f"{name} must be dense. Received a {type(leaf).__name__} of shape {leaf.shape}: "
+            f"convert it ({how})."
+        )
+    try:
+        array = np.asarray(leaf)
+    except ValueError as error:
+        raise TypeError(
+            f"{name} must hold arrays of numbers. Received lists of different lengths. "
+            f"{advice_for(np.array(None))}"
+        ) from error
+    check_dtype(name, array, strings=name == "x")
+    if array.ndim == 0:
+        raise ValueError(
+            f"{name} must hold arrays with a leading axis of examples. Received a single value of "
+            f"dtype {array.dtype}. A list stands for several inputs: make it one array."
+        )
+    return array
+
+
+def check_dtype(name: str, leaf: Any, *, strings: bool) -> None:
+    """Refuses a leaf of data whose dtype is not of numbers or truth values, or else of strings.
+
+    Raises:
+        TypeError: says dtype and shape, and what to do.
+    """
+    kind = getattr(leaf.dtype, "kind", None)
+    if kind in ("S", "U"):
+        dtype = tf.string
+    elif kind in ("O", "M", "m", "V"):
+        dtype = None
+    else:
+        dtype = tf.as_dtype(leaf.dtype)
+    if dtype is not None:
+        is_number = dtype.is_bool or dtype.is_integer or dtype.is_floating
+        if is_number or (strings and dtype == tf.string):
+            return
+    advice = advice_for(leaf)
+    if dtype is not None and dtype.is_complex:
+        advice = "Give real and imaginary parts, as two channels for instance."
+    elif dtype == tf.string:
+        advice = "Encode strings as integers first, for instance with keras.layers.StringLookup."
+    raise TypeError(f"{name} must hold numbers. Received {describe_leaf(leaf)}. {advice}".strip())
+
+
+def check_examples(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> None:
+    """Refuses examples of dtypes that a model cannot take, and targets that are missing.
+
+    Args:
+        model: A compiled model.
+        x: Structure of arrays, tensors or `tf.TensorSpec`; at least one example, or none.
+        y: As `x`, or None.
+        sample_weight: As `x`, or None.
+
+    Raises:
+        TypeError: a dtype holds no numbers.
+        ValueError: there is no x, or no y although there is a loss.
+    """
+    if not any(leaf is not None for leaf in tf.nest.flatten(x)):
+        raise ValueError("There are no training data. Received: x=None.")
+    declared = getattr(model, "inputs", None)
+    strings = not declared or any(tf.as_dtype(t.dtype) == tf.string for t in declared)
+    for name, part in (("x", x), ("y", y), ("sample_weight", sample_weight)):
+        for leaf in tf.nest.flatten(part):
+            if leaf is not None:
+                check_dtype(name, leaf, strings=strings and name == "x")
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if y is None and getattr(model, "loss", None) is not None and not own_loss:
+        raise ValueError(
+            f"The model was compiled with loss={model.loss!r}, which needs targets. Received: "
+            "y=None. Give y, or compile without a loss where layers add theirs (add_loss)."
+        )
+
+
+def loss_axes(y_pred: Any) -> tuple[tuple[int | None, ...], ...]:
+    """Returns, for every output, the axes that the losses of one record have before Keras takes
+    their mean: all of the prediction's but the first, of records, and the last, of classes.
+    """
+    return tuple(tuple(leaf.shape[1:-1]) for leaf in tf.nest.flatten(y_pred))
+
+
+def check_weights(sample_weight: Any, axes: tuple[tuple[int | None, ...], ...]) -> None:
+    """Refuses sample weights with axes that the losses do not have.
+
+    Args:
+        sample_weight: Structure of weights, [n] or [n, ...], or None.
+        axes: From `loss_axes`.
+
+    Raises:
+        ValueError: says both shapes.
+    """
+    weights = tf.nest.flatten(sample_weight)
+    if len(weights) == 1:  # The same for all outputs.
+        weights *= len(axes)
+    for weight, output in zip(weights, axes, strict=False):
+        if weight is None:
+            continue
+        inner = list(weight.shape[1:])
+        while inner and inner[-1] == 1:
+            inner.pop()
+        pairs = zip(inner, output, strict=False)
+        if len(inner) > len(output) or not all(a in (1, None, b) or b is None for a, b in pairs):
+            raise ValueError(
+                "sample_weight must hold one weight for each example, [n], or for each part of an "
+                f"example that has a loss of its own, [n{''.join(f', {a}' for a in output)}]. "
+                f"Received shape [n{''.join(f', {a}' for a in weight.shape[1:])}]."
+            )
+
+
+def check_class_weight(class_weight: Any) -> dict[int, float]:
+    """Returns class weights by class.
+
+    Raises:
+        TypeError: they are not a mapping of integers to numbers.
+        ValueError: a class or a weight is negative, or a weight is not finite.
+    """
+    if not isinstance(class_weight, Mapping):
+        raise TypeError(
+            "class_weight must be a dict of classes and weights, such as {0: 1.0, 1: 5.0}. "
+            f"Received: class_weight={class_weight!r}."
+        )
+    for label in class_weight:
+        if isinstance(label, bool) or not isinstance(label, numbers.Integral):
+            raise TypeError(
+                "The keys of class_weight must be classes as they are in y, integers from 0. "
+                f"Received: {label!r}."
+            )
+        if label < 0:
+            raise ValueError(f"Classes are integers from 0. Received in class_weight: {label!r}.")
+    return {
+        int(label): real_number(f"class_weight[{label}]", weight, minimum=0, inclusive=True)
+        for label, weight in class_weight.items()
+    }
+
+
+def weights_of_classes(y: Any, class_weight: Any) -> np.ndarray:
+    """Returns the weight of every example by its class; 1 for a class that has none, and for what
+    is no class.
+
+    Args:
+        y: Array [n], [n, 1] or one-hot [n, classes].
+        class_weight: Weights by class.
+
+    Raises:
+        ValueError: y is not one array.
+        TypeError: `class_weight` is not a dict of numbers.
+    """
+    weights_by_class = check_class_weight(class_weight)
+    if isinstance(y, (list, tuple, dict)) or y is None:
+        raise ValueError("class_weight needs a model with one output. Use sample_weight.")
+    labels = np.asarray(y)
+    if labels.ndim > 1:
+        is_one_hot = labels.ndim == 2 and labels.shape[-1] > 1
+        labels = labels.argmax(-1) if is_one_hot else labels.reshape(len(labels), -1)[:, 0]
+    weights = np.ones(len(labels), keras.config.floatx())
+    for label, weight in weights_by_class.items():
+        weights[labels == label] = weight
+    return weights
+
+
+def with_class_weights(dataset: Any, class_weight: Any) -> tf.data.Dataset:
+    """Returns a data set whose examples have the weights of their classes.
+
+    Raises:
+        ValueError: its batches hold weights, no y or several outputs, or it is another kind of data
+            set.
+        TypeError: `class_weight` is not a dict of numbers.
+    """
+    weights_by_class = check_class_weight(class_weight)
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ValueError(
+            "class_weight goes with arrays or a tf.data.Dataset. Let the batches hold the weights: "
+            f"(x, y, sample_weight). Received a {type(dataset).__name__}."
+        )
+
+    def weighted(*batch):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+            batch[0] if len(batch) == 1 else batch
+        )
+        if sample_weight is not None:
+            raise ValueError("Give class_weight or sample_weight, not both.")
+        if not tf.is_tensor(y):
+            raise ValueError("class_weight needs a model with one output. Use sample_weight.")
+        is_one_hot = y.shape.rank == 2 and y.shape[-1] != 1
+        labels = tf.argmax(y, -1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0], -1])[:, 0]
+        weights = tf.ones(tf.shape(labels), keras.config.floatx())
+        for label, weight in weights_by_class.items():
+            weights = tf.where(tf.equal(labels, tf.cast(label, labels.dtype)), weight, weights)
+        return x, y, weights
+
+    return dataset.map(weighted)
+
+
+def check_validation_split(validation_split: Any) -> None:
+    """Refuses what is not a share.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is not between 0 and 1.
+    """
+    real_number("validation_split", validation_split, minimum=0, inclusive=True, maximum=1)
+
+
+def check_learning_rate(learning_rate: Any) -> None:
+    """Refuses a learning rate that is known now and is not finite.
+
+    Raises:
+        ValueError: says what it is.
+    """
+    if tf.is_tensor(learning_rate) and not hasattr(learning_rate, "numpy"):
+        return
+    if callable(learning_rate) and not isinstance(learning_rate, keras.Variable):
+        return
+    if not math.isfinite(float(learning_rate)):
+        raise ValueError(
+            f"The learning rate must be finite. Received: learning_rate={float(learning_rate)!r}."
+        )
+
+
+def warn_of_denominator(query: DPQuery, records: float | None) -> None:
+    """Logs a warning where an average is over half, or twice, as many records as are expected.
+
+    A denominator of 1 says that the sum is wanted.
+
+    Args:
+        query: The mechanism.
+        records: Expected number in a sample; None where it is not known.
+    """
+    for denominator in sorted(set(_denominators(query)) - {1.0}):
+        if records is not None and not 0.5 < denominator / records < 2:
+            _logger.warning(
+                "The query divides by denominator=%g, and a sample has %g records on average: "
+                "gradients are %.3g times an average. Give the expected number of records, or "
+                "denominator=1 where you want the sum.",
+                denominator,
+                records,
+                records / denominator,
+            )
+
+
+def _denominators(query: DPQuery) -> list[float]:
+    if isinstance(query, NestedQuery):
+        return [d for part in tf.nest.flatten(query.queries) for d in _denominators(part)]
+    return [query.denominator] if isinstance(query, NormalizedQuery) else []

@@ -1,0 +1,141 @@
+"""Reading a ledger file: everything is checked first, then it is gone through entry by entry."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tfdp.ledger.chain import Chain, Row
+from tfdp.ledger.entry import EntryStream, LedgerEntry
+from tfdp.ledger.errors import LedgerFormatError
+from tfdp.ledger.storage.files import open_as_it_stands, open_read_only, sqlite_errors
+from tfdp.ledger.storage.rows import RowReader
+from tfdp.ledger.storage.schema import (
+    Extent,
+    Header,
+    check_integrity,
+    make_chain,
+    read_extent,
+    read_header,
+)
+
+# A commit writes two rows at most: one that settles a lease, and the next lease.
+_ROWS_OF_A_COMMIT = 2
+
+
+class Book(NamedTuple):
+    """A ledger file that is open for reading, as it is at one moment.
+
+    Attributes:
+        path: The file.
+        connection: To it, or to a copy.
+        header: What it says of itself.
+        extent: What its table of rows says.
+        chain: None where it needs a key and there is none.
+    """
+
+    path: Path
+    connection: sqlite3.Connection
+    header: Header
+    extent: Extent
+    chain: Chain | None
+
+    def reader(self) -> RowReader:
+        """Returns a reader that has read nothing yet."""
+        return RowReader(self.path, self.chain)
+
+    def rows(self, reader: RowReader) -> Iterator[tuple[Row, bytes]]:
+        """Yields all rows, checked, and checks at the end that there are no others."""
+        yield from reader.rows(self.connection, self.extent.end)
+        reader.check_end(self.header, self.extent)
+
+    def check(self) -> RowReader:
+        """Returns a reader that has read, and checked, all rows."""
+        reader = self.reader()
+        for _ in self.rows(reader):
+            pass
+        return reader
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Checks all rows, then yields what happened, without what was given back later."""
+        given_back = self.check().given_back
+        reader = self.reader()
+        for row, _ in self.rows(reader):
+            if row.target is None:
+                event, count = reader.entry(row)
+                yield LedgerEntry(event, count - given_back[row.position])
+
+
+def _book(connection: sqlite3.Connection, path: Path, key: bytes | None) -> Book:
+    # One transaction: a writer that goes on meanwhile is not seen.
+    with sqlite_errors(path):
+        connection.execute("BEGIN")
+        header = read_header(connection, path)
+        check_integrity(connection, path)
+        extent = read_extent(connection, path)
+        connection.execute("COMMIT")
+    return Book(path, connection, header, extent, make_chain(header, key, path))
+
+
+@contextlib.contextmanager
+def open_book(path: str | os.PathLike[str], key: bytes | None = None) -> Iterator[Book]:
+    """Opens the file, read-only.
+
+    Args:
+        path: The file.
+        key: That it was written with.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TimeoutError: another process holds it.
+        LedgerFormatError: the file is not a ledger, or is damaged; the message says what to do.
+            Damage further back is found when its rows are gone through.
+    """
+    path = Path(path)
+    with open_read_only(path) as (connection, undone):
+        book = _book(connection, path, key)
+        if undone:
+            _check_journal(book)
+        yield book
+
+
+def _check_journal(book: Book) -> None:
+    """Raises LedgerFormatError where undoing would lose more than the commit that was cut short.
+
+    Such a journal is an older one that came from elsewhere.
+    """
+    path = book.path
+    try:
+        with open_as_it_stands(path) as connection:
+            reader = _book(connection, path, None).check()
+    except LedgerFormatError:
+        return  # Written in part, which is what the journal is for.
+    if reader.num_rows > book.header.num_rows + _ROWS_OF_A_COMMIT:
+        raise LedgerFormatError(
+            f"{path} is whole and holds {reader.num_rows} entries, but {path.name}-journal beside "
+            f"it would make {book.header.num_rows} of them: it belongs to an older copy. Move it "
+            "away."
+        )
+
+
+@contextlib.contextmanager
+def open_entries(path: str | os.PathLike[str], key: bytes | None = None) -> Iterator[EntryStream]:
+    """Opens the file, read-only, to go through its entries one by one.
+
+    Raises:
+        Exception: as `open_book`.
+    """
+    with open_book(path, key) as book:
+        yield EntryStream(book.header.ledger_id, book.entries())
+
+
+def read(path: str | os.PathLike[str], key: bytes | None = None) -> tuple[str, list[LedgerEntry]]:
+    """Returns the ledger id and the entries of the file, which is opened read-only.
+
+    Raises:
+        Exception: as `open_book`.
+    """
+    with open_entries(path, key) as stream:
+        return stream.ledger_id, list(stream.entries)

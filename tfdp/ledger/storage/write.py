@@ -1,0 +1,130 @@
+"""Writing a ledger file: whole ones, all or nothing, and the rows of one that is open."""
+
+import contextlib
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tfdp.ledger import codec
+from tfdp.ledger.chain import KEYED, Chain, Row
+from tfdp.ledger.entry import LedgerEntry, total_count
+from tfdp.ledger.errors import LedgerWriteError
+from tfdp.ledger.storage.schema import STATEMENTS, Header
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync_folder(path: Path) -> None:
+    """Puts the name of a file on the disk. Windows cannot open a folder, nor must it."""
+    if os.name == "posix":
+        _fsync(path.parent, os.O_RDONLY)
+
+
+def insert(connection: sqlite3.Connection, row: Row, digest: bytes) -> None:
+    """Adds a row."""
+    connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", (*row, digest))
+
+
+def put_head(connection: sqlite3.Connection, num_rows: int, total: int, head: str) -> None:
+    """Says what the rows amount to."""
+    values = {"entry_count": num_rows, "total_count": total, "head": head}
+    connection.executemany(
+        "UPDATE meta SET value = ? WHERE key = ?", [(str(v), k) for k, v in values.items()]
+    )
+
+
+@contextlib.contextmanager
+def write_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turns what SQLite, and `others`, say about a failed write into a `LedgerWriteError`."""
+    try:
+        yield
+    except LedgerWriteError:
+        raise
+    except (sqlite3.Error, *others) as error:
+        said = f"SQLite says: {error}" if isinstance(error, sqlite3.Error) else str(error)
+        raise LedgerWriteError(
+            f"{path} cannot be written to, {said}. Nothing that is not in it may happen: free the "
+            "disk, make file and folder writable, or wait for the process that holds it, and open "
+            "the ledger again."
+        ) from error
+
+
+def _write_new(
+    path: Path, ledger_id: str, dataset_id: str | None, entries: Sequence[LedgerEntry], chain: Chain
+) -> None:
+    digest = chain.first
+    connection = sqlite3.connect(path, isolation_level=None)
+    with contextlib.closing(connection):
+        # Nobody knows the file yet, and nobody will where this is cut short.
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
+        for statement in STATEMENTS:
+            connection.execute(statement)
+        for position, (event, count) in enumerate(entries):
+            row = Row(position, "", None, count, codec.to_text(event))
+            digest = chain.next(digest, row)
+            insert(connection, row, digest)
+        total = total_count(entries)
+        head = chain.head(digest, len(entries), total)
+        header = Header(ledger_id, dataset_id, chain.name == KEYED, len(entries), total, head)
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", header.meta().items())
+        connection.execute("COMMIT")
+    _fsync(path, os.O_RDWR)
+
+
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tuple[Path, Path]]:
+    """Yields the path, and one beside it to write to, which is gone afterwards.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        LedgerWriteError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"The folder of the {what} does not exist; create it. Received: path={path!r}."
+        )
+    with write_errors(target, OSError):
+        try:
+            yield target, temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+        _fsync_folder(target)
+
+
+def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
+    """Writes the ledger to `path`, in place of what is there, all or nothing, and onto the disk.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        LedgerWriteError: it cannot be written; what was there is still there.
+    """
+    with new_file(path) as (target, temporary):
+        _write_new(temporary, ledger_id, None, entries, Chain(ledger_id, None, None))
+        os.replace(temporary, target)
+
+
+def create(path: str | os.PathLike[str], dataset_id: str | None, key: bytes | None) -> None:
+    """Writes an empty ledger with a new id to `path`, unless there is a file.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        LedgerWriteError: it cannot be written.
+    """
+    ledger_id = uuid.uuid4().hex
+    chain = Chain(ledger_id, dataset_id, key)
+    with new_file(path) as (target, temporary):
+        _write_new(temporary, ledger_id, dataset_id, (), chain)
+        with contextlib.suppress(FileExistsError):  # Another process was faster: that one counts.
+            os.link(temporary, target)
