@@ -39,15 +39,21 @@ def _norms(model):
 def test_quantiles_of_gradient_norms(regularizer, quantile):
     model = _model(regularizer)
     model.compile(loss="mse")
+    norms = _norms(model)
+    clips = clips_from_public_data(model, X, Y, quantile, group_by="variable")
+    np.testing.assert_allclose(clips, np.quantile(norms, quantile, axis=0), rtol=1e-4)
     clips = clips_from_public_data(model, X, Y, quantile)
-    np.testing.assert_allclose(clips, np.quantile(_norms(model), quantile, axis=0), rtol=1e-4)
+    layers = np.hypot(norms[:, ::2], norms[:, 1::2])  # Kernel and bias, kernel and bias.
+    np.testing.assert_allclose(clips, np.quantile(layers, quantile, axis=0), rtol=1e-4)
 
 
 def test_clips_are_what_per_layer_queries_take():
     model = _model()
     model.compile(loss="mse")
-    query = tfdp.query.proportional_noise(model, clips_from_public_data(model, X, Y), 1.0, 8.0)
-    assert len(query.derive_event(query.initial_global_state()).events) == 4
+    for group_by, groups in [("layer", 2), ("variable", 4)]:
+        clips = clips_from_public_data(model, X, Y, group_by=group_by)
+        query = tfdp.query.proportional_noise(model, clips, 1.0, 8.0, group_by=group_by)
+        assert len(query.derive_event(query.initial_global_state()).events) == groups
 
 
 def test_leaves_the_model_as_it_was():

@@ -102,8 +102,9 @@ def test_noise_that_is_drawn_is_the_noise_of_the_event(check_stddev):
 
 def test_takes_a_model():
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), keras.layers.Dense(1)])
-    clips, _ = _numbers(proportional_noise(model, 2.0, 1.0, 4.0))
-    assert clips == [1.0] * 4
+    for group_by, groups in [("layer", 2), ("variable", 4)]:
+        clips, _ = _numbers(proportional_noise(model, 2.0, 1.0, 4.0, group_by=group_by))
+        np.testing.assert_allclose(clips, [2.0 / math.sqrt(groups)] * groups)
 
 
 @STRATEGIES
@@ -124,7 +125,7 @@ def test_refuses_a_model_that_is_not_built(strategy):
 
 
 def test_refuses_an_empty_variable():
-    with pytest.raises(ValueError, match=r"must have coordinates.*\(0, 3\)"):
+    with pytest.raises(ValueError, match=r"must have coordinates.*\[0, 2\]"):
         dimension_adjusted_noise([tf.zeros([0, 3]), tf.zeros([2])], 1.0, 1.0, 4.0)
 
 

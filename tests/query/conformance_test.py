@@ -42,6 +42,14 @@ def _per_layer(z, a, b):
     return tfdp_query.per_layer(flat, CLIP, z, 4.0, split="dimension"), flat
 
 
+def _arranged(z, a, b):
+    flat = tf.nest.flatten([a, b])
+    last = len(flat) - 1
+    arrangement = {"y": [last, *range(1, last)], "x": 0}
+    nested = tfdp_query.NestedQuery({"x": _gaussian(z), "y": _gaussian(z, 0.5)})
+    return tfdp_query.ArrangedQuery(tfdp_query.NormalizedQuery(nested, 4.0), arrangement), flat
+
+
 def _nested_weighted(z, a, b):
     weighted = tfdp_query.WeightedSumQuery(_gaussian(z), 2.0)
     return tfdp_query.NestedQuery([weighted, _gaussian(z)]), [_weighted_record(a), b]
@@ -92,6 +100,7 @@ DP_QUERIES = {
         [a, b],
     ),
     "per_layer": _per_layer,
+    "arranged": _arranged,
 }
 PLAIN_QUERIES = {
     "no_privacy_sum": lambda z, a, b: (tfdp_query.NoPrivacySumQuery(), a),
@@ -403,6 +412,8 @@ def _clipped_together(query, template):
     """Returns, for every leaf of a preprocessed record, the number of the query that clips it."""
     if isinstance(query, tfdp_query.NormalizedQuery):
         return _clipped_together(query.numerator_query, template)
+    if isinstance(query, tfdp_query.ArrangedQuery):
+        return query.norm_groups(template)
     if not isinstance(query, tfdp_query.NestedQuery):
         return [0] * len(tf.nest.flatten(_result_template(query, template)))
     numbers = []

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.inputs import advice_for, describe_leaf
-from tfdp.query import NestedQuery, NormalizedQuery
 from tfdp.query.dp_query import DPQuery
+from tfdp.query.parts import denominators
 
 _logger = logging.getLogger("tfdp")
 
@@ -283,7 +283,7 @@ def warn_of_denominator(query: DPQuery, records: float | None) -> None:
         query: The mechanism.
         records: Expected number in a sample; None where it is not known.
     """
-    for denominator in sorted(set(_denominators(query)) - {1.0}):
+    for denominator in sorted(set(denominators(query)) - {1.0}):
         if records is not None and not 0.5 < denominator / records < 2:
             _logger.warning(
                 "The query divides by denominator=%g, and a sample has %g records on average: "
@@ -293,9 +293,3 @@ def warn_of_denominator(query: DPQuery, records: float | None) -> None:
                 records,
                 records / denominator,
             )
-
-
-def _denominators(query: DPQuery) -> list[float]:
-    if isinstance(query, NestedQuery):
-        return [d for part in tf.nest.flatten(query.queries) for d in _denominators(part)]
-    return [query.denominator] if isinstance(query, NormalizedQuery) else []

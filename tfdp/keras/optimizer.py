@@ -23,7 +23,7 @@ from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_con
 from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
-from tfdp.query.nested import undivided_sums
+from tfdp.query.parts import undivided_sums
 from tfdp.sampling import SamplingPolicy
 
 

@@ -7,12 +7,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.query.allocation import clips_from_public_gradients
+from tfdp.query.layers import GroupBy, Groups
 
 
 def clips_from_public_data(
-    model: keras.Model, x_public: Any, y_public: Any, quantile: float = 0.5
+    model: keras.Model,
+    x_public: Any,
+    y_public: Any,
+    quantile: float = 0.5,
+    *,
+    group_by: GroupBy = "layer",
 ) -> list[float]:
-    """Returns, for every trainable variable, a quantile of gradient norms on PUBLIC records.
+    """Returns, for every layer, a quantile of its gradient norms on PUBLIC records.
 
     The result is not private: `x_public` and `y_public` must be data that nobody needs to protect,
     never the training data. Norms change while a model trains, so this is a place to begin at.
@@ -22,9 +28,10 @@ def clips_from_public_data(
         x_public: Structure of arrays, [records, ...]. A few hundred records are enough.
         y_public: As `x_public`.
         quantile: Share of the public records that the clip leaves as they are, in (0, 1].
+        group_by: As in `tfdp.query.per_layer`: "layer" (default), "variable" or a function.
 
     Returns:
-        A clip for every trainable variable, for `tfdp.query.per_layer` and its relatives.
+        A clip for every group of trainable variables, for `tfdp.query.per_layer` and its relatives.
 
     Raises:
         ValueError: the model has no loss or no variables, or there are no gradients to measure.
@@ -55,4 +62,7 @@ def clips_from_public_data(
         records.append([gradient.numpy() for gradient in gradients(x, y)])
     if not records:
         raise ValueError("x_public must hold at least one record.")
-    return clips_from_public_gradients([np.stack(g) for g in zip(*records, strict=True)], quantile)
+    stacks = [np.stack(g).reshape(len(records), -1) for g in zip(*records, strict=True)]
+    groups = Groups(model, group_by)
+    together = [np.concatenate([stacks[i] for i in places], 1) for places in groups.places]
+    return clips_from_public_gradients(together, quantile)

@@ -15,6 +15,7 @@ _SAME_NAME = ("num_microbatches", "privacy_unit", "physical_batch_size", "engine
 _NAMES = ("inner_optimizer", "query", "loss_scale_factor", *_SAME_NAME)
 
 for _query in (
+    queries.ArrangedQuery,
     queries.GaussianAverageQuery,
     queries.GaussianSumQuery,
     queries.JointClippingQuery,

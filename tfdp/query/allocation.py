@@ -1,17 +1,18 @@
-"""How noise is divided between the variables of a model, at one price.
+"""How noise is divided between the layers of a model, at one price.
 
-With a clip S_g and noise sigma_g for every variable, all together are one Gaussian sum with the
-noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2) (McMahan et al. 2018, arXiv:1812.06210,
-section 3). So for a z that is given, what one variable gets less another one gets more:
+With a clip S_g and noise sigma_g for every group of variables, such as those of a layer, all
+together are one Gaussian sum with the noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2)
+(McMahan et al. 2018, arXiv:1812.06210, section 3). So for a z that is given, what one group gets
+less another one gets more:
 
 | strategy | sigma_g | what it evens out |
 |---|---|---|
 | `per_layer` | z sqrt(sum_g S_g^2) | the noise on every coordinate |
-| `proportional_noise` | z sqrt(G) S_g | noise on a coordinate, relative to the variable's clip |
+| `proportional_noise` | z sqrt(G) S_g | noise on a coordinate, relative to the group's clip |
 | `dimension_adjusted_noise` | z sqrt(d / d_g) S_g | the noise's norm, relative to the clip |
 
-for G variables of d_g coordinates, d in all. The last two do better than the first where clips
-follow typical norms, of which the third expects small variables to have coordinates that are
+for G groups of d_g coordinates, d in all. The last two do better than the first where clips
+follow typical norms, of which the third expects small groups to have coordinates that are
 larger, the second does not.
 """
 
@@ -23,8 +24,8 @@ import numpy as np
 
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
-from tfdp.query.nested import NestedQuery
-from tfdp.query.per_layer import nested_average, split_clips, variables_of
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.layers import GroupBy, Groups
 
 
 def proportional_noise(
@@ -34,25 +35,28 @@ def proportional_noise(
     denominator: float,
     split: str | None = None,
     random_source: RandomSource | None = None,
-) -> NestedQuery:
-    """Returns a per-layer query whose noise is in proportion to each variable's clip.
+    *,
+    group_by: GroupBy = "layer",
+) -> DPQuery:
+    """Returns a per-layer query whose noise is in proportion to each group's clip.
 
         sigma_g = noise_multiplier * sqrt(G) * S_g
 
-    Every one of the G variables costs the same: each alone has noise multiplier
+    Every one of the G groups costs the same: each alone has noise multiplier
     noise_multiplier * sqrt(G).
 
     Guarantees:
-        All variables together have exactly the noise multiplier that was asked for.
+        All groups together have exactly the noise multiplier that was asked for.
 
     Args:
         model: A built Keras model (its trainable variables are used), or a list of variables or
             tensors.
         l2_norm_clip: C, which `split` divides, or the list of the S_g.
-        noise_multiplier: That of all variables together.
+        noise_multiplier: That of all groups together.
         denominator: The expected number of records in a sample.
         split: "uniform" (default) or "dimension", as in `per_layer`.
         random_source: Where the noise comes from; by default keyed by the operating system.
+        group_by: As in `per_layer`: "layer" (default), "variable" or a function.
 
     Raises:
         ValueError: as in `per_layer`.
@@ -68,10 +72,10 @@ def proportional_noise(
     References:
         McMahan et al. 2018, arXiv:1812.06210, section 4.
     """
-    variables = variables_of(model)
+    groups = Groups(model, group_by)
     return _allocated(
-        variables,
-        [1.0] * len(variables),
+        groups,
+        [1.0] * len(groups.keys),
         l2_norm_clip,
         noise_multiplier,
         denominator,
@@ -87,17 +91,19 @@ def dimension_adjusted_noise(
     denominator: float,
     split: str | None = None,
     random_source: RandomSource | None = None,
-) -> NestedQuery:
-    """Returns a per-layer query whose noise has, on every variable, the same norm for its clip.
+    *,
+    group_by: GroupBy = "layer",
+) -> DPQuery:
+    """Returns a per-layer query whose noise has, on every group, the same norm for its clip.
 
         sigma_g = noise_multiplier * sqrt(d / d_g) * S_g
 
     Noise on d_g coordinates has a norm of about sigma_g sqrt(d_g). Here that is noise_multiplier *
-    sqrt(d) * S_g, the same multiple of the clip for every variable: one with many coordinates gets
+    sqrt(d) * S_g, the same multiple of the clip for every group: one with many coordinates gets
     less noise on each of them, and pays for more of the privacy.
 
     Guarantees:
-        All variables together have exactly the noise multiplier that was asked for.
+        All groups together have exactly the noise multiplier that was asked for.
 
     Args:
         model: As in `proportional_noise`.
@@ -106,9 +112,10 @@ def dimension_adjusted_noise(
         denominator: As in `proportional_noise`.
         split: As in `proportional_noise`.
         random_source: As in `proportional_noise`.
+        group_by: As in `proportional_noise`.
 
     Raises:
-        ValueError: as in `per_layer`, or a variable has no coordinates.
+        ValueError: as in `per_layer`, or a group has no coordinates.
         TypeError: an argument is of the wrong type.
 
     Example:
@@ -121,16 +128,15 @@ def dimension_adjusted_noise(
     References:
         McMahan et al. 2018, arXiv:1812.06210, section 4.
     """
-    variables = variables_of(model)
-    sizes = [math.prod(variable.shape) for variable in variables]
-    if 0 in sizes:
+    groups = Groups(model, group_by)
+    if 0 in groups.sizes:
         raise ValueError(
-            "Every variable must have coordinates. Received shapes: "
-            f"{[tuple(variable.shape) for variable in variables]}."
+            "Every group of variables must have coordinates. Received groups with these numbers of "
+            f"them: {groups.sizes}."
         )
     return _allocated(
-        variables,
-        [float(size) for size in sizes],
+        groups,
+        [float(size) for size in groups.sizes],
         l2_norm_clip,
         noise_multiplier,
         denominator,
@@ -140,22 +146,22 @@ def dimension_adjusted_noise(
 
 
 def _allocated(
-    variables: Sequence[Any],
+    groups: Groups,
     shares: Sequence[float],
     l2_norm_clip: float | Sequence[float],
     noise_multiplier: float,
     denominator: float,
     split: str | None,
     random_source: RandomSource | None,
-) -> NestedQuery:
-    """Returns a query in which each variable has its share of sum_g (S_g / sigma_g)^2."""
-    clips = split_clips(variables, l2_norm_clip, split)
+) -> DPQuery:
+    """Returns a query in which each group has its share of sum_g (S_g / sigma_g)^2."""
+    clips = groups.split_clips(l2_norm_clip, split)
     multiplier = real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=True)
     stddevs = [
         multiplier * math.sqrt(sum(shares) / share) * clip
         for clip, share in zip(clips, shares, strict=True)
     ]
-    return nested_average(clips, stddevs, denominator, random_source)
+    return groups.averages(clips, stddevs, denominator, random_source)
 
 
 def clips_from_public_gradients(

@@ -158,12 +158,3 @@ class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
                 raise TypeError(
                     f"Every query of a NestedSumQuery must be a sum. Received: {query!r}."
                 )
-
-
-def undivided_sums(query: DPQuery) -> list[DPQuery]:
-    """Returns the queries, `query` itself or parts of it, whose results are sums that nothing
-    divides by a number of records.
-    """
-    if isinstance(query, NestedQuery):
-        return [part for one in tf.nest.flatten(query.queries) for part in undivided_sums(one)]
-    return [query] if isinstance(query, SumAggregationDPQuery) else []

@@ -85,9 +85,11 @@ def test_noise_is_the_same_on_every_variable(check_stddev):
 def test_takes_the_trainable_variables_of_a_model():
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), keras.layers.Dense(1)])
     model.layers[0].trainable = False
-    query = per_layer(model, 2.0, 1.0, 4.0)
-    assert len(_events(query)) == 2
-    assert query.norm_groups([variable.value for variable in model.trainable_variables]) == [0, 1]
+    values = [variable.value for variable in model.trainable_variables]
+    for group_by, groups in [("layer", [0, 0]), ("variable", [0, 1])]:
+        query = per_layer(model, 2.0, 1.0, 4.0, group_by=group_by)
+        assert len(_events(query)) == len(set(groups))
+        assert query.norm_groups(values) == groups
 
 
 def test_random_source_reaches_every_group():
@@ -102,7 +104,7 @@ def test_refuses_a_model_that_is_not_built():
 
 @pytest.mark.parametrize("clips", [[], [1.0], [1.0] * 4])
 def test_refuses_another_number_of_clips(clips):
-    with pytest.raises(ValueError, match=f"each of the 3 variables. Received {len(clips)}"):
+    with pytest.raises(ValueError, match=f"each of the 3 groups.*Received {len(clips)}"):
         per_layer(VARIABLES, clips, 1.0, 4.0)
 
 

@@ -1,0 +1,128 @@
+"""A query on records whose leaves stand in another structure."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.query.dp_query import DPQuery, Structure, add, zeros_like
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrangedQuery(DPQuery):
+    """Gives `query` the leaves of a record, which is flat, in the structure of `arrangement`.
+
+    With `ArrangedQuery(NestedQuery({"a": q, "b": r}), {"a": [0, 3], "b": [1, 2]})` records are
+    lists of four tensors, of which q gets the first and the last. Results are flat again.
+
+    Guarantees:
+        A record is the same vector in both structures, so bounds, noise and events are those of
+        `query`.
+
+    Args:
+        query: Any query whose results have the structure of its records.
+        arrangement: Structure of integers, each of 0 .. n - 1 once, for records of n leaves.
+
+    Raises:
+        TypeError: `query` is not a query, or `arrangement` holds something else than integers.
+        ValueError: an integer is missing or is there twice.
+    """
+
+    query: DPQuery
+    arrangement: Structure
+
+    def __post_init__(self):
+        if not isinstance(self.query, DPQuery):
+            raise TypeError(f"query must be a DPQuery. Received: query={self.query!r}.")
+        places = tf.nest.flatten(self.arrangement)
+        if not all(type(place) is int for place in places):
+            raise TypeError(
+                f"arrangement must hold integers. Received: arrangement={self.arrangement!r}."
+            )
+        if sorted(places) != list(range(len(places))):
+            raise ValueError(
+                "arrangement must hold every index of a record's leaves once, from 0 on. Received: "
+                f"arrangement={self.arrangement!r}."
+            )
+        # A copy: the caller may change the list or dict later.
+        copy = tf.nest.pack_sequence_as(self.arrangement, places)
+        object.__setattr__(self, "arrangement", copy)
+
+    @property
+    def _places(self) -> list[int]:
+        return tf.nest.flatten(self.arrangement)
+
+    def _arranged(self, record: Structure) -> Structure:
+        leaves = tf.nest.flatten(record)
+        if len(leaves) != len(self._places):
+            raise ValueError(
+                f"Records must have {len(self._places)} leaves. Received {len(leaves)}."
+            )
+        return tf.nest.pack_sequence_as(self.arrangement, [leaves[p] for p in self._places])
+
+    def _restored(self, arranged: Structure) -> list[Any]:
+        leaves: list[Any] = [None] * len(self._places)
+        for place, leaf in zip(self._places, tf.nest.flatten(arranged), strict=True):
+            leaves[place] = leaf
+        return leaves
+
+    # Where records are scaled, sums are kept in the structure of the records, as engines make them.
+
+    @property
+    def _scales(self) -> bool:
+        return self.query.num_norm_groups is not None
+
+    def initial_global_state(self):
+        return self.query.initial_global_state()
+
+    def derive_sample_params(self, global_state):
+        return self.query.derive_sample_params(global_state)
+
+    def initial_sample_state(self, template):
+        arranged = self._arranged(template)
+        if self._scales:
+            return [zeros_like(leaf) for leaf in self._restored(arranged)]
+        return self.query.initial_sample_state(arranged)
+
+    def preprocess_record(self, params, record):
+        processed = self.query.preprocess_record(params, self._arranged(record))
+        return self._restored(processed) if self._scales else processed
+
+    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+        if self._scales:
+            return add(sample_state, preprocessed_record)
+        return self.query.accumulate_preprocessed_record(sample_state, preprocessed_record)
+
+    def merge_sample_states(self, sample_state_1, sample_state_2):
+        if self._scales:
+            return add(sample_state_1, sample_state_2)
+        return self.query.merge_sample_states(sample_state_1, sample_state_2)
+
+    def get_noised_result(self, sample_state, global_state):
+        state = self._arranged(sample_state) if self._scales else sample_state
+        result, global_state, event = self.query.get_noised_result(state, global_state)
+        return self._restored(result), global_state, event
+
+    def derive_event(self, global_state):
+        return self.query.derive_event(global_state)
+
+    def derive_metrics(self, global_state):
+        return self.query.derive_metrics(global_state)
+
+    @property
+    def is_sum(self):
+        return self.query.is_sum
+
+    @property
+    def needs_separate_records(self):
+        return self.query.needs_separate_records
+
+    @property
+    def num_norm_groups(self):
+        return self.query.num_norm_groups
+
+    def norm_groups(self, template):
+        return self._restored(self.query.norm_groups(self._arranged(template)))
+
+    def scale_factors(self, params, norms):
+        return self.query.scale_factors(params, norms)
