@@ -52,7 +52,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tfdp.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"tfdp.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'tfdp' has no attribute {name!r}")
+    from tfdp.migration import WRITE
+
+    what_to_write = f". {WRITE[name]}" if name in WRITE else ""
+    raise AttributeError(f"module 'tfdp' has no attribute {name!r}{what_to_write}")
 
 
 def __dir__() -> list[str]:

@@ -102,3 +102,31 @@ def test_what_keras_takes_is_taken():
     assert _functional(name="mine", trainable=True).name == "mine"
     assert _sequential(name="mine").name == "mine"
     assert np.shape(_sequential(trainable=True)(X)) == (len(X), 2)
+
+
+@pytest.mark.parametrize("clip", [10.0, 40.0, 200.0, 1e9])
+def test_published_step_of_a_linear_model(clip):
+    # TensorFlow Privacy's own case: the gradient is (-90, -120, -30) at zero, then clipped.
+    dense = L.Dense(1, kernel_initializer="zeros", bias_initializer="zeros")
+    model = tfdp.keras.make_private(keras.Sequential([keras.Input((2,)), dense]))
+    optimizer = tfdp.keras.DPKerasSGDOptimizer(
+        l2_norm_clip=clip,
+        noise_multiplier=0.0,
+        num_microbatches=1,
+        gradient_accumulation_steps=1,
+        learning_rate=0.01,
+    )
+    loss = keras.losses.MeanSquaredError(reduction="none")
+    model.compile(optimizer, loss, run_eagerly=True)
+    optimizer.set_batch_size(1)
+    model.train_on_batch(np.array([[3.0, 4.0]]), np.array([[15.0]]))
+    gradient = np.array([90.0, 120.0, 30.0])
+    gradient *= min(1.0, clip / np.linalg.norm(gradient))
+    got = np.concatenate([w.flatten() for w in model.get_weights()])
+    np.testing.assert_allclose(got, 0.01 * gradient, rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_accumulation_of_noised_gradients_says_what_to_write(steps):
+    with pytest.raises(ValueError, match="physical_batch_size"):
+        tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 4, gradient_accumulation_steps=steps)

@@ -102,6 +102,11 @@ def _compose(
     query = GaussianAverageQuery(
         l2_norm_clip, noise_multiplier=noise_multiplier, denominator=denominator
     )
+    # TensorFlow Privacy's way to say that there is no accumulation, which Keras refuses.
+    if inner_arguments.get("gradient_accumulation_steps") == 1:
+        inner_arguments = {
+            k: v for k, v in inner_arguments.items() if k != "gradient_accumulation_steps"
+        }
     return DPOptimizer(inner_class(**inner_arguments), query, num_microbatches)
 
 

@@ -1,0 +1,59 @@
+"""Every name of TensorFlow Privacy is here, or says what to write, and is in docs/migration.md."""
+
+import pathlib
+import re
+
+import pytest
+
+import tfdp
+import tfdp.keras
+from tfdp.migration import WRITE
+
+DOC = (pathlib.Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
+
+# What `import tensorflow_privacy` exports (version 0.9), and `tensorflow_privacy.v1`.
+EXPORTED = """
+compute_dp_sgd_privacy compute_dp_sgd_privacy_statement compute_rdp_tree_restart
+compute_rdp_single_tree compute_zcdp_single_tree DPQuery SumAggregationDPQuery
+DiscreteGaussianSumQuery DistributedDiscreteGaussianSumQuery DistributedSkellamSumQuery
+GaussianSumQuery NestedQuery NoPrivacyAverageQuery NoPrivacySumQuery NormalizedQuery
+QuantileEstimatorQuery NoPrivacyQuantileEstimatorQuery QuantileAdaptiveClipSumQuery
+QAdaClipTreeResSumQuery restart_query tree_aggregation RestartQuery TreeCumulativeSumQuery
+TreeResidualSumQuery TreeRangeSumQuery DNNClassifier DPModel DPSequential make_dp_model_class
+GenericDPAdagradOptimizer GenericDPAdamOptimizer GenericDPSGDOptimizer DPKerasAdagradOptimizer
+DPFTRLTreeAggregationOptimizer DPKerasAdamOptimizer DPKerasSGDOptimizer
+make_gaussian_query_optimizer_class make_keras_generic_optimizer_class make_keras_optimizer_class
+VectorizedDPKerasAdagradOptimizer VectorizedDPKerasAdamOptimizer VectorizedDPKerasSGDOptimizer
+make_vectorized_keras_optimizer_class linearly_separable_labeled_examples
+synthetic_linearly_separable_data logistic_objective_perturbation logistic_dpsgd
+single_layer_softmax_classifier DNNClassifierV1 DPAdagradGaussianOptimizer DPAdagradOptimizer
+DPAdamGaussianOptimizer DPAdamOptimizer DPGradientDescentGaussianOptimizer
+DPGradientDescentOptimizer make_optimizer_class VectorizedDPAdagradOptimizer
+VectorizedDPAdamOptimizer VectorizedDPSGDOptimizer VectorizedDPAdagrad VectorizedDPAdam
+VectorizedDPSGD make_vectorized_optimizer_class GaussianAverageQuery PrivacyLedger QueryWithLedger
+DenseLedger compute_noise
+""".split()
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_name_is_here_or_says_what_to_write(name):
+    assert re.search(rf"\b{name}\b", DOC), f"docs/migration.md does not have {name}."
+    if name in tfdp.__all__:
+        assert name not in WRITE
+        return
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'. ") as error:
+        getattr(tfdp, name)
+    assert WRITE[name] in str(error.value)
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_what_is_to_be_written_exists(name):
+    for path in re.findall(r"\btfdp((?:\.\w+)+)", WRITE[name]):
+        here = tfdp
+        for part in path.split(".")[1:]:
+            here = getattr(here, part)
+
+
+def test_other_names_say_no_more():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
+        tfdp.nothing  # noqa: B018

@@ -1,0 +1,114 @@
+"""The records, and the results, of the test cases that TensorFlow Privacy publishes.
+
+Two of them differ on purpose: lists and tuples match each other, and a clip is no `tf.Variable`
+(docs/migration.md).
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+
+
+def _run(query, records, weights=None):
+    state = query.initial_global_state()
+    params = query.derive_sample_params(state)
+    sample = query.initial_sample_state(records[0])
+    for record, *weight in zip(records, *([] if weights is None else [weights]), strict=True):
+        sample = query.accumulate_record(params, sample, record, *weight)
+    return query.get_noised_result(sample, state)[0]
+
+
+def _sum(clip):
+    return tfdp.GaussianSumQuery(l2_norm_clip=clip, stddev=0.0)
+
+
+def _average(clip, denominator):
+    return tfdp.NormalizedQuery(numerator_query=_sum(clip), denominator=denominator)
+
+
+VALUES = {
+    "sum, no clip": (_sum(10.0), [[2.0, 0.0], [-1.0, 1.0]], [1.0, 1.0]),
+    "sum, clip": (_sum(5.0), [[-6.0, 8.0], [4.0, -3.0]], [1.0, 1.0]),
+    "average": (_average(5.0, 2.0), [[-6.0, 8.0], [4.0, -3.0]], [0.5, 0.5]),
+    "plain sum": (tfdp.NoPrivacySumQuery(), [[2.0, 0.0], [-1.0, 1.0]], [1.0, 1.0]),
+    "plain average": (tfdp.NoPrivacyAverageQuery(), [[5.0, 0.0], [-1.0, 2.0]], [2.0, 1.0]),
+    "nested sum": (
+        tfdp.NestedSumQuery([_sum(10.0), _sum(10.0)]),
+        [[1.0, [2.0, 3.0]], [4.0, [3.0, 2.0]]],
+        [5.0, [5.0, 5.0]],
+    ),
+    "nested average": (
+        tfdp.NestedQuery([_average(4.0, 5.0), _average(5.0, 5.0)]),
+        [[1.0, [12.0, 9.0]], [5.0, [1.0, 2.0]]],
+        [1.0, [1.0, 1.0]],
+    ),
+    "nested dicts": (
+        tfdp.NestedQuery([_sum(1.0), {"c": _average(10.0, 2.0), "d": [_sum(10.0)]}]),
+        [
+            [{"a": 0.0, "b": 2.71828}, {"c": (-4.0, 6.0), "d": [-4.0]}],
+            [{"a": 3.14159, "b": 0.0}, {"c": (6.0, -4.0), "d": [5.0]}],
+        ],
+        [{"a": 1.0, "b": 1.0}, {"c": (1.0, 1.0), "d": [1.0]}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_result(name):
+    query, records, expected = VALUES[name]
+    if all(isinstance(number, float) for number in records[0]):
+        records = [tf.constant(record) for record in records]
+        np.testing.assert_allclose(_run(query, records), expected, rtol=1e-6)
+        return
+    got = _run(query, records)
+    tf.nest.assert_same_structure(got, expected)
+    np.testing.assert_allclose(tf.nest.flatten(got), tf.nest.flatten(expected), rtol=1e-6)
+
+
+def test_weighted_average():
+    records = [tf.constant([4.0, 0.0]), tf.constant([-1.0, 1.0])]
+    result = _run(tfdp.NoPrivacyAverageQuery(), records, weights=[1, 3])
+    np.testing.assert_allclose(result, [0.25, 0.75])
+
+
+def test_merged_sums():
+    query = tfdp.GaussianSumQuery(l2_norm_clip=10.0, stddev=1.0)
+
+    def state(records):
+        sample = query.initial_sample_state(tf.zeros([2]))
+        for record in records:
+            sample = query.accumulate_record(10.0, sample, tf.constant(record))
+        return sample
+
+    merged = query.merge_sample_states(
+        state([[2.0, 0.0], [-1.0, 1.0]]), state([[3.0, 5.0], [-1.0, 4.0]])
+    )
+    np.testing.assert_allclose(merged, [3.0, 10.0], rtol=1e-6)
+
+
+def test_template_may_be_a_spec():
+    template = tf.TensorSpec.from_tensor(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(tfdp.NoPrivacySumQuery().initial_sample_state(template), [0, 0])
+
+
+@pytest.mark.parametrize("query", [_sum(1.0), tfdp.NoPrivacySumQuery()])
+@pytest.mark.parametrize("records", [([1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0])])
+def test_records_with_another_number_of_leaves(query, records):
+    with pytest.raises(ValueError, match="Structures differ"):
+        _run(query, list(records))
+
+
+@pytest.mark.parametrize(
+    ("queries", "record"), [([_sum(1.0)] * 2, [1.0]), ([_sum(1.0), [_sum(1.0)]], [1.0, 1.0])]
+)
+def test_record_that_does_not_fit_the_queries(queries, record):
+    with pytest.raises(ValueError, match="Expected"):
+        _run(tfdp.NestedSumQuery(queries), [record])
+
+
+@pytest.mark.parametrize("clip", [tf.Variable(5.0), tf.constant(5.0)])
+def test_clip_that_could_change_is_refused(clip):
+    with pytest.raises(TypeError, match="l2_norm_clip must be a real number"):
+        _sum(clip)

@@ -1,0 +1,98 @@
+"""Names of TensorFlow Privacy that tfdp does not have, and what to write in their place.
+
+docs/migration.md has all names, with what means the same and what does not.
+"""
+
+_OPTIMIZER = "Write tfdp.keras.DPOptimizer(keras.optimizers.{0}(...), query)."
+_VECTORIZED = (
+    "Write tfdp.keras.DPKeras{0}Optimizer(...): every engine but the loop is vectorized, and "
+    "engine='vectorized' is an option of DPOptimizer."
+)
+_ADAPTIVE = "There is no adaptive clip yet; see docs/migration.md."
+_TREE = "There is no noise that is correlated between steps yet; see docs/migration.md."
+_EXACT = "Write tfdp.GaussianSumQuery(l2_norm_clip, stddev, precision='exact')."
+_COST = (
+    "Replay the ledger of the run: tfdp.PrivacyLedger.load(path).replay("
+    "tfdp.accounting.RDPAccountant()).get_epsilon(delta); before a run, tfdp.accounting.plan or "
+    "`tfdp plan`."
+)
+_CLASSIC = "Write tfdp.keras.DPKeras{0}Optimizer: optimizers of TensorFlow 1 are not supported."
+_OTHER = "It is not a part of tfdp; see docs/migration.md."
+
+WRITE = {
+    **{f"GenericDP{kind}Optimizer": _OPTIMIZER.format(kind) for kind in ("Adagrad", "Adam", "SGD")},
+    **{
+        f"VectorizedDPKeras{kind}Optimizer": _VECTORIZED.format(kind)
+        for kind in ("Adagrad", "Adam", "SGD")
+    },
+    **{
+        f"{name}{suffix}": _CLASSIC.format(kind)
+        for name, kind in [
+            ("DPAdagrad", "Adagrad"),
+            ("DPAdam", "Adam"),
+            ("DPGradientDescent", "SGD"),
+            ("VectorizedDPAdagrad", "Adagrad"),
+            ("VectorizedDPAdam", "Adam"),
+            ("VectorizedDPSGD", "SGD"),
+        ]
+        for suffix in ("Optimizer", "GaussianOptimizer", "")
+    },
+    **dict.fromkeys(
+        (
+            "make_gaussian_query_optimizer_class",
+            "make_keras_generic_optimizer_class",
+            "make_keras_optimizer_class",
+            "make_optimizer_class",
+            "make_vectorized_keras_optimizer_class",
+            "make_vectorized_optimizer_class",
+        ),
+        "No class is made: any Keras optimizer can be wrapped. " + _OPTIMIZER.format("Lion"),
+    ),
+    "make_dp_model_class": "Write tfdp.keras.make_private(model), or derive from DPModel.",
+    **dict.fromkeys(("QuantileAdaptiveClipSumQuery", "QAdaClipTreeResSumQuery"), _ADAPTIVE),
+    **dict.fromkeys(("QuantileEstimatorQuery", "NoPrivacyQuantileEstimatorQuery"), _ADAPTIVE),
+    **dict.fromkeys(
+        (
+            "DPFTRLTreeAggregationOptimizer",
+            "RestartQuery",
+            "TreeCumulativeSumQuery",
+            "TreeRangeSumQuery",
+            "TreeResidualSumQuery",
+            "compute_rdp_single_tree",
+            "compute_rdp_tree_restart",
+            "compute_zcdp_single_tree",
+            "restart_query",
+            "tree_aggregation",
+        ),
+        _TREE,
+    ),
+    "DiscreteGaussianSumQuery": _EXACT,
+    "DistributedDiscreteGaussianSumQuery": "Noise is drawn in one place here. " + _EXACT,
+    "DistributedSkellamSumQuery": "Noise is drawn in one place here. " + _EXACT,
+    "compute_dp_sgd_privacy": _COST,
+    "compute_dp_sgd_privacy_statement": _COST + " For a statement in words: `tfdp report`.",
+    "compute_noise": "Write tfdp.noise_for_budget(epsilon, delta, ...) or `tfdp calibrate`.",
+    "QueryWithLedger": "Every query has its event; give DPOptimizer a ledger=tfdp.PrivacyLedger().",
+    "DenseLedger": "Write tfdp.PrivacyLedger().",
+    **dict.fromkeys(
+        (
+            "DNNClassifier",
+            "DNNClassifierV1",
+            "linearly_separable_labeled_examples",
+            "logistic_dpsgd",
+            "logistic_objective_perturbation",
+            "single_layer_softmax_classifier",
+            "synthetic_linearly_separable_data",
+        ),
+        _OTHER,
+    ),
+}
+
+_IN_KERAS = (
+    "DPKerasAdagradOptimizer",
+    "DPKerasAdamOptimizer",
+    "DPKerasSGDOptimizer",
+    "DPModel",
+    "DPSequential",
+)
+WRITE.update({name: f"Write tfdp.keras.{name}." for name in _IN_KERAS})
