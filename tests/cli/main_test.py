@@ -26,6 +26,8 @@ from tfdp.ledger import PrivacyLedger
 
 POISSON = PoissonSampling(256 / 60_000, 60_000)
 STEP = SampledEvent(POISSON, ComposedEvent((GaussianSumEvent(1.0, 1.1),)))
+# What is said of a ledger without a key.
+UNKEYED = "not authenticated: without a key its digests show accidents only"
 
 
 @pytest.fixture
@@ -57,6 +59,7 @@ def test_replay_says_what_was_done_and_what_it_costs(save, capsys):
     assert (status, err) == (0, "")
     # Two groups of multiplier 2 are sqrt(2) together, halved since the sample's size is fixed.
     expected = f"""\
+not authenticated: without a key its digests show accidents only
 ledger {ledger.ledger_id}: 14042 steps
 
 14040 x
@@ -131,7 +134,7 @@ def test_empty_ledger_costs_nothing(save, capsys):
 def test_export_prints_json_lines_that_replay_reads(save, capsys, tmp_path):
     ledger, path = save((STEP, 3))
     status, out, err = _run(capsys, "export", path)
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, f"tfdp: {UNKEYED}\n")
     assert PrivacyLedger.from_json_lines(out) == ledger
     (tmp_path / "run.jsonl").write_text(out)
     from_file = _run(capsys, "replay", path, "--delta", "1e-5")
@@ -197,7 +200,7 @@ def test_several_ledgers_are_composed(save, capsys):
     flags = ("--delta", "1e-5", "--accountant", "rdp")
     status, out, err = _run(capsys, "replay", path, other, *flags)
     assert (status, err) == (0, "")
-    assert out.startswith(f"ledgers {first.ledger_id}, {second.ledger_id}: 340 steps\n")
+    assert out.startswith(f"{UNKEYED}\nledgers {first.ledger_id}, {second.ledger_id}: 340 steps\n")
     assert _shown(out) == pytest.approx(_epsilon((STEP, 300), (OTHER, 40)), rel=1e-5)
     status, out, err = _run(capsys, "replay", path, path, *flags)
     assert (status, out) == (2, "")
@@ -208,7 +211,9 @@ def test_partial_replay(save, capsys):
     ledger, path = save((STEP, 300), (OTHER, 40))
     flags = ("--delta", "1e-5", "--accountant", "rdp")
     _, out, _ = _run(capsys, "replay", path, *flags, "--steps", "310")
-    assert out.startswith(f"ledger {ledger.ledger_id}: first 310 of 340 steps\n\n300 x\n")
+    assert out.startswith(
+        f"{UNKEYED}\nledger {ledger.ledger_id}: first 310 of 340 steps\n\n300 x\n"
+    )
     assert "\n10 x\n" in out
     assert _shown(out) == pytest.approx(_epsilon((STEP, 300), (OTHER, 10)), rel=1e-5)
     status, _, err = _run(capsys, "replay", path, *flags, "--steps", "341")

@@ -41,8 +41,11 @@ def test_writes_what_was_asked_for(path, tmp_path, capsys, name, flags, start):
     out = tmp_path / name
     status, printed, error = _run(capsys, path, "--out", str(out), *flags)
     assert (status, error) == (0, "")
-    assert printed.startswith(f"wrote {out}: ε ≤ ")
+    first, second = printed.splitlines()
+    assert first == "not authenticated: without a key its digests show accidents only"
+    assert second.startswith(f"wrote {out}: ε ≤ ")
     text = out.read_text(encoding="utf-8")
+    assert first.capitalize() in text[: text.index("run.ledger")]
     assert text.startswith(start) and "run.ledger" in text and str(tmp_path) not in text
 
 

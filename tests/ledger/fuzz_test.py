@@ -3,6 +3,8 @@
 `tests/fuzz/fuzz_ledger.py` asks the same of texts that are found by coverage.
 """
 
+import hashlib
+import hmac
 import json
 import random
 
@@ -22,6 +24,7 @@ from tfdp.events import (
     UnsupportedEventError,
 )
 from tfdp.ledger import LedgerFormatError, PrivacyLedger, codec, json_lines
+from tfdp.ledger.entry import Evidence
 
 # Surrogates included.
 _texts = st.text(st.characters(), max_size=20)
@@ -38,6 +41,8 @@ _STEP = SampledEvent(
     PoissonSampling(0.25, 40),
     ComposedEvent((GaussianSumEvent(1.0, 2.0), GaussianSumEvent(3.0, 4.0))),
 )
+
+_KEY = bytes(range(32))
 
 
 def _text(*entries):
@@ -132,9 +137,14 @@ def _mutated(text, generator):
 @settings(max_examples=300)
 @given(_ledger_texts, st.randoms(use_true_random=False), st.integers(1, 3))
 def test_valid_text_with_a_few_changes(text, generator, changes):
+    original = text
     for _ in range(changes):
         text = _mutated(text, generator)
-    reading.read(text)
+    found = reading.read(text)
+    # The digest finds every accident.
+    assert found is None or found == PrivacyLedger.from_json_lines(original)
+    reading.read(reading.resealed(text))
+    reading.read(reading.of_version_1(text))
 
 
 def test_text_cut_off_anywhere_is_refused():
@@ -146,8 +156,12 @@ def test_text_cut_off_anywhere_is_refused():
 def test_lines_left_out_doubled_or_exchanged_are_refused():
     header, *lines = _TEXT.splitlines(keepends=True)
     for i in range(len(lines)):
-        assert reading.read("".join([header, *lines[:i], *lines[i + 1 :]])) is None
-        assert reading.read("".join([header, *lines[: i + 1], *lines[i:]])) is None
+        for changed in ([*lines[:i], *lines[i + 1 :]], [*lines[: i + 1], *lines[i:]]):
+            text = "".join([header, *changed])
+            assert reading.read(text) is None
+            if i < len(lines) - 1:
+                assert reading.read(reading.resealed(text)) is None
+                assert reading.read(reading.of_version_1(text)) is None
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -183,8 +197,8 @@ def test_huge_and_odd_numbers_are_refused_or_read_as_they_are(old, number):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 1', '"version": 1.0'),
-        ('"version": 1', '"version": true'),
+        ('"version": 2', '"version": 2.0'),
+        ('"version": 2', '"version": true'),
         ('"entry_count": 3', '"entry_count": 3.0'),
         ('"total_count": 1099511627780', '"total_count": 1099511627780.0'),
         ('"count": 1}', '"count": true}'),
@@ -256,6 +270,17 @@ def test_file_that_is_not_utf8_is_refused_by_line_and_offset(tmp_path):
 
 def test_file_with_bytes_flipped_is_read_as_its_text_or_refused(tmp_path):
     generator, path, data = random.Random(1), tmp_path / "a.jsonl", _TEXT.encode()
+    for _ in range(400):
+        flipped = bytearray(data)
+        for _ in range(generator.choice([1, 1, 2])):
+            flipped[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        with pytest.raises(LedgerFormatError):
+            _from_file(path, bytes(flipped))
+
+
+def test_file_of_version_1_with_bytes_flipped_is_read_as_its_text_or_refused(tmp_path):
+    generator, path = random.Random(1), tmp_path / "a.jsonl"
+    data = reading.of_version_1(_TEXT).encode()
     read = 0
     for _ in range(400):
         flipped = bytearray(data)
@@ -269,7 +294,65 @@ def test_file_with_bytes_flipped_is_read_as_its_text_or_refused(tmp_path):
         assert ledger is not None
         assert sum(count for _, count in entries) == ledger.total_count
         read += 1
-    assert 0 < read < 200  # Most of them are noticed; some numbers become others.
+    assert 0 < read < 200  # It has no digest: some numbers become others.
+
+
+# Digests and keys.
+
+
+def test_digests_by_hand():
+    """The format, written out: who checks an export need not trust this package."""
+    *lines, last = _TEXT.splitlines(keepends=True)
+    plain = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert json.loads(last) == {"sha256": plain}
+    *lines, last = PrivacyLedger.from_json_lines(_TEXT).to_json_lines(key=_KEY).splitlines(True)
+    keyed = hmac.new(_KEY, "".join(lines).encode(), hashlib.sha256).hexdigest()
+    assert json.loads(last)["hmac-sha256"] == keyed
+
+
+def test_key_of_an_export_is_checked():
+    ledger = PrivacyLedger.from_json_lines(_TEXT)
+    text = ledger.to_json_lines(key=_KEY)
+    assert PrivacyLedger.from_json_lines(text, key=_KEY) == ledger
+    assert PrivacyLedger.from_json_lines(text) == ledger
+    with pytest.raises(LedgerFormatError, match="the key is another one"):
+        PrivacyLedger.from_json_lines(text, key=_KEY[::-1])
+    with pytest.raises(LedgerFormatError, match="written without a key"):
+        PrivacyLedger.from_json_lines(_TEXT, key=_KEY)
+    with pytest.raises(LedgerFormatError, match="version 1, which has no digests"):
+        PrivacyLedger.from_json_lines(reading.of_version_1(text), key=_KEY)
+    forged = text.replace('"noise_stddev": 2.0', '"noise_stddev": 9.0')
+    with pytest.raises(LedgerFormatError, match="its sha256 is not that of its lines"):
+        PrivacyLedger.from_json_lines(forged)
+    sha, mac = (
+        json.loads(reading.resealed(forged).splitlines()[-1]),
+        json.loads(text.splitlines()[-1]),
+    )
+    lines = forged.splitlines()[:-1] + [json.dumps({**mac, **sha})]
+    with pytest.raises(LedgerFormatError, match="its hmac-sha256 is not that of its lines"):
+        PrivacyLedger.from_json_lines("\n".join(lines), key=_KEY)
+
+
+@pytest.mark.parametrize(
+    "last", ["{}", '{"sha256": 1}', '{"sha256": null}', '{"sha512": ""}', "[]", '{"event": 1}']
+)
+def test_malformed_line_of_digests_is_refused(last):
+    text = "".join([*_TEXT.splitlines(keepends=True)[:-1], last])
+    assert reading.read(text) is None
+
+
+def test_evidence_of_a_file(tmp_path):
+    ledger = PrivacyLedger.from_json_lines(_TEXT)
+    path = tmp_path / "a.jsonl"
+    ledger.to_json_lines(path, key=_KEY)
+    for key, evidence in ((_KEY, Evidence.KEY), (None, Evidence.DIGESTS)):
+        with json_lines.open_entries(path, key) as stream:
+            assert stream.evidence is evidence
+            assert list(stream.entries) == list(ledger)
+    path.write_text(reading.of_version_1(_TEXT))
+    with json_lines.open_entries(path) as stream:
+        assert stream.evidence is Evidence.NONE
+        assert list(stream.entries) == list(ledger)
 
 
 # What the fuzzer begins with.

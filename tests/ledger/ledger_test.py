@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.ledger import reading
 from tests.ledger.reseal import reseal
 from tests.ledger.strategies import ledger_events
 from tfdp.events import (
@@ -192,6 +193,17 @@ def test_json_lines_are_written_to_a_path_too(tmp_path):
     assert (tmp_path / "run.jsonl").read_text() == text
 
 
+def test_json_lines_replace_an_export_and_nothing_else(saved, tmp_path):
+    before = saved.read_bytes()
+    with pytest.raises(FileExistsError, match="is no exported ledger"):
+        _ledger((A, 1)).to_json_lines(saved)
+    assert saved.read_bytes() == before
+    for count in (1, 2):
+        _ledger((A, count)).to_json_lines(tmp_path / "run.jsonl")
+    with pytest.raises(FileNotFoundError, match="create it"):
+        _ledger((A, 1)).to_json_lines(tmp_path / "no" / "run.jsonl")
+
+
 def test_save_replaces_an_earlier_state_of_the_same_ledger(saved):
     ledger = PrivacyLedger.load(saved)
     ledger.save(saved)
@@ -372,7 +384,7 @@ def test_edited_file_whose_digests_were_computed_anew(saved, statement, message)
         PrivacyLedger.load(saved)
 
 
-LINES = _ledger((A, 3), (B, 2)).to_json_lines().splitlines()
+LINES = reading.of_version_1(_ledger((A, 3), (B, 2)).to_json_lines()).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -384,9 +396,10 @@ LINES = _ledger((A, 3), (B, 2)).to_json_lines().splitlines()
         (LINES[1:], "line 1 is not the header"),
         (LINES[:-1], "truncated or edited"),
         ([LINES[0], LINES[2]], "truncated or edited"),
+        ([LINES[0].replace('"version": 1', '"version": 2'), *LINES[1:]], "last line must hold"),
         ([*LINES, "", ""], "line 4 is not valid JSON"),
         ([*LINES, LINES[1]], "truncated or edited"),
-        ([LINES[0].replace('"version": 1', '"version": 2'), *LINES[1:]], "newer"),
+        ([LINES[0].replace('"version": 1', '"version": 3'), *LINES[1:]], "newer"),
         ([LINES[0].replace('"version": 1', '"version": true'), *LINES[1:]], "newer"),
         ([LINES[0].replace("ledger_id", "id"), *LINES[1:]], "malformed header"),
         ([*LINES[:2], LINES[2].replace('"count": 2', '"count": 2.0')], "line 3: count"),

@@ -1,5 +1,6 @@
 """What reading a ledger's text must come to, whatever the text is: for tests that make texts up."""
 
+import hashlib
 import json
 import re
 
@@ -7,6 +8,20 @@ from tfdp.ledger import LedgerFormatError, PrivacyLedger, codec
 
 # A refusal names the place: a line, or the text as a whole.
 _PLACE = re.compile(r"\bline \d+\b|\bThe text\b|\bThis ledger\b")
+
+
+def resealed(text):
+    """Returns the text with the digest of its lines in the last one, whatever that is."""
+    *lines, _ = text.removesuffix("\n").split("\n")
+    kept = "".join(f"{line}\n" for line in lines)
+    digest = hashlib.sha256(kept.encode(errors="surrogatepass")).hexdigest()
+    return f'{kept}{{"sha256": "{digest}"}}\n'
+
+
+def of_version_1(text):
+    """Returns the text as version 1 had it: without the last line."""
+    *lines, _ = text.removesuffix("\n").split("\n")
+    return "".join(f"{line}\n" for line in lines).replace('"version": 2', '"version": 1', 1)
 
 
 def read(text):

@@ -370,6 +370,6 @@ def test_head_of_a_closed_ledger_cannot_be_undercut_by_whoever_appends(tmp_path,
 def test_table_that_counts_other_rows_than_are_found_is_refused(tmp_path, original):
     """SQLite counts rows by another way than that by which it finds them."""
     with storage.open_book(_written(tmp_path, original), original[1]) as book:
-        more = book._replace(extent=book.extent._replace(count=book.extent.count + 1))
+        more = book._replace(extent=book.extent._replace(num_rows=book.extent.num_rows + 1))
         with pytest.raises(LedgerFormatError, match="counts .* entries, and .* are found"):
             more.check()

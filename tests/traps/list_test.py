@@ -23,6 +23,12 @@ TRAPS = {
         "tests/ledger/interrupted_test.py::test_copy_without_what_is_beside_it_is_whole_after_every_commit",
         "tests/ledger/interrupted_test.py::test_write_ahead_log_is_refused_by_name",
     ],
+    "a ledger with a key is read without it in silence": [
+        "tests/cli/ledger_files_test.py::test_edited_noise_is_refused_with_the_key_and_said_without"
+    ],
+    "an accident to an export is a smaller epsilon": [
+        "tests/ledger/fuzz_test.py::test_file_with_bytes_flipped_is_read_as_its_text_or_refused"
+    ],
     "mistyped path begins an empty ledger": [
         "tests/ledger/durable_test.py::test_path_without_a_file_makes_none_unless_told_to"
     ],

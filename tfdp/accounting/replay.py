@@ -15,7 +15,7 @@ from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import json_lines, storage
-from tfdp.ledger.entry import EntryStream, LedgerEntry
+from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry
 from tfdp.ledger.ledger import PrivacyLedger
 
 # Different events of which is counted how often each happened.
@@ -42,6 +42,7 @@ class Replay:
         epsilons: Accountant -> epsilon.
         curve: (steps, an epsilon of every accountant); empty unless it was asked for.
         digits: As in `Totals`.
+        evidence: What speaks for each of the files.
     """
 
     ledger_ids: tuple[str, ...]
@@ -54,13 +55,14 @@ class Replay:
     epsilons: Mapping[str, float]
     curve: tuple[tuple[int, tuple[float, ...]], ...]
     digits: int | None
+    evidence: tuple[Evidence, ...]
 
 
 @contextlib.contextmanager
-def open_ledger(path: str | os.PathLike[str]) -> Iterator[EntryStream]:
+def open_ledger(path: str | os.PathLike[str], key: bytes | None = None) -> Iterator[EntryStream]:
     """Opens a ledger file, or an export named *.jsonl, to go through its entries one by one."""
     opener = json_lines if os.fspath(path).endswith(".jsonl") else storage
-    with opener.open_entries(path) as stream:
+    with opener.open_entries(path, key) as stream:
         yield stream
 
 
@@ -68,12 +70,13 @@ def open_ledger(path: str | os.PathLike[str]) -> Iterator[EntryStream]:
 def _open_ledgers(
     paths: Sequence[str | os.PathLike[str]],
     diverged: bool,
-) -> Iterator[tuple[tuple[str, ...], Iterator[LedgerEntry]]]:
+    key: bytes | None,
+) -> Iterator[tuple[list[EntryStream], Iterator[LedgerEntry]]]:
     with contextlib.ExitStack() as stack:
         seen: dict[str, str | os.PathLike[str]] = {}
         streams = []
         for path in paths:
-            stream = stack.enter_context(open_ledger(path))
+            stream = stack.enter_context(open_ledger(path, key))
             if stream.ledger_id in seen and not diverged:
                 raise ValueError(
                     f"{seen[stream.ledger_id]} and {path} are copies of one ledger, "
@@ -83,7 +86,7 @@ def _open_ledgers(
                 )
             seen[stream.ledger_id] = path
             streams.append(stream)
-        yield tuple(seen), (entry for stream in streams for entry in stream.entries)
+        yield streams, (entry for stream in streams for entry in stream.entries)
 
 
 class _Accountants:
@@ -163,6 +166,7 @@ def replay(
     steps: int | None = None,
     every: int | None = None,
     diverged: bool = False,
+    key: bytes | None = None,
 ) -> Replay:
     """Replays ledgers on file, one after another: several runs on one data set.
 
@@ -182,6 +186,7 @@ def replay(
         every: Also compute the curve: after every so many steps, and after the last.
         diverged: Whether copies of one ledger, which went on by themselves, are all charged in
             full: what they have in common counts again, which is too much and never too little.
+        key: That the files were written with; None reads them without knowing who wrote them.
 
     Raises:
         OSError: a file cannot be read.
@@ -199,7 +204,7 @@ def replay(
     reasons: set[str] = set()
     curve: list[tuple[int, tuple[float, ...]]] = []
     done = total = 0
-    with _open_ledgers(paths, diverged) as (ledger_ids, entries):
+    with _open_ledgers(paths, diverged, key) as (streams, entries):
         for event, count in entries:
             total += count
             left = min(count, last - done)
@@ -223,7 +228,7 @@ def replay(
     if every is not None:
         curve = [point for point in curve if point[0] != done] + [(done, epsilons)]
     return Replay(
-        ledger_ids,
+        tuple(dict.fromkeys(stream.ledger_id for stream in streams)),
         done,
         total,
         tuple(LedgerEntry(event, count) for event, count in listed.items()),
@@ -233,4 +238,5 @@ def replay(
         dict(zip(accountants, epsilons, strict=True)),
         tuple(curve),
         totals.digits,
+        tuple(stream.evidence for stream in streams),
     )

@@ -1,14 +1,16 @@
 """The command line: what ledgers hold and cost, and what a privacy budget buys. No TensorFlow.
 
 Every command is a module with its line of help (`HELP`), `add_arguments(parser)`, and
-`run(arguments)`, which returns what is printed.
+`run(arguments)`, which returns what is printed, at once or in parts.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from tfdp.cli import calibrate, export, plan, replay, report, verify
+from tfdp.cli.common import printable
 
 __all__ = ["main"]
 
@@ -39,8 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        print(_COMMANDS[arguments.command].run(arguments))
+        output = _COMMANDS[arguments.command].run(arguments)
+        for part in [f"{output}\n"] if isinstance(output, str) else output:
+            sys.stdout.write(_encodable(printable(part), sys.stdout))
+        sys.stdout.flush()
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"tfdp: {' '.join(str(error).split())}", file=sys.stderr)
+        said = printable(" ".join(str(error).split()))
+        print(f"tfdp: {_encodable(said, sys.stderr)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """Returns `text` with escapes for what the stream has no bytes for."""
+    encoding = stream.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

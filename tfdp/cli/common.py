@@ -1,9 +1,17 @@
-"""What several commands share: deltas, ledgers on file, numbers as JSON has them."""
+"""What several commands share: arguments, ledgers on file, what is printed."""
 
+import argparse
 import math
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from tfdp.ledger.ledger import PrivacyLedger
+from tfdp.ledger.entry import Evidence
+from tfdp.ledger.errors import LedgerFormatError
+from tfdp.ledger.storage.files import check_regular
+
+# A key is some bytes; whatever is longer was not meant.
+_LONGEST_KEY = 4096
 
 
 def read_delta(text: str) -> float:
@@ -21,11 +29,80 @@ def read_delta(text: str) -> float:
     return delta
 
 
-def load(path: str) -> PrivacyLedger:
-    """Returns the ledger in a file that `PrivacyLedger.save` wrote, or in an export, *.jsonl."""
-    if path.endswith(".jsonl"):
-        return PrivacyLedger.from_json_lines(Path(path).read_text(encoding="utf-8"))
-    return PrivacyLedger.load(path)
+def add_key_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --key-file."""
+    parser.add_argument(
+        "--key-file",
+        help="file that holds the key of PrivacyLedger.open, as is; without it nothing is "
+        "authenticated",
+    )
+
+
+def read_key(path: str | None) -> bytes | None:
+    """Returns the key that --key-file names; None where it is not given.
+
+    Raises:
+        OSError: the file cannot be read.
+        LedgerFormatError: it is no regular file, or holds no key.
+    """
+    if path is None:
+        return None
+    size = check_regular(Path(path), "key").st_size
+    if size > _LONGEST_KEY:
+        raise LedgerFormatError(f"{path} has {size} bytes; a key has at most {_LONGEST_KEY}.")
+    return Path(path).read_bytes()
+
+
+def authentication(paths: Sequence[str], evidence: Sequence[Evidence]) -> str:
+    """Returns what speaks for each ledger, in one line; that nothing does stands first."""
+    kinds = sorted(set(evidence), key=lambda kind: kind is Evidence.KEY)
+    if len(kinds) == 1:
+        return kinds[0].value
+    parts = [
+        (kind, [path for path, found in zip(paths, evidence, strict=True) if found is kind])
+        for kind in kinds
+    ]
+    return "; ".join(f"{kind.value} ({', '.join(names)})" for kind, names in parts)
+
+
+def check_out(out: str, suffixes: Sequence[str], inputs: Sequence[str]) -> None:
+    """Raises unless a file of some name can be written, before anything is computed for it.
+
+    Args:
+        out: What --out says.
+        suffixes: What its name may end in; empty for anything.
+        inputs: Files that are read, and must not be overwritten.
+
+    Raises:
+        OSError: its folder does not exist, or nothing can be written there.
+        ValueError: the name is of no known kind, or is that of a file that is read.
+    """
+    path = Path(out)
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise ValueError(f"--out must end in one of {', '.join(suffixes)}. Received: --out {out}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The folder of --out does not exist. Received: --out {out}")
+    if path.exists():
+        if not path.is_file():
+            raise ValueError(f"--out must be a regular file. Received: --out {out}")
+        if any(os.path.exists(name) and path.samefile(name) for name in inputs):
+            raise ValueError(f"--out would overwrite the ledger. Received: --out {out}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(f"--out cannot be written to. Received: --out {out}")
+
+
+def printable(text: str) -> str:
+    r"""Returns `text` with all that a terminal would act on as the escape that Python has for it.
+
+    Names of files, units and data sets are whatever somebody wrote.
+
+    Example:
+        >>> printable("unit: \x1b[2Jexample")
+        'unit: \\x1b[2Jexample'
+    """
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def finite(number: float) -> float | str:

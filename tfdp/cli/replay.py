@@ -10,12 +10,21 @@ from typing import Any
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
 from tfdp.accounting.registry import ACCOUNTANTS
-from tfdp.cli.common import finite, read_delta
+from tfdp.cli.common import (
+    add_key_argument,
+    authentication,
+    check_out,
+    finite,
+    read_delta,
+    read_key,
+)
 from tfdp.ledger import codec
+from tfdp.ledger.entry import Evidence
 
 HELP = "say what a ledger holds and what it costs"
 # Kinds of steps that are printed; JSON has more of them.
 _MOST_PRINTED = 20
+_OUT_SUFFIXES = (".csv", ".png", ".svg", ".pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file that PrivacyLedger.save wrote, or an export named *.jsonl; several are runs on "
         "one data set, and their costs add up",
     )
+    add_key_argument(parser)
     parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
     parser.add_argument(
         "--accountant",
@@ -50,6 +60,8 @@ def run(arguments: argparse.Namespace) -> str:
 
     if (arguments.every is None) != (arguments.out is None):
         raise ValueError("--every K needs --out FILE for the curve, and --out needs --every.")
+    if arguments.out is not None:
+        check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
     delta = read_delta(arguments.delta)
     names = list(dict.fromkeys(arguments.accountant or ["rdp", "pld"]))
     replayed = replay(
@@ -59,11 +71,17 @@ def run(arguments: argparse.Namespace) -> str:
         steps=arguments.steps,
         every=arguments.every,
         diverged=arguments.diverged,
+        key=read_key(arguments.key_file),
     )
     if arguments.out is not None:
         _write_curve(arguments.out, names, delta, replayed.curve)
     summary = _summary(replayed, delta)
-    return json.dumps(summary, indent=2) if arguments.json else _text(summary)
+    says = authentication(arguments.ledger, replayed.evidence)
+    if arguments.json:
+        authenticated = set(replayed.evidence) == {Evidence.KEY}
+        first = {"authenticated": authenticated, "authentication": says}
+        return json.dumps({**first, **summary}, indent=2)
+    return f"{says}\n{_text(summary)}"
 
 
 def _write_curve(

@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 
 from tfdp.accounting.registry import ACCOUNTANTS
-from tfdp.cli.common import load, read_delta
+from tfdp.accounting.replay import open_ledger
+from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
+from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
@@ -15,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "ledger", help="file that PrivacyLedger.save wrote, or an export named *.jsonl"
     )
+    add_key_argument(parser)
     parser.add_argument("--out", required=True, help="file to write: *.html or *.md")
     parser.add_argument(
         "--format", choices=["html", "markdown"], help="default: what the name of --out says"
@@ -48,9 +51,12 @@ def run(arguments: argparse.Namespace) -> str:
 
     render = {"html": report.to_html, "markdown": report.to_markdown}[_format(arguments)]
     delta = None if arguments.delta is None else read_delta(arguments.delta)
-    ledger, out = load(arguments.ledger), Path(arguments.out)
-    if out.exists() and out.samefile(arguments.ledger):
-        raise ValueError(f"--out would overwrite the ledger. Received: --out {arguments.out}")
-    facts = report.gather(ledger, delta, arguments.accountant, Path(arguments.ledger).name)
-    out.write_text(render(facts), encoding="utf-8", newline="\n")
-    return f"wrote {arguments.out}: {facts.summary.verdict}"
+    check_out(arguments.out, (), [arguments.ledger])
+    with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:
+        ledger = PrivacyLedger.from_stream(stream)
+    says = stream.evidence.value
+    facts = report.gather(
+        ledger, delta, arguments.accountant, Path(arguments.ledger).name, authentication=says
+    )
+    Path(arguments.out).write_text(render(facts), encoding="utf-8", newline="\n")
+    return f"{says}\nwrote {arguments.out}: {facts.summary.verdict}"

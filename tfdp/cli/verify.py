@@ -1,7 +1,8 @@
 """The command `tfdp verify`: whether a ledger is as it was written."""
 
 import argparse
-from pathlib import Path
+
+from tfdp.cli.common import read_key
 
 HELP = "check that a ledger is as it was written"
 
@@ -19,8 +20,7 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.ledger.storage import verify
 
-    key = None if arguments.key_file is None else Path(arguments.key_file).read_bytes()
-    verified = verify(arguments.ledger, key, arguments.head)
+    verified = verify(arguments.ledger, read_key(arguments.key_file), arguments.head)
     header = verified.header
     about = "" if header.dataset_id is None else f" about data set {header.dataset_id!r}"
     lines = [
@@ -36,6 +36,15 @@ def run(arguments: argparse.Namespace) -> str:
             "file can make that so: compare the head with one that was noted elsewhere"
         )
     if arguments.head is not None:
-        lines.append("it holds all that the given head stood for")
+        lines.append(
+            f"it goes on after the given head, at which it held {verified.count_at_head} steps"
+            f"{_given_back(verified.count_at_head, header.total_count)}"
+        )
     lines.append(f"head {header.head}")
     return "\n".join(lines)
+
+
+def _given_back(then: int | None, now: int) -> str:
+    if then is None or now >= then:
+        return ""
+    return f": {then - now} of them were reserved, and were given back unused"

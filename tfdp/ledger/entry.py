@@ -1,15 +1,18 @@
 """One entry of a ledger, and the header that stands before the entries of a stored one."""
 
+import enum
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfdp import __version__
 from tfdp.events import Event
 from tfdp.ledger.errors import LedgerFormatError
 
-# Version of the lines of an export.
-SCHEMA_VERSION = 1
+# Version of the lines of an export. Version 1 has no line of digests.
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 # The largest count that an SQLite integer holds.
 MAX_COUNT = 2**63 - 1
 
@@ -26,14 +29,32 @@ def total_count(entries: Sequence[LedgerEntry]) -> int:
     return sum(entry.count for entry in entries)
 
 
-def make_header(ledger_id: str, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
+def merged(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
+    """Yields one entry for each run of equal events."""
+    for event, group in itertools.groupby(entries, key=lambda entry: entry.event):
+        yield LedgerEntry(event, sum(entry.count for entry in group))
+
+
+def make_header(ledger_id: str, entries: Iterable[LedgerEntry]) -> dict[str, Any]:
     """Returns what is stored beside the entries, so that missing ones are noticed."""
+    num_entries = total = 0
+    for entry in entries:
+        num_entries, total = num_entries + 1, total + entry.count
     return {
         "ledger_id": ledger_id,
         "tfdp_version": __version__,
-        "entry_count": len(entries),
-        "total_count": total_count(entries),
+        "entry_count": num_entries,
+        "total_count": total,
     }
+
+
+class Evidence(enum.Enum):
+    """What speaks for a stored ledger. Without the key whoever can write can forge it."""
+
+    KEY = "authenticated: every entry is as it was written by who has the key"
+    KEY_NOT_GIVEN = "not authenticated: it was written with a key, which was not given"
+    DIGESTS = "not authenticated: without a key its digests show accidents only"
+    NONE = "not authenticated: it carries no digest, so that not even accidents show"
 
 
 class EntryStream(NamedTuple):
@@ -42,10 +63,12 @@ class EntryStream(NamedTuple):
     Attributes:
         ledger_id: 32 hexadecimal digits.
         entries: To be gone through once, to the end: only there is it known that none is missing.
+        evidence: What speaks for the entries, once they were gone through.
     """
 
     ledger_id: str
     entries: Iterator[LedgerEntry]
+    evidence: Evidence
 
 
 def check_header(header: Mapping[str, Any], where: str) -> str:

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from tfdp.events import Event, NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
-from tfdp.ledger.entry import MAX_COUNT, LedgerEntry
+from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry
 from tfdp.ledger.errors import LedgerFormatError
 
 if TYPE_CHECKING:
@@ -66,7 +66,12 @@ class PrivacyLedger:
         self._total_count = 0
 
     @staticmethod
-    def _restored(ledger_id: str, entries: Sequence[LedgerEntry]) -> "PrivacyLedger":
+    def from_stream(stream: EntryStream) -> "PrivacyLedger":
+        """Returns the ledger that is read from a stream of its entries."""
+        return PrivacyLedger._restored(stream.ledger_id, stream.entries)
+
+    @staticmethod
+    def _restored(ledger_id: str, entries: Iterable[LedgerEntry]) -> "PrivacyLedger":
         ledger = PrivacyLedger()
         ledger._ledger_id = ledger_id
         for event, count in entries:
@@ -291,7 +296,7 @@ class PrivacyLedger:
         try:
             with storage.open_book(path) as book:
                 found, keyed = book.header.ledger_id, book.header.keyed
-                saved = PrivacyLedger._restored(found, list(book.entries()))
+                saved = PrivacyLedger._restored(found, book.entries())
         except (LedgerFormatError, FileNotFoundError) as error:
             what = f"something that cannot be read as a ledger ({error})"
         else:
@@ -319,24 +324,39 @@ class PrivacyLedger:
             FileNotFoundError: there is no such file.
             LedgerFormatError: the file is not a ledger, or is damaged.
         """
-        return PrivacyLedger._restored(*storage.read(path, key))
+        with storage.open_entries(path, key) as stream:
+            return PrivacyLedger.from_stream(stream)
 
-    def to_json_lines(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Returns the ledger as text, a line per entry, and writes it to `path` if given."""
-        text = json_lines.dumps(self._ledger_id, list(self))
+    def to_json_lines(
+        self, path: str | os.PathLike[str] | None = None, *, key: bytes | None = None
+    ) -> str:
+        """Returns the ledger as text, a line per entry, and writes it to `path` if given.
+
+        Args:
+            path: A file; what is there is replaced, all or nothing.
+            key: At least 16 secret bytes; who has them can check that nobody else wrote the text.
+
+        Raises:
+            FileExistsError: `path` holds something that is no export.
+            LedgerWriteError: it cannot be written; what was there is still there.
+        """
+        text = "".join(json_lines.dump(self._ledger_id, lambda: iter(self), key))
         if path is not None:
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            storage.write_text(path, text)
         return text
 
     @staticmethod
-    def from_json_lines(text: str) -> "PrivacyLedger":
+    def from_json_lines(text: str, *, key: bytes | None = None) -> "PrivacyLedger":
         """Returns the ledger whose `to_json_lines` is `text`.
+
+        Args:
+            text: The lines.
+            key: To check a text that was written with one.
 
         Raises:
             LedgerFormatError: `text` is anything else.
         """
-        return PrivacyLedger._restored(*json_lines.loads(text))
+        return PrivacyLedger._restored(*json_lines.loads(text, key))
 
     def to_dp_event(self) -> Any:
         """Returns a `dp_accounting.DpEvent` of the same cost; see `tfdp.accounting.dp_events`."""

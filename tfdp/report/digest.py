@@ -7,8 +7,11 @@ from tfdp.ledger import PrivacyLedger
 
 
 def canonical_json_lines(ledger: PrivacyLedger) -> str:
-    """Returns `ledger.to_json_lines()` without the version of tfdp, which is not the ledger's."""
-    header, *entries = ledger.to_json_lines().splitlines(keepends=True)
+    """Returns `ledger.to_json_lines()` without what is not the ledger's.
+
+    That is the version of tfdp, and the line of digests, which covers it.
+    """
+    header, *entries, _ = ledger.to_json_lines().splitlines(keepends=True)
     members = json.loads(header)
     del members["tfdp_version"]
     return "".join([f"{json.dumps(members)}\n", *entries])
@@ -28,6 +31,6 @@ def fingerprint(ledger: PrivacyLedger) -> str:
         ...     '"tfdp_version": "0.1.0", "entry_count": 0, "total_count": 0}'
         ... )
         >>> fingerprint(ledger)[:16]
-        'e7c479a9f81e37e5'
+        'cd5cb719fae9859c'
     """
     return hashlib.sha256(canonical_json_lines(ledger).encode("utf-8")).hexdigest()

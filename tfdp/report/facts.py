@@ -15,6 +15,8 @@ from tfdp.report.summary import Summary, summarize
 
 # Where the ledger does not say how many units there are.
 _USUAL_DELTA = 1e-5
+# What is said of a ledger that no file was read for.
+IN_MEMORY = "not authenticated: the ledger was given as an object of the program that made this"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Facts:
         caveats: What else there is to know.
         summary: The first page.
         tfdp_version: Of the tfdp that wrote the report.
+        authentication: What speaks for the ledger.
     """
 
     ledger_id: str
@@ -46,6 +49,7 @@ class Facts:
     caveats: tuple[Caveat, ...]
     summary: Summary
     tfdp_version: str
+    authentication: str
 
 
 def default_delta(rows: Sequence[Mechanism]) -> tuple[float, str]:
@@ -70,6 +74,8 @@ def gather(
     target_delta: float | None = None,
     accountants: Sequence[str] | None = None,
     source: str | None = None,
+    *,
+    authentication: str = IN_MEMORY,
 ) -> Facts:
     """Reads a ledger, prices it, and says what follows.
 
@@ -78,6 +84,7 @@ def gather(
         target_delta: In (0, 1); None for `default_delta`.
         accountants: Names from `tfdp.accounting.ACCOUNTANTS`; all of them by default.
         source: Name of the file, to be shown.
+        authentication: What speaks for the ledger, to be shown first.
 
     Raises:
         ValueError: `target_delta` is out of range, or there is no accountant of some name.
@@ -104,4 +111,5 @@ def gather(
         caveats=found,
         summary=summarize(rows, ledger.total_count, costs, found),
         tfdp_version=__version__,
+        authentication=authentication,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tfdp.ledger.chain import Chain, Row
-from tfdp.ledger.entry import EntryStream, LedgerEntry
+from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry
 from tfdp.ledger.errors import LedgerFormatError
 from tfdp.ledger.storage.files import open_as_it_stands, open_read_only, sqlite_errors
 from tfdp.ledger.storage.rows import RowReader
@@ -41,6 +41,13 @@ class Book(NamedTuple):
     header: Header
     extent: Extent
     chain: Chain | None
+
+    @property
+    def evidence(self) -> Evidence:
+        """What speaks for the rows, once they were checked."""
+        if not self.header.keyed:
+            return Evidence.DIGESTS
+        return Evidence.KEY_NOT_GIVEN if self.chain is None else Evidence.KEY
 
     def reader(self) -> RowReader:
         """Returns a reader that has read nothing yet."""
@@ -128,14 +135,4 @@ def open_entries(path: str | os.PathLike[str], key: bytes | None = None) -> Iter
         Exception: as `open_book`.
     """
     with open_book(path, key) as book:
-        yield EntryStream(book.header.ledger_id, book.entries())
-
-
-def read(path: str | os.PathLike[str], key: bytes | None = None) -> tuple[str, list[LedgerEntry]]:
-    """Returns the ledger id and the entries of the file, which is opened read-only.
-
-    Raises:
-        Exception: as `open_book`.
-    """
-    with open_entries(path, key) as stream:
-        return stream.ledger_id, list(stream.entries)
+        yield EntryStream(book.header.ledger_id, book.entries(), book.evidence)

@@ -18,8 +18,8 @@ from tfdp.ledger.storage.schema import Extent, Header
 # Rows are fetched so many at a time, and the file is let go in between: who writes need not wait
 # for a slow reader. No row ever changes, so that a read in parts is as good as one.
 _CHUNK = 1000
-# Events whose text was met before are not decoded again, up to so many different ones.
-_REMEMBERED = 4096
+# Events whose text was met before are not decoded again, up to so many characters of text.
+_REMEMBERED_CHARACTERS = 2**20
 
 
 class RowReader:
@@ -43,6 +43,7 @@ class RowReader:
         self._path = path
         self._chain = chain
         self._events: dict[str, Event] = {}
+        self._remembered = 0  # Characters of their texts.
         # Session -> its last lease, as (position, count), while that is not settled.
         self._leases: dict[str, tuple[int, int]] = {}
         self._saved = True  # Whether all rows so far are those of `PrivacyLedger.save`.
@@ -148,8 +149,10 @@ class RowReader:
         if event is None:
             where = f"{self._path}, entry {row.position}"
             event = codec.decode(codec.parse_json(text, where), f"{where}: event")
-            if len(self._events) == _REMEMBERED:
+            self._remembered += len(text)
+            if self._remembered > _REMEMBERED_CHARACTERS:
                 self._events.clear()
+                self._remembered = len(text)
             self._events[text] = event
         return LedgerEntry(event, row.count)
 
@@ -163,10 +166,10 @@ class RowReader:
                     f"{self._path} was truncated or edited: its header says {name}={said[name]}, "
                     f"but it holds {number}. Restore it from a copy."
                 )
-        if extent.count != self.num_rows:
+        if extent.num_rows != self.num_rows:
             raise LedgerFormatError(
-                f"{self._path} is corrupt: it counts {extent.count} entries, and {self.num_rows} "
-                "are found. Restore it from a copy."
+                f"{self._path} is corrupt: it counts {extent.num_rows} entries, and "
+                f"{self.num_rows} are found. Restore it from a copy."
             )
         if self.total_count > MAX_COUNT:
             raise LedgerFormatError(f"{self._path} counts more than {MAX_COUNT} events.")

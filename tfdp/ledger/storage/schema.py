@@ -203,11 +203,11 @@ class Extent(NamedTuple):
     """What the table of rows says of itself, by other ways through SQLite's tree than its rows.
 
     Attributes:
-        count: How many rows it counts.
+        num_rows: How many rows it counts.
         end: One more than the last position.
     """
 
-    count: int
+    num_rows: int
     end: int
 
 

@@ -11,7 +11,11 @@ from tfdp.ledger import codec
 from tfdp.ledger.chain import KEYED, Chain, Row
 from tfdp.ledger.entry import LedgerEntry, total_count
 from tfdp.ledger.errors import LedgerWriteError
+from tfdp.ledger.storage.files import check_regular
 from tfdp.ledger.storage.schema import STATEMENTS, Header
+
+# What every export begins with.
+_EXPORT = b'{"format": "tfdp.ledger"'
 
 
 def _fsync(path: Path, flags: int) -> None:
@@ -46,9 +50,9 @@ def write_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turns what SQLite, and `others`, say about a failed write into a `LedgerWriteError`."""
     try:
         yield
-    except LedgerWriteError:
+    except (LedgerWriteError, FileExistsError):
         raise
-    except (sqlite3.Error, *others) as error:
+    except (sqlite3.Error, *others) as error:  # type: ignore[misc]
         said = f"SQLite says: {error}" if isinstance(error, sqlite3.Error) else str(error)
         raise LedgerWriteError(
             f"{path} cannot be written to, {said}. Nothing that is not in it may happen: free the "
@@ -112,6 +116,28 @@ def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[Ledger
     """
     with new_file(path) as (target, temporary):
         _write_new(temporary, ledger_id, None, entries, Chain(ledger_id, None, None))
+        os.replace(temporary, target)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes an exported ledger to `path`, in place of another export, and onto the disk.
+
+    Raises:
+        FileExistsError: there is something else than an export.
+        FileNotFoundError: the folder does not exist.
+        LedgerWriteError: it cannot be written; what was there is still there.
+    """
+    with new_file(path) as (target, temporary):
+        if target.exists():
+            check_regular(target, "exported ledger")
+            with target.open("rb") as file:
+                start = file.read(len(_EXPORT))
+            if start not in (b"", _EXPORT):
+                raise FileExistsError(
+                    f"{target} is no exported ledger, and would be lost. Give another path."
+                )
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        _fsync(temporary, os.O_RDWR)
         os.replace(temporary, target)
 
 
