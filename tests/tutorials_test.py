@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdp
 
@@ -87,3 +89,22 @@ def test_first_example_of_the_readme_runs(tmp_path):
     assert 2.9 < epsilon <= 3.0 and steps > 50
     output = run("-m", "tfdp", "replay", "run.ledger", "--delta", "1e-4", cwd=tmp_path)
     assert f"{epsilon:.4f}"[:5] in output
+
+
+def test_custom_loop_of_the_readme_is_traced_once_or_twice():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if "private_step" in block]
+    rng = np.random.default_rng(0)
+    names = {
+        "tfdp": tfdp,
+        "keras": keras,
+        "tf": tf,
+        "x": rng.normal(size=(600, 4)).astype("float32"),
+        "y": rng.integers(0, 2, 600),
+        "model": keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),
+        "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "query": tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=256),
+    }
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["step"].experimental_get_tracing_count() <= 2
+    assert names["optimizer"].ledger.total_count == 100

@@ -59,6 +59,22 @@ MECHANISM = in_folder(
         f"{QUERY}/bad_input_test.py::test_record_of_another_shape_is_not_repeated",
     ),
     (
+        "configuration_is_filled_in",
+        "what a configuration of a query leaves out is filled in by defaults",
+        "dp_query.py",
+        "    if missing or unknown:",
+        "    if unknown:",
+        "tests/keras/serialization_test.py::test_nothing_is_filled_in_by_a_default",
+    ),
+    (
+        "groups_are_mixed_up",
+        "an arranged record's leaves are clipped in groups of other leaves",
+        "arranged.py",
+        "return self._restored(self.query.norm_groups(self._arranged(template)))",
+        "return self.query.norm_groups(self._arranged(template))",
+        f"{QUERY}/arranged_test.py::test_groups_of_a_function_need_not_be_neighbours",
+    ),
+    (
         "half_the_noise",
         "half the noise that the event says",
         "gaussian.py",
