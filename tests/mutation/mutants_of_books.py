@@ -8,6 +8,8 @@ from tests.mutation.mutant import (
     in_folder,
 )
 
+TENSORFLOW_CHECKPOINT = "test_tensorflow_checkpoint_without_its_ledger_is_refused_until_it_is_there"
+
 PRICES = in_folder(
     "accounting",
     (
@@ -342,9 +344,50 @@ DISK = (
             "other_ledger_accepted",
             "a run goes on with a ledger that lacks its steps",
             "bookkeeper.py",
-            "if not self._ledger.holds(int(position), int(ledger_key)):",
+            "if not last_step.is_held_by(self._ledger):",
             "if False:",
-            f"{KERAS}/optimizer_test.py::test_other_ledger_is_refused",
+            f"{KERAS}/checkpoint_test.py::{TENSORFLOW_CHECKPOINT}",
+        ),
+        (
+            "ledger_of_the_weights_forgotten",
+            "a new optimizer begins a new ledger for weights that were paid for",
+            "bookkeeper.py",
+            "if all(charge.is_held_by(self._ledger) for charge in paid):",
+            "if True:",
+            f"{KERAS}/weights_and_ledgers_test.py::test_compiled_again_continues_the_ledger",
+        ),
+        (
+            "changed_weights_accepted",
+            "private weights that were trained plainly go on being trained privately",
+            "charges.py",
+            "    if changed:\n",
+            "    if False:\n",
+            f"{KERAS}/weights_and_ledgers_test.py::"
+            "test_weights_that_something_else_changed_are_noticed",
+        ),
+        (
+            "copies_begin_anew",
+            "values that were copied from a private model are taken for starting values",
+            "charges.py",
+            "elif digest in _known:",
+            "elif False:",
+            f"{KERAS}/weights_and_ledgers_test.py::test_copied_values_bring_their_ledger",
+        ),
+        (
+            "refused_load_replaces_weights",
+            "a load that raises leaves the weights that it read",
+            "charges.py",
+            "        yield\n        undo.pop_all()\n",
+            "        undo.pop_all()\n        yield\n",
+            f"{KERAS}/weights_and_ledgers_test.py::test_refused_load_changes_nothing",
+        ),
+        (
+            "damaged_ledger_skipped",
+            "weights are loaded from a file whose ledger cannot be read",
+            "carrying.py",
+            "if in_file.error is not None:",
+            "if False:",
+            f"{KERAS}/weights_and_ledgers_test.py::test_refused_load_changes_nothing",
         ),
         (
             "pass_without_end",

@@ -176,7 +176,7 @@ TRAINING = in_folder(
         "gradients_applied_twice",
         "one charge pays for any number of updates",
         "optimizer.py",
-        "        self._issued.tensors[replica] = {}\n",
+        "        self._issued.tensors[place] = {}\n",
         "",
         f"{KERAS}/optimizer_test.py::test_gradients_are_applied_once_only",
     ),

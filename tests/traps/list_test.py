@@ -12,6 +12,7 @@ CLIPPING = "tests/traps/clipping_traps_test.py"
 ACCOUNTING = "tests/traps/accounting_traps_test.py"
 RECORDS = "tests/traps/record_traps_test.py"
 REPLICAS = "tests/keras/distribution_test.py"
+WEIGHTS = "tests/keras/weights_and_ledgers_test.py"
 
 TRAPS = {
     "event dropped": [f"{ACCOUNTING}::test_event_dropped"],
@@ -33,6 +34,25 @@ TRAPS = {
         "tests/ledger/durable_test.py::test_path_without_a_file_makes_none_unless_told_to"
     ],
     "budget overspent by one step": [f"{ACCOUNTING}::test_guard_of_a_budget_is_one_step_exact"],
+    "budget spent again by compiling again": [
+        f"{WEIGHTS}::test_a_budget_is_spent_once_however_often_a_model_is_compiled",
+        f"{WEIGHTS}::test_an_optimizer_that_is_set_without_compile_continues_the_ledger",
+        f"{WEIGHTS}::test_two_private_models_of_one_share_a_ledger",
+    ],
+    "weights without their ledger": [
+        f"{WEIGHTS}::test_refused_load_changes_nothing",
+        f"{WEIGHTS}::test_skipped_mismatch_does_not_skip_the_ledger",
+        f"{WEIGHTS}::test_checkpoint_before_or_after_compile",
+        f"{WEIGHTS}::test_own_model_file_brings_its_ledger_in_another_process",
+        f"{WEIGHTS}::test_copied_values_bring_their_ledger",
+    ],
+    "private weights trained plainly": [
+        f"{WEIGHTS}::test_weights_that_something_else_changed_are_noticed"
+    ],
+    "threads that share an optimizer": [
+        f"{WEIGHTS}::test_threads_on_one_optimizer_are_all_charged",
+        f"{WEIGHTS}::test_threads_on_one_ledger_lose_no_event",
+    ],
     "noise per accumulation micro-step": [f"{NOISE}::test_noise_per_accumulation_micro_step"],
     "realised batch size as denominator": [f"{CLIPPING}::test_realised_batch_size_as_denominator"],
     "accountants beyond the digits of a float": [

@@ -2,6 +2,7 @@
 
 from tfdp.keras.callbacks import EpsilonLogger as EpsilonLogger
 from tfdp.keras.callbacks import PrivacyBudget as PrivacyBudget
+from tfdp.keras.carrying import declare_weights as declare_weights
 from tfdp.keras.constructors import DPKerasAdagradOptimizer as DPKerasAdagradOptimizer
 from tfdp.keras.constructors import DPKerasAdamOptimizer as DPKerasAdamOptimizer
 from tfdp.keras.constructors import DPKerasSGDOptimizer as DPKerasSGDOptimizer

@@ -1,16 +1,23 @@
 """The host's side of a step: what is written to the ledger before the step may run."""
 
+import contextlib
+import logging
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from tfdp.events import Event, NeighboringRelation, SampledEvent
+from tfdp.keras import charges
 from tfdp.keras.errors import LedgerMismatchError
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
 from tfdp.sampling import SamplingPolicy, Unknown
 from tfdp.sampling.clock import PassClock
+
+_logger = logging.getLogger("tfdp")
 
 # May raise, or return how many such steps the ledger may reserve at most.
 Guard = Callable[[PrivacyLedger, Event], int | None]
@@ -19,17 +26,27 @@ Guard = Callable[[PrivacyLedger, Event], int | None]
 class Bookkeeper:
     """Commits the event of each step to a ledger, unless a guard or the ledger itself objects.
 
+    Args:
+        ledger: Where events go. By default a new one, in whose place the ledger of weights that
+            were privately trained is continued.
+
     Attributes:
         guards: Functions of (ledger, next event), called before each step; they may raise.
         error: What stopped the last step from being charged. A graph reports only the text of an
             error that is raised inside it; whoever runs the graph finds the error itself here.
+        turn: Held by the thread that takes steps with this optimizer, outside of graphs.
+        was_restored: Whether the file that was read last held a private optimizer's state.
     """
 
-    def __init__(self, ledger: PrivacyLedger):
-        self._ledger = ledger
-        self._clock = PassClock(Unknown(), ledger)
+    def __init__(self, ledger: PrivacyLedger | None = None):
+        self._is_chosen = ledger is not None
+        self._ledger = PrivacyLedger() if ledger is None else ledger
+        self._clock = PassClock(Unknown(), self._ledger)
         self.guards: tuple[Guard, ...] = ()
         self.error: Exception | None = None
+        self.turn = threading.RLock()
+        self._writing = threading.RLock()  # Graphs write on threads of their own, during a turn.
+        self.was_restored = False
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -40,8 +57,84 @@ class Bookkeeper:
     def ledger(self, ledger: PrivacyLedger) -> None:
         if not isinstance(ledger, PrivacyLedger):
             raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
+        self._continue(ledger)
+        self._is_chosen = True
+
+    def _continue(self, ledger: PrivacyLedger) -> None:
         self._ledger = ledger
         self._clock = PassClock(self._clock.policy, ledger)
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nobody chose this ledger and nothing is in it."""
+        return not (self._is_chosen or self._ledger.total_count)
+
+    def join(self, variables: Sequence[Any]) -> None:
+        """Makes sure that the ledger holds what was paid for the variables so far.
+
+        Where nobody chose the ledger, and nothing is in it yet, the variables' own is continued.
+
+        Raises:
+            LedgerMismatchError: it does not, and is not to be replaced.
+        """
+        if ledger := self._joined(charges.charges_of(variables)):
+            _logger.warning(
+                "These weights were privately trained: their ledger, %s, of %d events, is "
+                "continued.",
+                ledger.ledger_id,
+                ledger.total_count,
+            )
+            self._continue(ledger)
+
+    def _joined(self, paid: Sequence[charges.Charge]) -> PrivacyLedger | None:
+        """Returns the ledger to continue in place of this one; None: this one has everything."""
+        if all(charge.is_held_by(self._ledger) for charge in paid):
+            return None
+        ledger = charges.common_ledger(paid) if self._is_free else None
+        if ledger is None:
+            raise LedgerMismatchError(charges.mismatch(paid, self._ledger))
+        return ledger
+
+    @contextlib.contextmanager
+    def kept_unless_done(self) -> Iterator[None]:
+        """Puts the ledger back that was there before, where the body raises."""
+        before = (self._ledger, self._is_chosen, self._clock)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._put_back, *before)
+            yield
+            undo.pop_all()
+
+    def _put_back(self, ledger: PrivacyLedger, is_chosen: bool, clock: PassClock) -> None:
+        self._ledger, self._is_chosen, self._clock = ledger, is_chosen, clock
+
+    def take_over(
+        self, restored: Sequence[charges.Charge], variables: Sequence[Any]
+    ) -> list[charges.Charge]:
+        """Makes sure that the ledger holds what a file says was paid for its weights.
+
+        Args:
+            restored: From the file, with copies of the ledgers as they were.
+            variables: Into which the weights were loaded.
+
+        Returns:
+            The charges, in the ledger that the next step is written to.
+
+        Raises:
+            LedgerMismatchError: it does not hold them, and is not to be replaced.
+        """
+        if self._is_free and len(restored) == 1:
+            self._continue(restored[0].ledger)
+        for ledger, position, fingerprint in restored:
+            if not self._ledger.continues(ledger, position, fingerprint):
+                raise LedgerMismatchError(
+                    "This run's ledger does not continue the checkpoint's. Load the checkpoint "
+                    "before training, leave `ledger` out of the optimizer's arguments, or set "
+                    "`model.ledger` to the ledger of that run. "
+                    f"Received: a ledger of {self._ledger.total_count} events, and a checkpoint's "
+                    f"of {ledger.total_count}."
+                )
+        self.join(variables)
+        return [charges.Charge(self._ledger, *place) for _, *place in restored]
 
     @property
     def sampling(self) -> SamplingPolicy:
@@ -66,35 +159,44 @@ class Bookkeeper:
         return SampledEvent(self._clock.peek(), event, relation, privacy_unit)
 
     def commit(
-        self, make_event: Callable[[], SampledEvent], position: int, ledger_key: int
+        self,
+        make_event: Callable[[], SampledEvent],
+        variables: Sequence[Any],
+        position: int,
+        fingerprint: int,
     ) -> tuple[np.int64, np.int64]:
         """Writes the event of the step that is about to run, or raises.
 
         Args:
             make_event: Returns the event.
-            position: How many events the ledger held after the step that the weights come from.
-            ledger_key: Which ledger that was; see `PrivacyLedger.place`.
+            variables: Those that the step will change.
+            position: How many events the ledger held after the optimizer's last step.
+            fingerprint: Which ledger that was; see `PrivacyLedger.place`.
 
         Returns:
-            Position and key after this step.
+            Position and fingerprint after this step.
 
         Raises:
             LedgerMismatchError: the ledger does not hold the steps that the weights come from.
         """
-        with _Remember(self):
-            self._write(make_event, position, ledger_key)
+        with self._writing, _Remember(self):
+            self._write(make_event, variables, position, fingerprint)
             return self._place()
 
     # Several processes that take every step together keep a ledger each.
 
     def try_commit(
-        self, make_event: Callable[[], SampledEvent], position: int, ledger_key: int
+        self,
+        make_event: Callable[[], SampledEvent],
+        variables: Sequence[Any],
+        position: int,
+        fingerprint: int,
     ) -> tuple[np.int64, np.int64, np.int64]:
         """As `commit`, but returns a third number instead of raising: 0 where the step is refused,
         else one that stands for the event. `agree` compares the processes' numbers.
         """
-        with _Remember(self, raises=False):
-            event = self._write(make_event, position, ledger_key)
+        with self._writing, _Remember(self, raises=False):
+            event = self._write(make_event, variables, position, fingerprint)
             return *self._place(), np.int64(1 + zlib.crc32(repr(event).encode()))
         return np.int64(0), np.int64(0), np.int64(0)
 
@@ -124,15 +226,16 @@ class Bookkeeper:
         return (np.int64(1),)
 
     def _write(
-        self, make_event: Callable[[], SampledEvent], position: int, ledger_key: int
+        self,
+        make_event: Callable[[], SampledEvent],
+        variables: Sequence[Any],
+        position: int,
+        fingerprint: int,
     ) -> SampledEvent:
-        if not self._ledger.holds(int(position), int(ledger_key)):
-            raise LedgerMismatchError(
-                f"The weights come from a run that had written {int(position)} events to its "
-                f"ledger, which is not this one (of {self._ledger.total_count} events). Set "
-                "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path) if it "
-                "was saved, tfdp.PrivacyLedger.open(path) if it was opened."
-            )
+        self.join(variables)
+        last_step = charges.Charge(self._ledger, int(position), int(fingerprint))
+        if not last_step.is_held_by(self._ledger):
+            raise LedgerMismatchError(charges.mismatch([last_step], self._ledger))
         event = make_event()
         try:
             self._ledger.append(event, permit=self._permit)
@@ -142,6 +245,7 @@ class Bookkeeper:
             event = make_event()
             self._ledger.append(event, permit=self._permit)
         self._clock.advance()
+        charges.paid(variables, charges.Charge(self._ledger, *self._ledger.place()))
         return event
 
     def _permit(self, ledger: PrivacyLedger, event: Event) -> int | None:
@@ -149,8 +253,8 @@ class Bookkeeper:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _place(self) -> tuple[np.int64, np.int64]:
-        position, key = self._ledger.place()
-        return np.int64(position), np.int64(key)
+        position, fingerprint = self._ledger.place()
+        return np.int64(position), np.int64(fingerprint)
 
 
 class _Remember:

@@ -8,6 +8,7 @@ from tfdp.gradients import RecordWise, register_rule
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
 from tfdp.keras.training import PrivateTraining
+from tfdp.keras.weights_file import holds_ledger
 
 
 def make_private(model: keras.Model) -> keras.Model:
@@ -68,6 +69,7 @@ class DPModel(PrivateTraining, keras.Model):
         super().__init__(*args, **kwargs)
 
 
+@keras.saving.register_keras_serializable("tfdp")
 class DPSequential(PrivateTraining, keras.Sequential):
     """`keras.Sequential` with private training."""
 
@@ -77,11 +79,11 @@ class DPSequential(PrivateTraining, keras.Sequential):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
-        keras.Sequential(_sequential_layers(self), name=self.name).save(
-            filepath, overwrite=overwrite, **kwargs
-        )
+        plain = keras.Sequential(_sequential_layers(self), name=self.name)
+        self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
 
 
+@keras.saving.register_keras_serializable("tfdp")
 class _DPFunctional(PrivateTraining, keras.Model):
     """`keras.Model(inputs, outputs)` with private training."""
 
@@ -97,11 +99,11 @@ class _DPFunctional(PrivateTraining, keras.Model):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain functional `keras.Model`, not compiled; it loads without tfdp."""
-        keras.Model(self.input, self.output, name=self.name).save(
-            filepath, overwrite=overwrite, **kwargs
-        )
+        plain = keras.Model(self.input, self.output, name=self.name)
+        self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
 
 
+@keras.saving.register_keras_serializable("tfdp")
 class _DPWrapper(DPModel):
     """Private training around a model whose form Keras does not know."""
 
@@ -115,7 +117,25 @@ class _DPWrapper(DPModel):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes the wrapped model, which loads where its class does, without tfdp."""
-        self.model.save(filepath, overwrite=overwrite, **kwargs)
+        self._save_plain(self.model, filepath, overwrite=overwrite, **kwargs)
+
+    def _load_values(self, filepath: Any, **kwargs: Any) -> None:
+        if holds_ledger(filepath):
+            super()._load_values(filepath, **kwargs)
+        else:
+            with self._lend_ledger(self.model):
+                self.model.load_weights(filepath, **kwargs)
+
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """As the wrapped model's own `export`."""
+        self.model.export(*args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"model": keras.saving.serialize_keras_object(self.model)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "_DPWrapper":
+        return cls(keras.saving.deserialize_keras_object(config["model"], custom_objects))
 
 
 # It adds nothing to the model that it holds.

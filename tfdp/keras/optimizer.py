@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from tfdp.gradients.clipped_sum import ENGINES
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.bookkeeper import Bookkeeper, Guard
-from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.inputs import check_learning_rate
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
@@ -29,11 +30,18 @@ from tfdp.sampling import SamplingPolicy
 
 @dataclasses.dataclass
 class _Issued:
-    """The gradients that `apply` accepts, by id, of each replica; in an object that TensorFlow does
-    not track.
+    """The gradients that `apply` accepts, by id, of each replica and, without a strategy, of each
+    thread; in an object that TensorFlow does not track.
     """
 
-    tensors: dict[int, dict[int, Any]]
+    tensors: dict[tuple[int, int], dict[int, Any]]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where those of this replica or thread are."""
+        # Under a strategy every call of a replica's function may have a thread of its own.
+        thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
+        return distribution.replica_index(), thread
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -67,7 +75,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
         loss_scale_factor: Constant by which the loss is multiplied for the backward pass; gradients
             are divided by it before they are clipped. By default 1, and 1024 in a mixed_float16
             model.
-        ledger: Where events go; by default a new `tfdp.PrivacyLedger`.
+        ledger: Where events go; by default a new `tfdp.PrivacyLedger`, or that of the weights where
+            they were privately trained before.
         name: Name of the optimizer.
 
     Raises:
@@ -113,7 +122,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
         self.engine = engine
-        self._bookkeeper = Bookkeeper(PrivacyLedger() if ledger is None else ledger)
+        self.charging = Bookkeeper(ledger)
         self._issued = _Issued({})
 
     @classmethod
@@ -150,24 +159,24 @@ class DPOptimizer(keras.optimizers.Optimizer):
     @property
     def ledger(self) -> PrivacyLedger:
         """The ledger that the next step is written to."""
-        return self._bookkeeper.ledger
+        return self.charging.ledger
 
     @ledger.setter
     def ledger(self, ledger: PrivacyLedger) -> None:
-        self._bookkeeper.ledger = ledger
+        self.charging.ledger = ledger
 
     @property
     def sampling(self) -> SamplingPolicy:
         """How samples are drawn, for the ledger. `fit` sets it; a custom loop declares it."""
-        return self._bookkeeper.sampling
+        return self.charging.sampling
 
     @sampling.setter
     def sampling(self, policy: SamplingPolicy) -> None:
-        self._bookkeeper.sampling = policy
+        self.charging.sampling = policy
 
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""
-        self._bookkeeper.begin_pass()
+        self.charging.begin_pass()
 
     def set_batch_size(self, batch_size: float | None) -> bool:
         """Tells how many examples a batch is expected to hold; None where that is not known.
@@ -187,29 +196,29 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     def add_guard(self, guard: Guard) -> None:
         """Registers a function of (ledger, next event), called before each step; it may raise."""
-        self._bookkeeper.guards = (*self._bookkeeper.guards, guard)
+        self.charging.guards = (*self.charging.guards, guard)
 
     def remove_guard(self, guard: Guard) -> None:
         """Removes a function that `add_guard` registered."""
-        self._bookkeeper.guards = tuple(g for g in self._bookkeeper.guards if g != guard)
+        self.charging.guards = tuple(g for g in self.charging.guards if g != guard)
 
     @contextlib.contextmanager
     def temporary_guards(self) -> Iterator[None]:
         """Removes, at the end and however it comes, the guards that were added meanwhile."""
-        before = self._bookkeeper.guards
+        before = self.charging.guards
         try:
             yield
         finally:
-            kept = tuple(guard for guard in self._bookkeeper.guards if guard in before)
-            self._bookkeeper.guards = kept
+            kept = tuple(guard for guard in self.charging.guards if guard in before)
+            self.charging.guards = kept
 
     def settle(self) -> None:
         """Gives back what a durable ledger reserved for further steps."""
-        self._bookkeeper.ledger.settle()
+        self.charging.ledger.settle()
 
     def take_host_error(self) -> Exception | None:
         """Returns, once, the error that stopped a step from being charged inside a graph."""
-        error, self._bookkeeper.error = self._bookkeeper.error, None
+        error, self.charging.error = self.charging.error, None
         return error
 
     # State: the query's, and where in which ledger these weights are.
@@ -221,7 +230,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         # All replicas assign the same values.
         same = {"aggregation": "only_first_replica"}
         self._ledger_position = self.add_variable((), dtype="int64", name="ledger_position", **same)
-        self._ledger_key = self.add_variable((), dtype="int64", name="ledger_key", **same)
+        self._ledger_fingerprint = self.add_variable(
+            (), dtype="int64", name="ledger_fingerprint", **same
+        )
         for leaf in tf.nest.flatten(self.query.initial_global_state()):
             if tf.is_tensor(leaf):
                 self.add_variable(
@@ -236,7 +247,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     def _step_variables(self) -> StepVariables:
         state = [v for v in self._variables if v.name == "query_state"]
-        return StepVariables(self._ledger_position, self._ledger_key, state)
+        return StepVariables(self._ledger_position, self._ledger_fingerprint, state)
 
     # The step.
 
@@ -300,7 +311,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
             jit_compile=jit_compile,
         )
         gradients, aux = self._take(sample, lambda gradients: gradients)
-        self._issued.tensors[distribution.replica_index()] = {id(g): g for g in gradients}
+        self._issued.tensors[self._issued.place] = {id(g): g for g in gradients}
         return (gradients, aux) if has_aux else gradients
 
     def private_step(
@@ -346,7 +357,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         return PrivateStep(
             self.query,
             self._microbatching,
-            self._bookkeeper,
+            self.charging,
             self.engine,
             self.physical_batch_size,
         )
@@ -365,11 +376,14 @@ class DPOptimizer(keras.optimizers.Optimizer):
         step = self._step()
         self._check_replicas(sample.variables)
         step.check_replicas()
-        if not self.built:
-            with tf.init_scope():
-                self.build(sample.variables)
-        scale = sample.loss_scale or self.loss_scale_factor
-        return step.take(sample._replace(loss_scale=scale), self._step_variables(), use)
+        # Threads take turns. Steps of graphs do not, but each is charged for what it does.
+        alone = tf.executing_eagerly() and not tf.distribute.has_strategy()
+        with self.charging.turn if alone else contextlib.nullcontext():
+            if not self.built:
+                with tf.init_scope():
+                    self.build(sample.variables)
+            scale = sample.loss_scale or self.loss_scale_factor
+            return step.take(sample._replace(loss_scale=scale), self._step_variables(), use)
 
     def _check_replicas(self, variables: list[Any]) -> None:
         """Refuses variables that replicas do not share."""
@@ -401,17 +415,18 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: a gradient did not come from there.
         """
         grads = list(grads)
-        replica = distribution.replica_index()
-        issued = self._issued.tensors.get(replica, {})
+        place = self._issued.place
+        issued = self._issued.tensors.get(place, {})
         if not grads or any(issued.get(id(g)) is not g for g in grads):
             raise NotPrivateError(
                 "DPOptimizer received gradients that did not come through its private step. In "
                 "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
-                "take them from optimizer.private_gradients(...) and pass them on unchanged. "
+                "take them from optimizer.private_gradients(...) and pass them on unchanged, in "
+                "the same thread. "
                 "Private gradients that you have processed further may go to "
                 "optimizer.inner_optimizer.apply."
             )
-        self._issued.tensors[replica] = {}
+        self._issued.tensors[place] = {}
         self._update(grads, trainable_variables, jit_compile)
 
     def _update(self, grads: list[Any], variables: list[Any] | None, jit_compile: bool) -> None:
@@ -467,12 +482,18 @@ class DPOptimizer(keras.optimizers.Optimizer):
         for index, variable in enumerate(self.variables):
             store[str(index)] = variable.numpy()
         store["inner_optimizer"] = self._inner_name()
-        store["ledger"] = np.frombuffer(self.ledger.to_json_lines().encode(), np.uint8)
 
     def load_own_variables(self, store):
+        """Restores slots, the query's state, and the place in the ledger, from a private model's
+        checkpoint. A plain model's file has none of them: there all stays as it is.
+        """
+        self.charging.was_restored = "inner_optimizer" in store.keys()
+        if not self.charging.was_restored:
+            return
         if (
             not self.built
-            or len(store.keys()) != len(self.variables) + 2
+            or any(str(index) not in store.keys() for index in range(len(self.variables)))
+            or str(len(self.variables)) in store.keys()
             or not np.array_equal(store["inner_optimizer"], self._inner_name())
         ):
             raise ValueError(
@@ -480,22 +501,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "with the same inner optimizer and query, call "
                 "optimizer.build(model.trainable_variables), and load again."
             )
-        saved = PrivacyLedger.from_json_lines(bytes(np.asarray(store["ledger"])).decode())
-        if type(self.ledger) is PrivacyLedger and not self.ledger.total_count:
-            self.ledger = saved
-        elif not self.ledger.continues(saved, *self._stored_place(store)):
-            raise LedgerMismatchError(
-                "This run's ledger does not continue the checkpoint's. Load the checkpoint before "
-                "training, or set `model.ledger` to the ledger of that run."
-            )
         for index, variable in enumerate(self.variables):
             variable.assign(store[str(index)])
-
-    def _stored_place(self, store: Any) -> tuple[int, int]:
-        """Returns where in its ledger the checkpoint is."""
-        stored = {id(v): store[str(index)] for index, v in enumerate(self.variables)}
-        position, key = stored[id(self._ledger_position)], stored[id(self._ledger_key)]
-        return int(np.asarray(position)), int(np.asarray(key))
 
     def _inner_name(self) -> np.ndarray:
         """Returns the class of the inner optimizer: others may have slots of the same shapes."""

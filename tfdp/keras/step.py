@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
-from tfdp.keras import distribution
+from tfdp.keras import charges, distribution
 from tfdp.keras.bookkeeper import Bookkeeper
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
@@ -38,12 +38,12 @@ class StepVariables(NamedTuple):
 
     Attributes:
         position: How many events the ledger held after the last step.
-        key: Which ledger that was.
+        fingerprint: Which ledger that was.
         state: The tensors in the query's state, in order.
     """
 
     position: keras.Variable
-    key: keras.Variable
+    fingerprint: keras.Variable
     state: list[keras.Variable]
 
 
@@ -74,11 +74,12 @@ class PrivateStep:
         first = _first_tensor(sample.examples)
         # Where the data have ended there is no step to pay for.
         with tf.control_dependencies([first]):
-            paid = self._charge(variables)
+            # Read once: the event is that of this step, whatever other threads do meanwhile.
+            state = [tf.identity(v.value) for v in variables.state]
+            paid = self._charge(variables, state, sample.variables)
         # On one replica the sum of gradients may be computed while the host writes to the ledger;
         # nothing comes out of it before that is done. Several agree on what they do first.
         with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
-            state = [tf.convert_to_tensor(v.value) for v in variables.state]
             mask = tf.ones(tf.shape(first)[:1], tf.bool) if sample.mask is None else sample.mask
             clipped = self._clipped_sum(sample, mask, state)
 
@@ -98,7 +99,9 @@ class PrivateStep:
         with tf.control_dependencies(paid):
             aux = tf.nest.map_structure(tf.identity, clipped.aux)
         for variable, value in zip(
-            [variables.position, variables.key, *variables.state], [*paid, *state], strict=True
+            [variables.position, variables.fingerprint, *variables.state],
+            [*paid, *state],
+            strict=True,
         ):
             variable.assign(value)
         return used, aux
@@ -161,35 +164,39 @@ class PrivateStep:
 
     # The three parts, each of which knows where it runs.
 
-    def _charge(self, variables: StepVariables) -> list[tf.Tensor]:
+    def _charge(
+        self, variables: StepVariables, state: list[tf.Tensor], weights: list[Any]
+    ) -> list[tf.Tensor]:
         """Writes the event of this step to the ledger, once in each process.
 
         Returns:
-            Position and key of the ledger; whatever depends on them is paid for.
+            Position and fingerprint of the ledger; whatever depends on them is paid for.
         """
         factor = self.microbatching.sensitivity_factor
+        weights = [charges.holder(v) for v in weights]
         # Where no state changes, the event is that of the release which the graph holds.
         constant = None if variables.state else self._release_event(None, factor)
 
         def write(commit, types):
-            def on_host(position, key, *values):
+            def on_host(position, fingerprint, *values):
                 def event():
                     release = self._release_event(values, factor) if values else constant
                     return self._sampled(release)
 
-                return commit(event, position, key)
+                return commit(event, weights, position, fingerprint)
 
-            inputs = [v.value for v in (variables.position, variables.key, *variables.state)]
+            values = [v.value for v in variables.state] if tf.distribute.has_strategy() else state
+            inputs = [variables.position.value, variables.fingerprint.value, *values]
             return distribution.on_host(on_host, inputs, types)
 
         books = self.bookkeeper
         if not distribution.is_multi_worker():
             return distribution.once(write, books.commit, [tf.int64] * 2)
-        position, key, code = distribution.once(write, books.try_commit, [tf.int64] * 3)
+        position, fingerprint, code = distribution.once(write, books.try_commit, [tf.int64] * 3)
         codes = distribution.add_up([code * distribution.one_hot_of_replica()])
         agreed = distribution.once(distribution.on_host, books.agree, codes, [tf.int64])
         with tf.control_dependencies(agreed):
-            return [tf.identity(position), tf.identity(key)]
+            return [tf.identity(position), tf.identity(fingerprint)]
 
     def _clipped_sum(self, sample: Sample, mask: tf.Tensor, state: list[tf.Tensor]) -> ClippedSum:
         """Returns the sum over this replica's records, with the sample state of all replicas'."""

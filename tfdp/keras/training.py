@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -15,17 +15,28 @@ from tfdp.events.arguments import positive_integer
 from tfdp.gradients import MetricScope
 from tfdp.keras import distributed_data, distribution, inputs, metric_updates, validation
 from tfdp.keras.callbacks import epsilon_first
+from tfdp.keras.carrying import CarriesLedger
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
-from tfdp.ledger import PrivacyLedger
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 _logger = logging.getLogger("tfdp")
 
 
-class PrivateTraining:
+def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes another thread wait that trains with the same optimizer."""
+
+    @functools.wraps(method)
+    def taking_turns(self, *args, **kwargs):
+        with self._dp_optimizer().charging.turn:
+            return method(self, *args, **kwargs)
+
+    return taking_turns
+
+
+class PrivateTraining(CarriesLedger):
     """Mixin of `keras.Model` whose training step goes through the optimizer's query.
 
     After `compile` with a `tfdp.keras.DPOptimizer`, `fit`, callbacks and metrics are Keras' own.
@@ -39,25 +50,6 @@ class PrivateTraining:
     _record_loss: RecordLoss | None = None
     _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
-
-    @property
-    def ledger(self) -> PrivacyLedger:
-        """The ledger of the optimizer."""
-        return self._dp_optimizer().ledger
-
-    @ledger.setter
-    def ledger(self, ledger: PrivacyLedger) -> None:
-        self._dp_optimizer().ledger = ledger
-
-    def _dp_optimizer(self) -> DPOptimizer:
-        optimizer = getattr(self, "optimizer", None)
-        if not isinstance(optimizer, DPOptimizer):
-            raise NotPrivateError(
-                "A private model is compiled with a tfdp.keras.DPOptimizer: "
-                "model.compile(optimizer=tfdp.keras.DPOptimizer(inner_optimizer, query), ...). "
-                f"Received: optimizer={optimizer!r}."
-            )
-        return optimizer
 
     @property
     def losses(self) -> list[Any]:
@@ -103,6 +95,7 @@ class PrivateTraining:
                 "jit_compile out: Keras then chooses by device."
             )
 
+    @_in_turn
     def fit(
         self,
         x: Any = None,
@@ -171,7 +164,7 @@ class PrivateTraining:
             prepare = self._take_dataset if is_dataset(x) else self._sample_arrays
             prepare(arguments, sampling)
             arguments["callbacks"] = _with(arguments["callbacks"], _PassEnds(optimizer))
-            with optimizer.temporary_guards():
+            with optimizer.temporary_guards(), self._private_use():
                 history = super().fit(
                     **arguments,
                     epochs=epochs,
@@ -242,6 +235,7 @@ class PrivateTraining:
             steps,
         )
 
+    @_in_turn
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless
         declared.
@@ -259,7 +253,8 @@ class PrivateTraining:
         self._build_for(
             *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        return super().train_on_batch(x, y, sample_weight, None, return_dict)
+        with self._private_use():
+            return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
     def _resolve(self, policy, num_examples, batch_size):
         """Returns (policy for these sizes, examples that come and go together)."""

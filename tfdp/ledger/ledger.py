@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
@@ -29,6 +30,10 @@ def _pricing() -> ModuleType:
     It is loaded when it is asked, so that a ledger can be written and read without it.
     """
     return importlib.import_module("tfdp.accounting.of_ledgers")
+
+
+# Of all ledgers in memory, so that each can be copied: of two threads one waits, for microseconds.
+_APPENDING = threading.RLock()
 
 
 def _is_dp_accounting(accountant: Any) -> bool:
@@ -120,11 +125,12 @@ class PrivacyLedger:
             Exception: what `permit` raises; the ledger is then as before.
         """
         count = positive_integer("count", count)
-        if not self._is_last(event):
-            codec.to_text(event)
-        if permit is not None:
-            permit(self, event)
-        self._append(event, count)
+        with _APPENDING:
+            if not self._is_last(event):
+                codec.to_text(event)
+            if permit is not None:
+                permit(self, event)
+            self._append(event, count)
 
     def _append(self, event: Event, count: int) -> None:
         """Adds what is known to be storable."""

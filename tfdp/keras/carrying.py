@@ -1,0 +1,236 @@
+"""A model whose weights carry their ledger: through compile, save, load and copy."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfdp.events import NonPrivateEvent
+from tfdp.keras import charges
+from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile
+from tfdp.ledger import PrivacyLedger
+
+_logger = logging.getLogger("tfdp")
+
+_ORIGINS = ("post_processed", "fresh_start", "not_private")
+
+
+class CarriesLedger:
+    """Mixin of `keras.Model`: what was paid for its weights stays with them.
+
+    Guarantees:
+        A private step is taken only with a ledger that holds everything that was paid for the
+        weights, as far as this process or the files that it read can know. docs/ledger.md has the
+        table of all ways in which weights and ledgers meet.
+    """
+
+    _ledger_in_file: LedgerInFile | None = None
+
+    @property
+    def ledger(self) -> PrivacyLedger:
+        """The ledger of the optimizer; of a model that is not compiled, that of its weights."""
+        if getattr(self, "optimizer", None) is None:
+            ledger = charges.common_ledger(charges.charges_of(self.weights))
+            if ledger is not None:
+                return ledger
+        return self._dp_optimizer().ledger
+
+    @ledger.setter
+    def ledger(self, ledger: PrivacyLedger) -> None:
+        self._dp_optimizer().ledger = ledger
+
+    def _dp_optimizer(self) -> DPOptimizer:
+        return _checked(getattr(self, "optimizer", None))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "optimizer" and value is not None:
+            # Also without `compile`: a step that was traced with the old one would go on with it.
+            _checked(value)
+            self._join(value)
+            self.train_function = None
+        super().__setattr__(name, value)
+
+    def _join(self, optimizer: DPOptimizer) -> None:
+        """Makes sure that the optimizer's ledger holds what was paid for the weights.
+
+        Raises:
+            LedgerMismatchError: it does not; or something else changed the weights.
+        """
+        charges.look(self.weights)
+        optimizer.charging.join(self.weights)
+
+    @contextlib.contextmanager
+    def _private_use(self) -> Iterator[None]:
+        """Checks the weights before they are trained, and notes them afterwards."""
+        self._join(self._dp_optimizer())
+        try:
+            yield
+        finally:
+            charges.note(self.weights)
+
+    def get_weights(self) -> list[Any]:
+        """As in Keras; a model that is given copies of these arrays has their ledger, too."""
+        charges.know(self.weights)
+        return super().get_weights()
+
+    # Files. A saved model is not compiled: a query has no serialized form, and a model that is
+    # loaded and trained by mistake should not find an optimizer.
+
+    @property
+    def _dp_ledger(self) -> LedgerInFile:
+        if self._ledger_in_file is None:
+            # Not by Keras' way to set attributes: it would be saved under this name, too.
+            object.__setattr__(self, "_ledger_in_file", LedgerInFile(self))
+        return self._ledger_in_file
+
+    def get_compile_config(self) -> dict[str, Any]:
+        return {}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        del config  # There is none.
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the model, not compiled, with the ledger of its weights."""
+        self._check_before_saving(filepath)
+        super().save(filepath, overwrite=overwrite, **kwargs)
+
+    def _check_before_saving(self, filepath: Any) -> None:
+        charges.look(self.weights)
+        if str(filepath).endswith((".h5", ".hdf5")) and charges.charges_of(self.weights):
+            raise ValueError(
+                "Keras' old HDF5 format has no place for the ledger of these weights. Save to a "
+                f"file that ends in .keras. Received: filepath={filepath}."
+            )
+
+    def _save_plain(self, plain: keras.Model, filepath: Any, **kwargs: Any) -> None:
+        """Writes a plain model of the same weights, with their ledger."""
+        self._check_before_saving(filepath)
+        with self._lend_ledger(plain):
+            plain.save(filepath, **kwargs)
+
+    @contextlib.contextmanager
+    def _lend_ledger(self, plain: keras.Model) -> Iterator[None]:
+        """Lets a plain model save or load the ledger in this model's place."""
+        setattr(plain, ATTRIBUTE, self._dp_ledger)
+        try:
+            yield
+        finally:
+            delattr(plain, ATTRIBUTE)
+
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As in Keras: weights, the optimizer's state, and the ledger."""
+        charges.look(self.weights)
+        super().save_weights(filepath, *args, **kwargs)
+
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
+        """Restores weights; of a private model's file, the ledger and the optimizer's state, too.
+
+        A plain model's weights are starting values: the ledger counts from here. A load that raises
+        changes nothing.
+
+        Args:
+            filepath: A file of `save_weights` or `save`, of a private or a plain model.
+            skip_mismatch: As in Keras. What the file's ledger holds is never skipped.
+            **kwargs: As in Keras.
+
+        Raises:
+            LedgerMismatchError: the run's ledger does not continue that of the file.
+            ValueError: the file does not fit the model or its optimizer.
+        """
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and self.built and not optimizer.built:
+            with self.distribute_strategy.scope():
+                optimizer.build(self.trainable_variables)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(charges.kept_unless_done(self.variables))
+            if optimizer is not None:
+                stack.enter_context(charges.kept_unless_done(optimizer.variables))
+                stack.enter_context(optimizer.charging.kept_unless_done())
+                optimizer.charging.was_restored = False
+            stack.enter_context(self._dp_ledger.listening())
+            self._load_values(filepath, skip_mismatch=skip_mismatch, **kwargs)
+            self._take_ledger(optimizer, filepath)
+
+    def _load_values(self, filepath: Any, **kwargs: Any) -> None:
+        with warnings.catch_warnings():
+            # A plain file has no state for the optimizer, which says so itself where one is due.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+            super().load_weights(filepath, **kwargs)
+
+    def _take_ledger(self, optimizer: DPOptimizer | None, filepath: Any) -> None:
+        """Makes what the file says about its weights theirs."""
+        in_file = self._dp_ledger
+        if in_file.error is not None:
+            raise in_file.error
+        restored = in_file.found or []
+        if optimizer is not None:
+            if optimizer.charging.was_restored and in_file.found is None:
+                raise LedgerMismatchError(
+                    f"{filepath} holds the state of a private optimizer, but not its ledger. It "
+                    "was cut, or written by an earlier version of tfdp. Load a whole one."
+                )
+            restored = optimizer.charging.take_over(restored, self.weights)
+        elif restored:
+            both = [*restored, *charges.charges_of(self.weights)]
+            if charges.common_ledger(both) is None:
+                raise LedgerMismatchError(charges.mismatch(both, restored[0].ledger))
+        if not restored:
+            _logger.warning(
+                "%s holds no ledger: its weights are taken for starting values that do not depend "
+                "on the private data, and the ledger counts from here.",
+                filepath,
+            )
+        charges.take(self.weights, restored)
+        if optimizer is not None:
+            optimizer.charging.join(self.weights)
+
+
+def _checked(optimizer: Any) -> DPOptimizer:
+    if not isinstance(optimizer, DPOptimizer):
+        raise NotPrivateError(
+            "A private model is compiled with a tfdp.keras.DPOptimizer: "
+            "model.compile(optimizer=tfdp.keras.DPOptimizer(inner_optimizer, query), ...). "
+            f"Received: optimizer={optimizer!r}."
+        )
+    return optimizer
+
+
+def declare_weights(model: keras.Model, origin: str) -> None:
+    """Says where the present weights of a model come from, where tfdp cannot know it.
+
+    Args:
+        model: A private model, or a plain one.
+        origin: "fresh_start": they do not depend on the data that their ledger is about (they were
+            set to public values, or other data are used from here). What was paid for them is
+            forgotten; compile again, with a new optimizer, for a new ledger.
+            "post_processed": they were computed from the private weights and public data (an
+            average, pruning). What was paid for them stays.
+            "not_private": they were trained on private data by something else. The ledger gets a
+            `tfdp.NonPrivateEvent`, and every report says so.
+
+    Raises:
+        ValueError: `origin` is anything else.
+        NotPrivateError: "not_private", and the model has no ledger.
+    """
+    if origin not in _ORIGINS:
+        raise ValueError(f"origin must be one of {_ORIGINS}. Received: origin={origin!r}.")
+    if origin == "fresh_start":
+        charges.forget(model.weights)
+        return
+    if origin == "not_private":
+        ledgers = {id(c.ledger): c.ledger for c in charges.charges_of(model.weights)}
+        if isinstance(model, CarriesLedger):
+            ledgers[id(model.ledger)] = model.ledger
+        if not ledgers:
+            raise NotPrivateError(
+                "Nothing was paid for these weights, so there is no ledger to say it in. Compile a "
+                "private model of them first, and declare its weights."
+            )
+        for ledger in ledgers.values():
+            ledger.append(NonPrivateEvent())
+    charges.note(model.weights)

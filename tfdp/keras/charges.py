@@ -1,0 +1,230 @@
+"""What was paid for a weight: which ledger holds it goes with the weight, whoever trains it next.
+
+Every variable that a private step has trained carries its charges: the ledgers, and the places in
+them, that its value comes from. They are attributes of the variable itself, so models that share
+layers share them. A value that comes another way (copied arrays, a file that somebody else loaded)
+is known again by its digest, within the process.
+"""
+
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.keras.errors import LedgerMismatchError
+from tfdp.ledger import PrivacyLedger
+
+# Not of Keras or TensorFlow: variables of both take attributes.
+_ATTRIBUTE = "_tfdp_past"
+
+# How many values are known again; the oldest are forgotten first.
+_MOST_KNOWN = 100_000
+
+
+class Charge(NamedTuple):
+    """A place in a ledger that a weight's value comes from; see `PrivacyLedger.place`."""
+
+    ledger: PrivacyLedger
+    position: int
+    fingerprint: int
+
+    def is_held_by(self, ledger: PrivacyLedger) -> bool:
+        """Whether the ledger holds all events up to this place."""
+        return ledger.holds(self.position, self.fingerprint)
+
+
+class Digest(NamedTuple):
+    """96 bits about an array's bytes, and their number. It is compared with values that the same
+    process made, so it need not withstand anybody.
+    """
+
+    crc32: int
+    xor64: int
+    num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+    """What is known of a variable.
+
+    Attributes:
+        charges: What was paid for its value.
+        digest: Of the value when it was last seen; None where private steps have changed it since.
+        start: Of the last value for which nothing had been paid.
+    """
+
+    charges: tuple[Charge, ...] = ()
+    digest: Digest | None = None
+    start: Digest | None = None
+
+
+# Values that private training made, and what was paid for them.
+_known: dict[Digest, tuple[Charge, ...]] = {}
+
+
+def holder(variable: Any) -> Any:
+    """Returns the object that stands for the variable wherever it is used."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def past(variable: Any) -> Past:
+    """Returns what is known of the variable."""
+    return getattr(holder(variable), _ATTRIBUTE, Past())
+
+
+def _set(variable: Any, new: Past) -> None:
+    setattr(holder(variable), _ATTRIBUTE, new)
+
+
+def _digest(variable: Any) -> Digest:
+    array = np.ascontiguousarray(tf.convert_to_tensor(holder(variable))).reshape(-1)
+    data = array.view(np.uint8)
+    words = data[: data.size // 8 * 8].view(np.uint64)
+    return Digest(zlib.crc32(data), int(np.bitwise_xor.reduce(words)), data.size)
+
+
+def charges_of(variables: Sequence[Any]) -> list[Charge]:
+    """Returns what was paid for any of the variables, each charge once."""
+    tuples = {id(p.charges): p.charges for v in variables if (p := past(v)).charges}
+    return list(
+        {(id(c.ledger), *c[1:]): c for charges in tuples.values() for c in charges}.values()
+    )
+
+
+def paid(variables: Sequence[Any], charge: Charge) -> None:
+    """Notes that a step was charged, whose gradients are about to change these variables."""
+    charges = (charge,)
+    for variable in variables:
+        before = past(variable)
+        _set(variable, Past(charges, None, before.start))
+
+
+def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
+    """Notes what was paid for values that are being restored."""
+    for variable in variables:
+        before = past(variable)
+        _set(variable, Past((*before.charges, *restored), None, before.start))
+
+
+def take(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
+    """Notes values that were read from a file, and what was paid for them; where the file does not
+    say it, they may be known from elsewhere.
+    """
+    for variable in variables:
+        before, digest = past(variable), _digest(variable)
+        paid_before = (*before.charges, *(restored or _known.get(digest, ())))
+        _set(variable, Past(paid_before, digest, before.start if paid_before else digest))
+
+
+def look(variables: Sequence[Any]) -> None:
+    """Compares the variables with what they were when they were last seen.
+
+    Values that private training in this process made bring their charges along, however they came.
+    Where nothing was paid for any of the variables, any value is a starting value.
+
+    Raises:
+        LedgerMismatchError: weights that were privately trained have been changed by something
+            else.
+    """
+    found, changed = [], []
+    charged = bool(charges_of(variables))
+    for variable in variables:
+        before, digest = past(variable), _digest(variable)
+        if digest == before.digest or (before.digest is None and before.charges):
+            new = before
+        elif digest in _known:
+            new = Past((*before.charges, *_known[digest]), digest, before.start)
+        else:
+            if charged and digest != before.start and before.digest is not None:
+                changed.append(getattr(variable, "path", getattr(variable, "name", "?")))
+            new = Past(before.charges, digest, before.start if before.charges else digest)
+        found.append((variable, new))
+    if changed:
+        raise LedgerMismatchError(_changed(changed))
+    for variable, new in found:
+        _set(variable, new)
+
+
+def note(variables: Sequence[Any]) -> None:
+    """Notes the values of the variables: the next `look` expects them, and knows them again where
+    something was paid for them.
+    """
+    for variable in variables:
+        before, digest = past(variable), _digest(variable)
+        _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
+        _know(before, digest)
+
+
+def know(variables: Sequence[Any]) -> None:
+    """Notes that copies of the variables' present values may be used from here."""
+    for variable in variables:
+        if (before := past(variable)).charges:
+            _know(before, _digest(variable))
+
+
+def _know(before: Past, digest: Digest) -> None:
+    # A value that private steps did not move tells nothing: all new biases are zeros.
+    if not before.charges or digest == before.start:
+        return
+    _known.pop(digest, None)
+    _known[digest] = before.charges
+    if len(_known) > _MOST_KNOWN:
+        _known.pop(next(iter(_known)))
+
+
+def forget(variables: Sequence[Any]) -> None:
+    """Makes the present values starting values, for which nothing was paid."""
+    for variable in variables:
+        digest = _digest(variable)
+        _set(variable, Past((), digest, digest))
+
+
+@contextlib.contextmanager
+def kept_unless_done(variables: Sequence[Any]) -> Iterator[None]:
+    """Puts values and pasts of the variables back where the body raises."""
+    with contextlib.ExitStack() as undo:
+        for variable in variables:
+            value = np.array(tf.convert_to_tensor(holder(variable)))
+            undo.callback(variable.assign, value)
+            undo.callback(_set, variable, past(variable))
+        yield
+        undo.pop_all()
+
+
+def common_ledger(charges: Sequence[Charge]) -> PrivacyLedger | None:
+    """Returns the ledger among the charges' own that holds all of them, or None."""
+    for candidate in {id(c.ledger): c.ledger for c in charges}.values():
+        if all(charge.is_held_by(candidate) for charge in charges):
+            return candidate
+    return None
+
+
+def _changed(names: Sequence[str]) -> str:
+    return (
+        "These weights were privately trained, and something else has changed them since: "
+        f"{', '.join(names)}. Training a plain model that shares them would do so, or set_weights, "
+        "or assign. No ledger knows what the new values cost. Say what they are: "
+        "tfdp.keras.declare_weights(model, origin), with origin 'post_processed' (computed from "
+        "the private weights and public data: averages, pruning), 'fresh_start' (they do not "
+        "depend on the data that the ledger is about) or 'not_private' (trained on private data by "
+        "something else: the ledger will say so)."
+    )
+
+
+def mismatch(charges: Sequence[Charge], ledger: PrivacyLedger) -> str:
+    """Returns the words for charges that the ledger does not hold."""
+    missing = [c for c in charges if not c.is_held_by(ledger)]
+    position = max(c.position for c in missing)
+    return (
+        f"The weights come from a run that had written {position} events to its ledger, which is "
+        f"not this one (of {ledger.total_count} events). Set `model.ledger` to the ledger of that "
+        "run: tfdp.PrivacyLedger.load(path) if it was saved, tfdp.PrivacyLedger.open(path) if it "
+        "was opened; or leave `ledger` out, and a new optimizer continues it. If the weights do "
+        "not depend on the data that this ledger is about: "
+        "tfdp.keras.declare_weights(model, 'fresh_start')."
+    )

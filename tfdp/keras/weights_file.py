@@ -1,0 +1,113 @@
+"""The ledger in the files that hold a private model's weights."""
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+
+from tfdp.keras import charges
+from tfdp.keras.charges import Charge
+from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.errors import LedgerFormatError
+
+# The attribute under which a model has its `LedgerInFile`; a group of this name is in the file.
+ATTRIBUTE = "_dp_ledger"
+
+
+class LedgerInFile(keras.losses.Loss):
+    """What Keras saves and loads beside a model's layers: what was paid for its weights.
+
+    Keras saves the state of every attribute of a model that is one of its own objects, and passes
+    over what it finds in a file beyond them; so a plain model loads the file, too. Of these objects
+    a loss has least else to it.
+
+    Guarantees:
+        The ledgers in a file hold everything that was paid for the weights in it.
+
+    Attributes:
+        found: While a model's `load_weights` runs: what was in the file, None where it has no place
+            for a ledger. Otherwise what is found belongs to the model's weights at once.
+        error: Why that could not be read; where mismatches are skipped Keras would only warn.
+    """
+
+    def __init__(self, model: keras.Model):
+        super().__init__(name=ATTRIBUTE)
+        # Keras looks for more to save in all attributes, and must not find the model in here.
+        self._reference = weakref.ref(model)
+        self.found: list[Charge] | None = None
+        self.error: Exception | None = None
+        self._is_listening = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Collects what is found in `found` and `error`, instead of taking it for the weights'."""
+        self.found, self.error, self._is_listening = None, None, True
+        try:
+            yield
+        finally:
+            self._is_listening = False
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        raise NotImplementedError("This is no loss.")
+
+    def save_own_variables(self, store: Any) -> None:
+        model = self._reference()
+        for index, (ledger, *place) in enumerate(_to_save(model)):
+            text = ledger.to_json_lines().encode()
+            store[f"ledger_{index}"] = np.frombuffer(text, np.uint8)
+            store[f"place_{index}"] = np.array(place, np.int64)
+        store["version"] = np.int64(1)
+
+    def load_own_variables(self, store: Any) -> None:
+        if not self._is_listening:
+            charges.add(self._reference().weights, _from_store(store))
+        elif "version" in store.keys():
+            try:
+                self.found = _from_store(store)
+            except LedgerFormatError as error:
+                self.error = error
+
+
+def _to_save(model: keras.Model) -> list[Charge]:
+    """Returns, of each ledger, the last place that any of the weights comes from."""
+    last: dict[int, Charge] = {}
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and optimizer.ledger.total_count:
+        # Whatever else it holds stays with the weights.
+        last[id(optimizer.ledger)] = Charge(optimizer.ledger, 0, 0)
+    for charge in charges.charges_of(model.weights):
+        before = last.get(id(charge.ledger))
+        if before is None or charge.position > before.position:
+            last[id(charge.ledger)] = charge
+    return list(last.values())
+
+
+def _from_store(store: Mapping[str, Any]) -> list[Charge]:
+    found = []
+    try:
+        for index in range(sum(name.startswith("ledger_") for name in store.keys())):
+            text = bytes(np.asarray(store[f"ledger_{index}"], np.uint8)).decode()
+            position, fingerprint = np.asarray(store[f"place_{index}"], np.int64).tolist()
+            found.append(Charge(PrivacyLedger.from_json_lines(text), position, fingerprint))
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise LedgerFormatError(
+            f"The ledger in this file of weights is damaged: {error} Restore the file from a copy."
+        ) from error
+    return found
+
+
+def holds_ledger(filepath: Any) -> bool:
+    """Whether a file of weights is that of a private model's `save_weights`."""
+    path = os.fspath(filepath)
+    if path.endswith("weights.json"):
+        with open(path, encoding="utf-8") as file:
+            return f'"/{ATTRIBUTE}/' in file.read()
+    if path.endswith("weights.h5"):
+        with h5py.File(path, "r") as file:
+            return ATTRIBUTE in file
+    return False
