@@ -20,9 +20,11 @@ def _ledger(*samplings):
     return ledger
 
 
-def _step(clock):
-    sampling = clock.peek()
-    clock.advance()
+def _step(clock, size=None):
+    sampling = clock.peek(size)
+    event = SampledEvent(sampling, GaussianSumEvent(1.0, 1.0), NeighboringRelation.ZERO_OUT)
+    clock.ledger.append(event)
+    clock.advance(sampling)
     return sampling
 
 
@@ -127,3 +129,43 @@ def test_never_counts_fewer_passes_than_there_were(calls, batch_size):
         group = list(group)
         assert len(group) <= policy.steps_per_pass, number
         assert len({real for _, real in group}) == 1, number
+
+
+def test_clocks_on_one_ledger_share_no_pass():
+    ledger = _ledger()
+    first, second = PassClock(POLICY, ledger), PassClock(POLICY, ledger)
+    assert _passes(first, 2) == [0, 0]
+    assert _passes(second, 2) == [1, 1]
+    assert _passes(first, 2) == [0, 2]
+    assert _passes(second, 2) == [1, 3]
+
+
+# Declared passes: what a data set does is not known.
+
+
+def _sizes(population, batch, drop_remainder, passes):
+    whole, rest = divmod(population, batch)
+    one = [batch] * whole + ([rest] if rest and not drop_remainder else [])
+    return [(number, size) for number in range(passes) for size in one]
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("sizes_are_known", [False, True])
+def test_declared_passes_are_never_fewer_than_there_were(drop_remainder, sizes_are_known):
+    # All data sets of up to 12 units, all batches, all numbers of steps of up to 5 passes, without
+    # an end between them.
+    for population, batch in itertools.product(range(1, 13), repeat=2):
+        if batch > population:
+            continue
+        policy = Shuffled(batch, population)
+        steps = _sizes(population, batch, drop_remainder, 5)
+        clock = PassClock(policy, _ledger(), drawn=False)
+        counted = {}
+        for taken, (real, size) in enumerate(steps):
+            number = _step(clock, size if sizes_are_known else None).pass_index
+            counted.setdefault(number, set()).add(real)
+            assert len(counted) >= real + 1, (population, batch, taken)
+            if sizes_are_known:
+                assert len(counted) == real + 1, (population, batch, taken)
+        # No number stands for steps of two passes, and so for two steps with one unit.
+        assert all(len(real) == 1 for real in counted.values())

@@ -15,6 +15,7 @@ from tfdp.events import (
 )
 from tfdp.noise import host_generator
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
+from tfdp.sampling.policy import Sizes
 
 SIZED = [FixedSize, Shuffled]
 DRAWN = [Poisson, FixedSize, Shuffled]
@@ -349,3 +350,38 @@ def test_resolve_keeps_the_relation_and_leaves_the_policy_alone(policy):
     assert resolved.population_size == 10
     assert declared == policy(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     assert declared.population_size is None
+
+
+# Sizes of declared samples.
+
+
+def _contradiction(policy, sizes):
+    seen = Sizes()
+    for size in sizes:
+        seen.add(int(size))
+        found = policy.contradiction(seen)
+        if found is not None:
+            return found
+    return None
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("population", [1, 5, 640, 60_000])
+@pytest.mark.parametrize("q", [0.001, 0.1, 0.5, 0.97, 1.0])
+def test_poisson_samples_do_not_contradict(population, q, declared):
+    draws = np.random.default_rng(11).binomial(population, q, (20, 300))
+    policy = Poisson(q, population if declared else None)
+    assert [_contradiction(policy, sizes) for sizes in draws] == [None] * 20
+
+
+def test_sizes_that_are_no_samples_contradict():
+    assert "64 units on average" in _contradiction(Poisson(0.01, 640), [64] * 20)
+    assert "where sizes are random" in _contradiction(Poisson(0.1, 640), [64] * 20)
+    assert "where sizes are random" in _contradiction(Poisson(0.01), [64] * 20)
+    assert "641" in _contradiction(Poisson(0.9, 640), [641])
+    assert "4 units" in _contradiction(FixedSize(3, 10), [3, 4])
+    assert "4 units" in _contradiction(Shuffled(3, 10), [3, 3, 3, 1, 4])
+    assert _contradiction(Shuffled(3, 10), [3, 3, 3, 1]) is None
+    assert "9 units" in _contradiction(FullBatch(10), [10, 9])
+    assert _contradiction(FullBatch(), [10, 9]) is None
+    assert _contradiction(Unknown(), [10, 9]) is None

@@ -12,6 +12,7 @@ from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.protection import Protection, common_protection, protection
+from tfdp.ledger.entry import PassNumbers
 
 # Solving for an epsilon beside a failure probability stops when it moves by less than this, which
 # doubles after so many steps, so that there are never many.
@@ -52,6 +53,7 @@ class Accountant(abc.ABC):
         self._forms: dict[Event, NormalForm] = {}
         self._protection: Protection | None = None
         self._terms_now: list[tuple[Mechanism, int]] | None = None
+        self._passes = PassNumbers()
 
     @property
     def neighboring_relation(self) -> NeighboringRelation | None:
@@ -76,7 +78,9 @@ class Accountant(abc.ABC):
         return self
 
     def compose_entries(self, entries: Iterable[tuple[Event, int]]) -> "Accountant":
-        """Composes (event, count) pairs, fast where few event objects stand in many of them.
+        """Composes the (event, count) pairs of a ledger, fast where few events stand in many.
+
+        Passes over shuffled data are other ones than those of ledgers that were composed before.
 
         Raises:
             UnsupportedEventError: as `compose`; what stands before has then been composed, or not.
@@ -89,8 +93,9 @@ class Accountant(abc.ABC):
                 totals[id(event)] = [event, count]
             else:
                 known[1] += count
+        self._passes.begin_ledger()
         for event, count in totals.values():
-            self.compose(event, count)
+            self.compose(self._passes.renumbered(event), count)
         return self
 
     def supports(self, event: Event) -> bool:

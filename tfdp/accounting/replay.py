@@ -15,7 +15,7 @@ from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import json_lines, storage
-from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry
+from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry, PassNumbers
 from tfdp.ledger.ledger import PrivacyLedger
 
 # Different events of which is counted how often each happened.
@@ -86,7 +86,15 @@ def _open_ledgers(
                 )
             seen[stream.ledger_id] = path
             streams.append(stream)
-        yield streams, (entry for stream in streams for entry in stream.entries)
+        yield streams, _entries(streams)
+
+
+def _entries(streams: Sequence[EntryStream]) -> Iterator[LedgerEntry]:
+    numbers = PassNumbers()
+    for stream in streams:
+        numbers.begin_ledger()
+        for event, count in stream.entries:
+            yield LedgerEntry(numbers.renumbered(event), count)
 
 
 class _Accountants:

@@ -5,22 +5,36 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfdp.events import Event, NeighboringRelation, SampledEvent
 from tfdp.keras import charges
-from tfdp.keras.errors import LedgerMismatchError
+from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
 from tfdp.sampling import SamplingPolicy, Unknown
 from tfdp.sampling.clock import PassClock
+from tfdp.sampling.policy import Sizes
 
 _logger = logging.getLogger("tfdp")
 
 # May raise, or return how many such steps the ledger may reserve at most.
 Guard = Callable[[PrivacyLedger, Event], int | None]
+
+
+class Batch(NamedTuple):
+    """What the host knows of a step's sample.
+
+    Attributes:
+        of_fit: Whether the model's own training step takes it. It is a sample that `fit` drew, or
+            that was declared to `fit`, if `fit` runs that step.
+        size: Units in it; None where that is not known.
+    """
+
+    of_fit: bool = False
+    size: int | None = None
 
 
 class Bookkeeper:
@@ -41,7 +55,10 @@ class Bookkeeper:
     def __init__(self, ledger: PrivacyLedger | None = None):
         self._is_chosen = ledger is not None
         self._ledger = PrivacyLedger() if ledger is None else ledger
-        self._clock = PassClock(Unknown(), self._ledger)
+        self._clock = PassClock(Unknown(), self._ledger, drawn=False)
+        self._clock_of_fit: PassClock | None = None
+        self._fit_runs_step = False
+        self._sizes = Sizes()
         self.guards: tuple[Guard, ...] = ()
         self.error: Exception | None = None
         self.turn = threading.RLock()
@@ -62,7 +79,10 @@ class Bookkeeper:
 
     def _continue(self, ledger: PrivacyLedger) -> None:
         self._ledger = ledger
-        self._clock = PassClock(self._clock.policy, ledger)
+        self._clock = PassClock(self._clock.policy, ledger, drawn=False)
+        if self._clock_of_fit is not None:
+            fit = self._clock_of_fit
+            self._clock_of_fit = PassClock(fit.policy, ledger, fit.drawn)
 
     @property
     def _is_free(self) -> bool:
@@ -138,7 +158,7 @@ class Bookkeeper:
 
     @property
     def sampling(self) -> SamplingPolicy:
-        """How the samples of the next steps are drawn."""
+        """How the samples of steps are drawn that `fit` does not run."""
         return self._clock.policy
 
     @sampling.setter
@@ -147,16 +167,85 @@ class Bookkeeper:
             raise TypeError(
                 f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
             )
-        self._clock = PassClock(policy, self._ledger)
+        self._clock, self._sizes = PassClock(policy, self._ledger, drawn=False), Sizes()
 
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes."""
         self._clock.begin_pass()
+        if self._clock_of_fit is not None:
+            self._clock_of_fit.begin_pass()
 
-    def sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
-        """Returns `event` with the sampling of the next step."""
-        relation: NeighboringRelation = self._clock.policy.neighboring_relation
-        return SampledEvent(self._clock.peek(), event, relation, privacy_unit)
+    # A policy holds for the samples that it drew, or was declared for, and for no others.
+
+    @contextlib.contextmanager
+    def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[None]:
+        """Says how the samples of the steps are drawn that `fit` runs meanwhile.
+
+        Args:
+            policy: By which tfdp draws, or which was declared.
+            drawn: Whether tfdp draws.
+        """
+        before = self._clock_of_fit, self._sizes, self._fit_runs_step
+        self._clock_of_fit, self._sizes = PassClock(policy, self._ledger, drawn), Sizes()
+        self._fit_runs_step = False
+        try:
+            yield
+        finally:
+            self._clock_of_fit, self._sizes, self._fit_runs_step = before
+
+    @contextlib.contextmanager
+    def step_of_fit(self) -> Iterator[None]:
+        """Says that `fit` runs a step meanwhile, or several."""
+        self.check_no_step_of_fit()
+        self._fit_runs_step = self._clock_of_fit is not None
+        try:
+            yield
+        finally:
+            self._fit_runs_step = False
+
+    def check_no_step_of_fit(self) -> None:
+        """Refuses a step of the model while `fit` runs one: nothing tells the two apart.
+
+        Raises:
+            NotPrivateError: `fit` runs a step.
+        """
+        if self._fit_runs_step:
+            raise NotPrivateError(
+                "A training step was started while fit() runs another one, from a data generator "
+                "or another thread. Train before or after fit(), or in a callback."
+            )
+
+    def next_sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
+        """Returns `event` with the sampling of the next step: of `fit`, if it runs."""
+        return self._sampled(event, privacy_unit, self._clock_of_fit or self._clock, None)
+
+    def sampled(self, event: Event, privacy_unit: str, batch: Batch) -> SampledEvent:
+        """Returns `event` with the sampling of a step on this batch."""
+        return self._sampled(event, privacy_unit, self._clock_of(batch), batch.size)
+
+    def _sampled(
+        self, event: Event, privacy_unit: str, clock: PassClock, size: int | None
+    ) -> SampledEvent:
+        relation: NeighboringRelation = clock.policy.neighboring_relation
+        return SampledEvent(clock.peek(size), event, relation, privacy_unit)
+
+    def _clock_of(self, batch: Batch) -> PassClock:
+        fit = self._clock_of_fit if batch.of_fit and self._fit_runs_step else None
+        return fit or self._clock
+
+    def _check_size(self, batch: Batch) -> None:
+        """Refuses a batch that cannot be a sample as it was declared."""
+        clock = self._clock_of(batch)
+        if clock.drawn or batch.size is None:
+            return
+        self._sizes.add(batch.size)
+        found = clock.policy.contradiction(self._sizes)
+        if found is not None:
+            raise NotPrivateError(
+                f"The batches are not samples as they were declared: {clock.policy!r} does not "
+                f"give {found}. The ledger holds the steps before this one as declared, which may "
+                "be too little. Declare how the batches are drawn, or pass arrays to fit()."
+            )
 
     def commit(
         self,
@@ -164,6 +253,7 @@ class Bookkeeper:
         variables: Sequence[Any],
         position: int,
         fingerprint: int,
+        batch: Batch = Batch(),  # noqa: B008 - immutable
     ) -> tuple[np.int64, np.int64]:
         """Writes the event of the step that is about to run, or raises.
 
@@ -172,15 +262,17 @@ class Bookkeeper:
             variables: Those that the step will change.
             position: How many events the ledger held after the optimizer's last step.
             fingerprint: Which ledger that was; see `PrivacyLedger.place`.
+            batch: What is known of the sample.
 
         Returns:
             Position and fingerprint after this step.
 
         Raises:
             LedgerMismatchError: the ledger does not hold the steps that the weights come from.
+            NotPrivateError: the batch cannot be a sample as it was declared.
         """
         with self._writing, _Remember(self):
-            self._write(make_event, variables, position, fingerprint)
+            self._write(make_event, variables, position, fingerprint, batch)
             return self._place()
 
     # Several processes that take every step together keep a ledger each.
@@ -191,12 +283,13 @@ class Bookkeeper:
         variables: Sequence[Any],
         position: int,
         fingerprint: int,
+        batch: Batch = Batch(),  # noqa: B008 - immutable
     ) -> tuple[np.int64, np.int64, np.int64]:
         """As `commit`, but returns a third number instead of raising: 0 where the step is refused,
         else one that stands for the event. `agree` compares the processes' numbers.
         """
         with self._writing, _Remember(self, raises=False):
-            event = self._write(make_event, variables, position, fingerprint)
+            event = self._write(make_event, variables, position, fingerprint, batch)
             return *self._place(), np.int64(1 + zlib.crc32(repr(event).encode()))
         return np.int64(0), np.int64(0), np.int64(0)
 
@@ -231,20 +324,22 @@ class Bookkeeper:
         variables: Sequence[Any],
         position: int,
         fingerprint: int,
+        batch: Batch,
     ) -> SampledEvent:
         self.join(variables)
         last_step = charges.Charge(self._ledger, int(position), int(fingerprint))
         if not last_step.is_held_by(self._ledger):
             raise LedgerMismatchError(charges.mismatch([last_step], self._ledger))
+        self._check_size(batch)
         event = make_event()
         try:
             self._ledger.append(event, permit=self._permit)
         except PassTakenError:
-            # The ledger has read what the other process wrote; the clock numbers passes after it.
-            self._clock = PassClock(self._clock.policy, self._ledger)
+            # The ledger has read what the other process wrote; a new pass is numbered after it.
+            self._clock_of(batch).begin_pass()
             event = make_event()
             self._ledger.append(event, permit=self._permit)
-        self._clock.advance()
+        self._clock_of(batch).advance(event.sampling)
         charges.paid(variables, charges.Charge(self._ledger, *self._ledger.place()))
         return event
 

@@ -1,6 +1,7 @@
 """Callbacks that know the ledger."""
 
 import abc
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from tfdp.events import Event
 from tfdp.keras.errors import NotPrivateError, PrivacyBudgetExceededError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.ledger import PrivacyLedger
+
+_logger = logging.getLogger("tfdp")
 
 # Of the time of training, for epsilon within epochs; and when it is first computed there.
 _LARGEST_PART = 0.005
@@ -187,11 +190,12 @@ class PrivacyBudget(LogsEpsilon):
         self._target_epsilon, _ = check_budget(target_epsilon, target_delta)
         # (event, the ledger's revision and length, affordable further steps at that point)
         self._planned = self._planned_ledger = None
+        self._has_said = False
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         optimizer = self._optimizer()
-        self._planned = None
+        self._planned, self._has_said = None, False
         optimizer.add_guard(self._guard)
         needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
         if self._affordable(optimizer.ledger, optimizer.next_event()) < needed:
@@ -213,6 +217,15 @@ class PrivacyBudget(LogsEpsilon):
             < self.model.steps_per_execution
         ):
             self.model.stop_training = True
+            if not self._has_said:
+                self._has_said = True
+                _logger.warning(
+                    "The budget of epsilon=%g at delta=%g is spent after %d steps: it does not "
+                    "cover another one. fit() ends.",
+                    self._target_epsilon,
+                    self._target_delta,
+                    optimizer.ledger.total_count,
+                )
 
     def on_epoch_end(self, epoch, logs=None):
         self._log(logs)

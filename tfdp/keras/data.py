@@ -22,8 +22,15 @@ def is_dataset(x: Any) -> bool:
     )
 
 
-def peek(dataset: Any) -> tuple[tuple[Any, Any, Any], Any]:
-    """Returns one example of zeros, shaped as the first of a data set, and the data set, complete.
+def peek(dataset: Any, know_rows: bool = False) -> tuple[tuple[Any, Any, Any], Any, int | None]:
+    """Returns (one example of zeros, the data set, examples in its first batch).
+
+    The example is shaped as the first of the data set, which comes back complete. The number is
+    None where the data set does not say it and `know_rows` is false.
+
+    Args:
+        dataset: What yields batches.
+        know_rows: Whether to draw a batch where nothing else tells its size.
 
     Raises:
         ValueError: the data set is empty.
@@ -31,7 +38,9 @@ def peek(dataset: Any) -> tuple[tuple[Any, Any, Any], Any]:
     if isinstance(dataset, tf.data.Dataset):
         batch = dataset.element_spec
         _check_specs(batch)
-        if not all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(batch)):
+        shapes = [spec.shape for spec in tf.nest.flatten(batch) if spec is not None]
+        known = all(shape[1:].is_fully_defined() for shape in shapes)
+        if not known or (know_rows and shapes[0][0] is None):
             batch = next(iter(dataset.take(1)), None)
     elif isinstance(dataset, keras.utils.PyDataset):
         batch = dataset[0]
@@ -49,7 +58,9 @@ def peek(dataset: Any) -> tuple[tuple[Any, Any, Any], Any]:
         leaf = leaf if isinstance(leaf, tf.TensorSpec) else as_dense("The training data", leaf)
         return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
 
-    return tf.nest.map_structure(zeros, keras.utils.unpack_x_y_sample_weight(batch)), dataset
+    example = tf.nest.map_structure(zeros, keras.utils.unpack_x_y_sample_weight(batch))
+    leaf = next(leaf for leaf in tf.nest.flatten(batch) if leaf is not None)
+    return example, dataset, leaf.shape[0] if hasattr(leaf, "shape") else len(leaf)
 
 
 def _check_specs(specs: Any) -> None:
@@ -132,6 +143,17 @@ def _as_arrays(name: str, part: Any) -> Any:
         return array
 
     return None if part is None else keras.tree.map_structure(convert, part)
+
+
+def shares_memory(x: Any, validation_data: Any) -> bool:
+    """Returns whether validation data are, in part, the memory of the training data."""
+    if x is validation_data and x is not None:
+        return True
+    parts = [
+        [leaf for leaf in tf.nest.flatten(part) if isinstance(leaf, np.ndarray)]
+        for part in (x, validation_data)
+    ]
+    return any(np.may_share_memory(a, b) for a in parts[0] for b in parts[1])
 
 
 def length(*parts: Any) -> int:

@@ -1,5 +1,7 @@
 """How the examples of a batch become records."""
 
+import warnings
+
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
@@ -52,6 +54,32 @@ class Microbatching:
             )
         self._examples_each = examples_each
         return before != examples_each
+
+    def notice_rows(self, rows: int | None) -> bool:
+        """Makes each example a record, if batches of unknown size turn out to hold as many as there
+        are microbatches: that is how TensorFlow Privacy is told so.
+
+        Args:
+            rows: Examples in a batch; None where a graph does not know.
+
+        Returns:
+            As `set_batch_size`.
+        """
+        if self._examples_each is not None or self.privacy_unit == "microbatch":
+            return False
+        if rows is None:
+            warnings.warn(
+                f"How many examples a batch holds is not known, so each joins one of "
+                f"{self.num_microbatches} microbatches at random, and the sum moves by up to twice "
+                "the clip. If each is to be a record, leave num_microbatches out, or say so: "
+                f"optimizer.set_batch_size({self.num_microbatches}).",
+                stacklevel=2,
+            )
+            return False
+        if rows != self.num_microbatches:
+            return False
+        self._examples_each = 1.0
+        return True
 
     @property
     def sensitivity_factor(self) -> int:

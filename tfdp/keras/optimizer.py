@@ -167,12 +167,25 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     @property
     def sampling(self) -> SamplingPolicy:
-        """How samples are drawn, for the ledger. `fit` sets it; a custom loop declares it."""
+        """How samples are drawn that `fit` does not draw: what a custom loop declares.
+
+        It holds for `private_step`, `private_gradients` and `train_on_batch`, also while `fit` runs
+        and a callback calls them. Of its own batches `fit` says itself how they were drawn.
+        """
         return self.charging.sampling
 
     @sampling.setter
     def sampling(self, policy: SamplingPolicy) -> None:
         self.charging.sampling = policy
+
+    def notice_rows(self, rows: int) -> bool:
+        """Makes each example a record, if batches of unknown size turn out to hold as many as there
+        are microbatches.
+
+        Returns:
+            As `set_batch_size`.
+        """
+        return self._microbatching.notice_rows(rows)
 
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
 from tfdp.keras import charges, distribution
-from tfdp.keras.bookkeeper import Bookkeeper
+from tfdp.keras.bookkeeper import Batch, Bookkeeper
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.noise import staged
@@ -31,6 +31,7 @@ class Sample(NamedTuple):
     has_aux: bool = False
     loss_scale: float | None = None
     jit_compile: bool = False
+    of_fit: bool = False  # As in `Batch`.
 
 
 class StepVariables(NamedTuple):
@@ -72,15 +73,17 @@ class PrivateStep:
     def take(self, sample: Sample, variables: StepVariables, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of the step's noised gradients, aux)."""
         first = _first_tensor(sample.examples)
+        if sample.microbatch_ids is None and not sample.of_fit:
+            self.microbatching.notice_rows(first.shape[0])
         # Where the data have ended there is no step to pay for.
         with tf.control_dependencies([first]):
+            mask = tf.ones(tf.shape(first)[:1], tf.bool) if sample.mask is None else sample.mask
             # Read once: the event is that of this step, whatever other threads do meanwhile.
             state = [tf.identity(v.value) for v in variables.state]
-            paid = self._charge(variables, state, sample.variables)
+            paid = self._charge(variables, state, sample, mask)
         # On one replica the sum of gradients may be computed while the host writes to the ledger;
         # nothing comes out of it before that is done. Several agree on what they do first.
         with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
-            mask = tf.ones(tf.shape(first)[:1], tf.bool) if sample.mask is None else sample.mask
             clipped = self._clipped_sum(sample, mask, state)
 
         def release(sample_state, state):
@@ -135,7 +138,8 @@ class PrivateStep:
             state: Values of the tensors in the query's state; None: as at the start.
             factor: How often the query's bound one privacy unit can move the sum.
         """
-        return self._sampled(self._release_event(state, factor))
+        release = self._release_event(state, factor)
+        return self.bookkeeper.next_sampled(release, self.microbatching.privacy_unit)
 
     def _release_event(self, state: Sequence[Any] | None, factor: int) -> Event:
         event = self.query.derive_event(self._global_state(state))
@@ -145,9 +149,6 @@ class PrivateStep:
                 f"tfdp.GaussianSumEvent. Received: {event!r}."
             )
         return event if factor == 1 else scale_sensitivity(event, factor)
-
-    def _sampled(self, event: Event) -> SampledEvent:
-        return self.bookkeeper.sampled(event, self.microbatching.privacy_unit)
 
     def _global_state(self, values: Sequence[Any] | None) -> Any:
         """Returns the query's state with its tensors taken from `values`; None, or no such leaves:
@@ -165,7 +166,11 @@ class PrivateStep:
     # The three parts, each of which knows where it runs.
 
     def _charge(
-        self, variables: StepVariables, state: list[tf.Tensor], weights: list[Any]
+        self,
+        variables: StepVariables,
+        state: list[tf.Tensor],
+        sample: Sample,
+        mask: tf.Tensor,
     ) -> list[tf.Tensor]:
         """Writes the event of this step to the ledger, once in each process.
 
@@ -173,20 +178,28 @@ class PrivateStep:
             Position and fingerprint of the ledger; whatever depends on them is paid for.
         """
         factor = self.microbatching.sensitivity_factor
-        weights = [charges.holder(v) for v in weights]
+        weights = [charges.holder(v) for v in sample.variables]
         # Where no state changes, the event is that of the release which the graph holds.
         constant = None if variables.state else self._release_event(None, factor)
+        unit = self.microbatching.privacy_unit
+        # One replica of several sees its own part only, and groups of examples have other sizes.
+        size_is_known = distribution.num_replicas() == 1 and unit == "example"
+        sizes = [tf.reduce_sum(tf.cast(mask, tf.int32))] if size_is_known else []
 
         def write(commit, types):
             def on_host(position, fingerprint, *values):
+                size, values = (values[0], values[1:]) if sizes else (None, values)
+                batch = Batch(sample.of_fit, None if size is None else int(size))
+
                 def event():
                     release = self._release_event(values, factor) if values else constant
-                    return self._sampled(release)
+                    return self.bookkeeper.sampled(release, unit, batch)
 
-                return commit(event, weights, position, fingerprint)
+                return commit(event, weights, position, fingerprint, batch)
 
             values = [v.value for v in variables.state] if tf.distribute.has_strategy() else state
-            inputs = [variables.position.value, variables.fingerprint.value, *values]
+            place = [variables.position.value, variables.fingerprint.value]
+            inputs = [*place, *sizes, *values]
             return distribution.on_host(on_host, inputs, types)
 
         books = self.bookkeeper

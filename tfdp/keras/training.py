@@ -16,7 +16,7 @@ from tfdp.gradients import MetricScope
 from tfdp.keras import distributed_data, distribution, inputs, metric_updates, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.carrying import CarriesLedger
-from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, weighted_arrays
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -50,6 +50,7 @@ class PrivateTraining(CarriesLedger):
     _record_loss: RecordLoss | None = None
     _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
+    _is_fitting = False
 
     @property
     def losses(self) -> list[Any]:
@@ -139,7 +140,8 @@ class PrivateTraining(CarriesLedger):
                 "Keras cannot run several steps at once under "
                 f"{type(self.distribute_strategy).__name__}: compile with steps_per_execution=1."
             )
-        validation.check_callbacks(callbacks)
+        public_validation = not validation_split and not shares_memory(x, validation_data)
+        validation.check_callbacks(callbacks, public_validation)
         if sampling is not None and not isinstance(sampling, SamplingPolicy):
             raise TypeError(
                 f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
@@ -159,30 +161,42 @@ class PrivateTraining(CarriesLedger):
             "validation_split": validation_split,
             "validation_data": validation_data,
         }
-        before = optimizer.sampling
-        try:
-            prepare = self._take_dataset if is_dataset(x) else self._sample_arrays
-            prepare(arguments, sampling)
-            arguments["callbacks"] = _with(arguments["callbacks"], _PassEnds(optimizer))
-            with optimizer.temporary_guards(), self._private_use():
-                history = super().fit(
-                    **arguments,
-                    epochs=epochs,
-                    verbose=verbose,
-                    shuffle=False,
-                    initial_epoch=initial_epoch,
-                    validation_steps=validation_steps,
-                    validation_batch_size=validation_batch_size,
-                    validation_freq=validation_freq,
-                )
-            optimizer.settle()
-            return history
-        finally:
-            # Batches that are not drawn by this policy must not be accounted as if they were.
-            optimizer.sampling = before
+        drawn = not is_dataset(x)
+        prepare = self._sample_arrays if drawn else self._take_dataset
+        policy = prepare(arguments, sampling)
+        arguments["callbacks"] = _with(arguments["callbacks"], _PassEnds(optimizer))
+        with (
+            self._fitting(True),
+            optimizer.charging.fitting(policy, drawn),
+            optimizer.temporary_guards(),
+            self._private_use(),
+        ):
+            history = super().fit(
+                **arguments,
+                epochs=epochs,
+                verbose=verbose,
+                shuffle=False,
+                initial_epoch=initial_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )
+        optimizer.settle()
+        return history
 
-    def _take_dataset(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
-        """Prepares `fit` for a data set whose sampling is declared, or is not."""
+    @contextlib.contextmanager
+    def _fitting(self, is_fitting: bool) -> Iterator[None]:
+        """Says whether steps that the model runs meanwhile are those of `fit`."""
+        before, self._is_fitting = self._is_fitting, is_fitting
+        try:
+            yield
+        finally:
+            self._is_fitting = before
+
+    def _take_dataset(
+        self, arguments: dict[str, Any], policy: SamplingPolicy | None
+    ) -> SamplingPolicy:
+        """Prepares `fit` for a data set; returns how it samples, as declared or unknown."""
         distributed_data.check_dataset(self.distribute_strategy, arguments["x"])
         if self._dp_optimizer().privacy_unit == "microbatch":
             raise ValueError(
@@ -197,15 +211,21 @@ class PrivateTraining(CarriesLedger):
                 stacklevel=3,
             )
             policy = sampling_policies.Unknown()
-        self._begin(policy, policy.expected_batch_size)
         class_weight = arguments.pop("class_weight")
         if class_weight is not None:
             arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
-        first, arguments["x"] = peek(arguments["x"])
+        size, microbatches = policy.expected_batch_size, self._dp_optimizer().num_microbatches
+        ask = size is None and microbatches is not None
+        first, arguments["x"], rows = peek(arguments["x"], know_rows=ask)
+        # As many microbatches as examples: each example was meant to be a record.
+        self._begin(policy, rows if ask and rows == microbatches else size)
         self._build_for(*first)
+        return policy
 
-    def _sample_arrays(self, arguments: dict[str, Any], policy: SamplingPolicy | None) -> None:
-        """Prepares `fit` to draw samples from arrays."""
+    def _sample_arrays(
+        self, arguments: dict[str, Any], policy: SamplingPolicy | None
+    ) -> SamplingPolicy:
+        """Prepares `fit` to draw samples from arrays; returns by which policy."""
         policy = sampling_policies.Poisson() if policy is None else policy
         if policy.hides_population and arguments["validation_split"]:
             raise ValueError(
@@ -234,6 +254,7 @@ class PrivateTraining(CarriesLedger):
             examples_per_unit,
             steps,
         )
+        return policy
 
     @_in_turn
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
@@ -242,7 +263,7 @@ class PrivateTraining(CarriesLedger):
 
         Raises:
             NotPrivateError: under a strategy of several replicas, each of which Keras would give
-                the whole batch.
+                the whole batch, or while `fit` runs a step.
         """
         if self.distribute_strategy.num_replicas_in_sync > 1:
             raise NotPrivateError(
@@ -253,7 +274,9 @@ class PrivateTraining(CarriesLedger):
         self._build_for(
             *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        with self._private_use():
+        if self._dp_optimizer().notice_rows(length(x, y, sample_weight)):
+            self.train_function = None
+        with self._fitting(False), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
     def _resolve(self, policy, num_examples, batch_size):
@@ -290,7 +313,6 @@ class PrivateTraining(CarriesLedger):
 
     def _begin(self, policy: SamplingPolicy, batch_size: float | None) -> None:
         optimizer = self._dp_optimizer()
-        optimizer.sampling = policy
         if optimizer.set_batch_size(batch_size):
             self.train_function = None
         inputs.warn_of_denominator(optimizer.query, optimizer.num_microbatches or batch_size)
@@ -339,10 +361,25 @@ class PrivateTraining(CarriesLedger):
             super().make_train_function(force=True)
         finally:
             self.jit_compile = compiled
-        self.train_function = functools.partial(
-            _raise_host_error, self._dp_optimizer(), self.train_function
-        )
+        self.train_function = functools.partial(self._run_steps, self.train_function)
         return self.train_function
+
+    def _run_steps(self, train_function: Any, iterator: Any) -> Any:
+        """Runs steps; an error that the ledger or a guard raised inside the graph comes out as
+        itself.
+        """
+        optimizer = self._dp_optimizer()
+        optimizer.charging.check_no_step_of_fit()
+        of_fit = optimizer.charging.step_of_fit() if self._is_fitting else contextlib.nullcontext()
+        optimizer.take_host_error()
+        try:
+            with of_fit:
+                return train_function(iterator)
+        except tf.errors.OpError as error:
+            host_error = optimizer.take_host_error()
+            if host_error is None:
+                raise
+            raise host_error from error
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """One private step; `data` is a `PaddedBatch` or what Keras' own train_step takes."""
@@ -369,6 +406,7 @@ class PrivateTraining(CarriesLedger):
             has_aux=True,
             loss_scale=_loss_scale(self, optimizer),
             jit_compile=jit_compile,
+            of_fit=True,
         )
         logs = metric_updates.watched(
             lambda: self._update_metrics(data, mask, losses, y_pred), self.metrics_variables
@@ -420,20 +458,6 @@ def _with(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
         callbacks.callbacks[:] = [extra, *epsilon_first(callbacks.callbacks)]
         return callbacks
     return [extra, *epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))]
-
-
-def _raise_host_error(optimizer, train_function, iterator):
-    """Runs a step; an error that the ledger or a guard raised inside the graph comes out as
-    itself.
-    """
-    optimizer.take_host_error()
-    try:
-        return train_function(iterator)
-    except tf.errors.OpError as error:
-        host_error = optimizer.take_host_error()
-        if host_error is None:
-            raise
-        raise host_error from error
 
 
 def _creating_metrics(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:

@@ -1,5 +1,6 @@
 """Which models can be trained privately."""
 
+import string
 from typing import Any
 
 import keras
@@ -57,30 +58,82 @@ def has_loops(model: keras.Model) -> bool:
     )
 
 
-def check_callbacks(callbacks: Any) -> None:
+# What Keras' callbacks do with the logs. A callback of one's own is one's own code: what is known of
+# it is what it inherits, and its `monitor`.
+_ACT_ON_LOGS = (keras.callbacks.TerminateOnNaN,)
+_DECIDE_BY_MONITOR = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ReduceLROnPlateau,
+)
+_SAVE = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("ModelCheckpoint", "OrbaxCheckpoint")
+    if hasattr(keras.callbacks, name)
+)
+
+
+def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
     """Refuses callbacks that would steer training by raw statistics of the training data.
 
     An epsilon that an `EpsilonLogger` or a `PrivacyBudget` among them writes is public: it is a
     function of the ledger.
 
+    Args:
+        callbacks: As given to `fit`.
+        public_validation: Whether validation data are others than the training data.
+
     Raises:
-        NotPrivateError: a callback monitors a training metric.
+        NotPrivateError: a callback acts on a raw statistic of the training data.
     """
     callbacks = getattr(callbacks, "callbacks", None) or keras.tree.flatten(callbacks)
     public = {callback.log_name for callback in callbacks if isinstance(callback, LogsEpsilon)}
+
+    def is_public(key: str) -> bool:
+        return key in public or (public_validation and key.startswith("val_"))
+
     for callback in callbacks:
-        monitor = getattr(callback, "monitor", None)
-        steers = (
-            not isinstance(callback, keras.callbacks.ModelCheckpoint) or callback.save_best_only
-        )
-        allowed = monitor in public or str(monitor).startswith("val_")
-        if isinstance(monitor, str) and steers and not allowed:
+        name = type(callback).__name__
+        if isinstance(callback, _ACT_ON_LOGS):
             raise NotPrivateError(
-                f"{type(callback).__name__} decides by {monitor!r}, a raw statistic of the private "
-                "training data: when it acts, it publishes something that no event covers. "
-                f"Monitor a metric of public validation data, monitor='val_{monitor}', or the "
-                "epsilon of an EpsilonLogger among the callbacks."
+                f"{name} ends training where a raw loss of the private training data is not "
+                "finite, so that the number of steps tells of a record. Leave it out: a record "
+                "that is not finite contributes nothing, and weights stay finite."
             )
+        monitor = _monitor(callback)
+        if monitor is not None and not is_public(monitor):
+            raise NotPrivateError(
+                f"{name} decides by {monitor!r}, a raw statistic of the private training data: "
+                "when it acts, it publishes something that no event covers. Monitor a metric of "
+                f"public validation data (validation_data, not validation_split), "
+                f"monitor={_of_validation(monitor)!r}, or the epsilon of an EpsilonLogger among "
+                "the callbacks."
+            )
+        named = [key for key in _keys_of_names(callback) if not is_public(key)]
+        if named:
+            raise NotPrivateError(
+                f"{name} writes {named}, raw statistics of the private training data, into the "
+                "names of the files that it saves. Leave them out of filepath."
+            )
+
+
+def _monitor(callback: Any) -> str | None:
+    """Returns the key of the logs by which a callback decides, or None."""
+    if isinstance(callback, _SAVE):
+        return str(callback.monitor) if callback.save_best_only else None
+    monitor = getattr(callback, "monitor", None)
+    return str(monitor) if isinstance(callback, _DECIDE_BY_MONITOR) or monitor else None
+
+
+def _of_validation(monitor: str) -> str:
+    return monitor if monitor.startswith("val_") else f"val_{monitor}"
+
+
+def _keys_of_names(callback: Any) -> list[str]:
+    """Returns the keys of the logs that stand in the names of a callback's files."""
+    if not isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return []
+    fields = [field for _, field, _, _ in string.Formatter().parse(str(callback.filepath))]
+    return [field for field in fields if field and field not in ("epoch", "batch")]
 
 
 def check_plain_training(model: keras.Model) -> None:

@@ -12,11 +12,11 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfdp.events import Event, SampledEvent, ShuffledSampling
+from tfdp.events import Event
 from tfdp.events.arguments import positive_integer
 from tfdp.ledger import codec, storage
 from tfdp.ledger.chain import Row, check_key
-from tfdp.ledger.entry import MAX_COUNT
+from tfdp.ledger.entry import MAX_COUNT, pass_index
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
 from tfdp.ledger.ledger import Permit, PrivacyLedger
 from tfdp.ledger.storage import schema
@@ -426,8 +426,8 @@ class DurableLedger(PrivacyLedger):
 
 
 def _passes(event: Event) -> set[int]:
-    is_pass = isinstance(event, SampledEvent) and isinstance(event.sampling, ShuffledSampling)
-    return {event.sampling.pass_index} if is_pass else set()  # type: ignore[attr-defined]
+    index = pass_index(event)
+    return set() if index < 0 else {index}
 
 
 def _close_at_exit(reference: "weakref.ref[DurableLedger]") -> None:

@@ -1,5 +1,6 @@
 """One entry of a ledger, and the header that stands before the entries of a stored one."""
 
+import dataclasses
 import enum
 import itertools
 import re
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfdp import __version__
-from tfdp.events import Event
+from tfdp.events import Event, SampledEvent, ShuffledSampling
 from tfdp.ledger.errors import LedgerFormatError
 
 # Version of the lines of an export. Version 1 has no line of digests.
@@ -22,6 +23,38 @@ class LedgerEntry(NamedTuple):
 
     event: Event
     count: int  # type: ignore[assignment]  # Not tuple.count.
+
+
+def pass_index(event: Event) -> int:
+    """Returns the number of the pass over shuffled data that a step is of, or -1."""
+    sampling = event.sampling if isinstance(event, SampledEvent) else None
+    return sampling.pass_index if isinstance(sampling, ShuffledSampling) else -1
+
+
+class PassNumbers:
+    """Numbers passes of ledgers that are priced together, so that no two share a number.
+
+    Each ledger counts its passes from zero. Passes of different ledgers are different passes: what
+    two of them have begun is not one.
+    """
+
+    def __init__(self):
+        self._first = self._next = 0
+
+    def begin_ledger(self) -> None:
+        """Says that what follows is of another ledger."""
+        self._first = self._next
+
+    def renumbered(self, event: Event) -> Event:
+        """Returns the event with the number of its pass among those of all ledgers."""
+        index = pass_index(event)
+        if index < 0:
+            return event
+        self._next = max(self._next, self._first + index + 1)
+        if not self._first:
+            return event
+        sampling = dataclasses.replace(event.sampling, pass_index=self._first + index)  # type: ignore[attr-defined]
+        return dataclasses.replace(event, sampling=sampling)  # type: ignore[type-var]
 
 
 def total_count(entries: Sequence[LedgerEntry]) -> int:

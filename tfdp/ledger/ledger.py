@@ -13,7 +13,7 @@ from tfdp.events import Event, NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
-from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry
+from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry, pass_index
 from tfdp.ledger.errors import LedgerFormatError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class PrivacyLedger:
         # Entry i is `_events[i]`, which happened `_counts[i]` times in a row.
         self._events: list[Event] = []
         self._counts: list[int] = []
+        self._next_pass = 0
         self._total_count = 0
 
     @staticmethod
@@ -106,6 +107,11 @@ class PrivacyLedger:
         return None if common is None else common.neighboring_relation
 
     @property
+    def next_pass(self) -> int:
+        """A number that no pass over shuffled data in this ledger has, and no smaller one has."""
+        return self._next_pass
+
+    @property
     def revision(self) -> int:
         """Changes when events that were counted before are not any more (`DurableLedger`)."""
         return 0
@@ -142,6 +148,7 @@ class PrivacyLedger:
         else:
             self._events.append(event)
             self._counts.append(count)
+            self._next_pass = max(self._next_pass, 1 + pass_index(event))
         self._total_count = total
 
     def _is_last(self, event: Event) -> bool:

@@ -8,37 +8,47 @@ from tfdp.sampling.policy import SamplingPolicy
 class PassClock:
     """Describes one step after another, numbering the passes of policies that have them.
 
-    A pass ends after `steps_per_pass` steps, or earlier at `begin_pass`. Calling it too often
-    charges more, never less: every pass in which a unit may appear has a number of its own.
+    A pass ends where the policy says so, or earlier at `begin_pass`. Calling it too often charges
+    more, never less: every pass in which a unit may appear has a number of its own. The number is
+    taken from the ledger when the first step of the pass is, so that several clocks on one ledger
+    never share one.
 
     Args:
         policy: How steps are sampled.
         ledger: Its passes keep their numbers; new ones come after them.
+        drawn: Whether tfdp draws the samples; else they are declared, and of a step whose size is
+            not known it is taken that it begins a new pass, where it could.
     """
 
-    def __init__(self, policy: SamplingPolicy, ledger: PrivacyLedger):
+    def __init__(self, policy: SamplingPolicy, ledger: PrivacyLedger, drawn: bool = True):
         self.policy = policy
-        self._pass_index = 1 + max((_pass_index(entry.event) for entry in ledger), default=-1)
+        self.drawn = drawn
+        self.ledger = ledger
         self._steps = 0
-        policy.event(self._pass_index)  # A policy that cannot describe its steps says so now.
+        self._pass_index = -1
+        policy.event(0)  # A policy that cannot describe its steps says so now.
 
     def begin_pass(self) -> None:
         """Starts a new pass, unless the present one has not begun."""
-        if self._steps:
-            self._pass_index += 1
-            self._steps = 0
+        self._steps = 0
 
-    def peek(self) -> Sampling:
-        """Returns the description of the next step."""
-        if self._steps == self.policy.steps_per_pass:
-            self.begin_pass()
-        return self.policy.event(self._pass_index)
+    def peek(self, size: int | None = None) -> Sampling:
+        """Returns the description of the next step, on `size` units (None: not known)."""
+        return self.policy.event(self._next_index(size))
 
-    def advance(self) -> None:
-        """Counts the step that `peek` described."""
+    def advance(self, sampling: Sampling) -> None:
+        """Counts a step that `peek` described so, once it is in the ledger."""
+        index = sampling.pass_index if isinstance(sampling, ShuffledSampling) else -1
+        if index != self._pass_index:
+            self._pass_index, self._steps = index, 0
         self._steps += 1
 
+    def _next_index(self, size: int | None) -> int:
+        return self.ledger.next_pass if self._begins(size) else self._pass_index
 
-def _pass_index(event) -> int:
-    sampling = getattr(event, "sampling", None)
-    return sampling.pass_index if isinstance(sampling, ShuffledSampling) else -1
+    def _begins(self, size: int | None) -> bool:
+        if not self._steps:
+            return True
+        if size is None and self.drawn:
+            return self.policy.steps_per_pass == self._steps
+        return self.policy.is_over(self._steps, size)

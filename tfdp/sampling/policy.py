@@ -13,6 +13,15 @@ from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 
+# Logarithm of a probability below which sizes of samples are not taken for chance.
+_IMPOSSIBLE = math.log(1e-12)
+
+
+def _divergence(share: float, q: float) -> float:
+    """Returns the relative entropy of Bernoulli distributions with these probabilities."""
+    parts = ((share, q), (1 - share, 1 - q))
+    return sum((a * math.log(a / b) if b else math.inf) for a, b in parts if a > 0)
+
 
 def _round_up(value: float, multiple: int) -> int:
     return math.ceil(value / multiple) * multiple
@@ -61,6 +70,19 @@ class SamplingPolicy(abc.ABC):
         """Steps in which every unit is seen once, or None where samples are drawn independently."""
         return None
 
+    def is_over(self, steps: int, size: int | None) -> bool:
+        """Returns whether a further step, on `size` units, may see again what a pass has seen.
+
+        Args:
+            steps: Of the pass, so far.
+            size: None where it is not known.
+        """
+        return self.steps_per_pass is not None and steps >= self.steps_per_pass
+
+    def contradiction(self, sizes: "Sizes") -> str | None:
+        """Returns what in these sizes of samples cannot be by this policy, or None."""
+        return None
+
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         """Yields the unit indices (int64) of one step after another, without end."""
         raise TypeError(f"{type(self).__name__} says nothing about how to draw from arrays.")
@@ -79,6 +101,29 @@ class SamplingPolicy(abc.ABC):
     def padded_size(self) -> int:
         """Units that a padded batch holds. A larger sample is padded to a multiple of it."""
         return int(self.expected_batch_size)
+
+
+@dataclasses.dataclass
+class Sizes:
+    """What is kept of the sizes of declared samples, to hold them against the declaration.
+
+    Attributes:
+        steps: How many there were.
+        total: Their sum.
+        smallest: Of them.
+        largest: Of them.
+    """
+
+    steps: int = 0
+    total: int = 0
+    smallest: int = 0
+    largest: int = 0
+
+    def add(self, size: int) -> None:
+        """Adds one more."""
+        self.smallest = min(self.smallest, size) if self.steps else size
+        self.largest = max(self.largest, size)
+        self.steps, self.total = self.steps + 1, self.total + size
 
 
 def _check_relation(policy: SamplingPolicy) -> None:
@@ -188,6 +233,28 @@ class Poisson(SamplingPolicy):
             return max(1, round(1 / self.sampling_probability))
         return super().steps_per_epoch
 
+    def contradiction(self, sizes):
+        q, population = self.sampling_probability, self.population_size
+        if population is not None:
+            if sizes.largest > population:
+                return f"a sample of {sizes.largest} units"
+            trials = sizes.steps * population
+            # Chernoff: such a share of so many trials, or one further away, is less likely than
+            # this.
+            if -trials * _divergence(sizes.total / trials, q) < _IMPOSSIBLE:
+                return (
+                    f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
+                    f"where {q * population:g} are expected"
+                )
+        # No size of binomial samples is likelier than (2 e v)^-1/2, where v is their variance
+        # (Herzog 1947).
+        mean = sizes.smallest if population is None else q * population
+        likeliest = -0.5 * math.log(max(1.0, 2 * math.e * mean * (1 - q)))
+        same = sizes.smallest == sizes.largest
+        if same and (sizes.steps - 1) * likeliest < _IMPOSSIBLE:
+            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+        return None
+
     def draw(self, generator):
         while True:
             size = generator.binomial(self.population_size, self.sampling_probability)
@@ -253,6 +320,10 @@ class FixedSize(_KnownBatchSize):
     def _event(self, batch_size, population_size, pass_index):
         return events.FixedSizeSampling(batch_size, population_size)
 
+    def contradiction(self, sizes):
+        wrong = {sizes.smallest, sizes.largest} - {self.batch_size}
+        return f"a sample of {max(wrong)} units" if wrong else None
+
     def draw(self, generator):
         while True:
             yield generator.choice(
@@ -288,6 +359,15 @@ class Shuffled(_KnownBatchSize):
     @property
     def steps_per_pass(self):
         return self.event(0).steps_per_pass
+
+    def is_over(self, steps, size):
+        # Without its smaller last batch a pass has fewer steps: what comes in that one's place is
+        # of the next pass, unless it is as small.
+        whole, rest = divmod(self.population_size, self.batch_size)
+        return steps > whole or (steps == whole and (size is None or size > rest))
+
+    def contradiction(self, sizes):
+        return f"a batch of {sizes.largest} units" if sizes.largest > self.batch_size else None
 
     @property
     def steps_per_epoch(self):
@@ -328,6 +408,12 @@ class FullBatch(SamplingPolicy):
     @property
     def expected_batch_size(self):
         return self.population_size
+
+    def contradiction(self, sizes):
+        wrong = {sizes.smallest, sizes.largest} - {self.population_size}
+        if self.population_size is None or not wrong:
+            return None
+        return f"a batch of {max(wrong)} units"
 
     def event(self, pass_index):
         return events.FullBatchSampling(None if self.hides_population else self.population_size)

@@ -1,0 +1,164 @@
+"""A sampling policy holds for the batches that it drew, or was declared for, and for no others."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy
+
+import tfdp
+from tfdp.events import FullBatchSampling, PoissonSampling, UnknownSampling
+from tfdp.keras import NotPrivateError
+from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled
+
+X, Y = toy.data()
+N = len(X)
+
+
+def private(**kwargs):
+    return toy.private(toy.linear(), toy.dp(**kwargs), run_eagerly=True)
+
+
+def samplings(model):
+    return [type(event.sampling) for event in toy.events(model)]
+
+
+class Meanwhile(keras.callbacks.Callback):
+    """Calls a function of the model after every batch."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._function(self.model)
+
+
+def own_step(model):
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    model.optimizer.private_step(loss, model.trainable_variables, (X[:2], Y[:2]))
+
+
+def own_gradients(model):
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    gradients = model.optimizer.private_gradients(loss, model.trainable_variables, (X, Y))
+    model.optimizer.apply(gradients, model.trainable_variables)
+
+
+def train_step(model):
+    model.train_step((tf.constant(X), tf.constant(Y)))
+
+
+def nested_fit(model):
+    model.fit(X, Y, sampling=FullBatch(), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (lambda model: model.train_on_batch(X, Y), UnknownSampling),
+        (own_step, UnknownSampling),
+        (own_gradients, UnknownSampling),
+        (train_step, UnknownSampling),
+        (nested_fit, FullBatchSampling),
+    ],
+    ids=["train_on_batch", "own_step", "own_gradients", "train_step", "nested_fit"],
+)
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_steps_during_fit_are_charged_as_what_they_are(step, kind, as_dataset):
+    model = private()
+    data = (X, Y)
+    sampling = Poisson(0.5, N)
+    if as_dataset:
+        data = (tf.data.Dataset.from_tensor_slices(data).batch(6),)
+    model.fit(
+        *data,
+        sampling=sampling,
+        batch_size=None if as_dataset else 6,
+        verbose=0,
+        callbacks=[Meanwhile(step)],
+    )
+    assert samplings(model) == [PoissonSampling, kind] * 2
+
+
+def test_declaration_of_a_custom_loop_holds_during_fit():
+    model = private()
+    model.optimizer.sampling = Poisson(0.25)
+    model.fit(X, Y, sampling=FullBatch(), verbose=0, callbacks=[Meanwhile(own_step)])
+    assert samplings(model) == [FullBatchSampling, PoissonSampling]
+    assert model.optimizer.sampling == Poisson(0.25)
+
+
+def test_model_step_within_a_step_of_fit_is_refused():
+    model = private()
+    charging = model.optimizer.charging
+    with charging.fitting(FullBatch(N), drawn=True), charging.step_of_fit():
+        with pytest.raises(NotPrivateError, match="while fit"):
+            model.train_on_batch(X, Y)
+        own_step(model)
+    assert samplings(model) == [UnknownSampling]
+
+
+# What arrives is held against what was declared.
+
+
+def batches(*sizes):
+    def generate():
+        for size in sizes:
+            yield X[np.arange(size) % N], Y[np.arange(size) % N]
+
+    return generate()
+
+
+@pytest.mark.parametrize(
+    ("policy", "sizes", "found"),
+    [
+        (Poisson(0.01, 640), [64] * 20, "64 units"),
+        (Poisson(0.5, 10_000), [50] * 2, "50 units on average, where 5000"),
+        (Poisson(0.5, 4), [5], "a sample of 5 units"),
+        (Poisson(0.01), [64] * 20, "where sizes are random"),
+        (FixedSize(3, 12), [3, 2], "a sample of 2 units"),
+        (Shuffled(3, 12), [3, 4], "a batch of 4 units"),
+        (FullBatch(12), [12, 11], "a batch of 11 units"),
+    ],
+    ids=str,
+)
+def test_batches_that_cannot_be_samples_as_declared_are_refused(policy, sizes, found):
+    model = private()
+    with pytest.raises(NotPrivateError, match=found):
+        model.fit(batches(*sizes), sampling=policy, verbose=0)
+    assert model.ledger.total_count < len(sizes)
+
+
+# As many microbatches as examples.
+
+
+def test_as_many_microbatches_as_examples_make_each_a_record_also_undeclared():
+    reference = private()
+    reference.fit(X, Y, sampling=FullBatch(), verbose=0)
+
+    def undeclared(model):
+        with pytest.warns(UserWarning, match="no amplification"):
+            model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).batch(N), verbose=0)
+
+    for train in (undeclared, lambda model: model.train_on_batch(X, Y), own_gradients):
+        model = private(num_microbatches=N)
+        train(model)
+        (event,) = toy.events(model)
+        assert event.event.l2_norm_bound == toy.CLIP
+        toy.assert_weights(model, toy.weights(reference))
+
+
+def test_graph_that_does_not_know_the_size_of_a_batch_says_so():
+    model = private(num_microbatches=4)
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)])
+    def step(x, y):
+        model.optimizer.private_step(loss, model.trainable_variables, (x, y))
+
+    model.optimizer.build(model.trainable_variables)
+    with pytest.warns(UserWarning, match="leave num_microbatches out"):
+        step(X, Y)
+    (event,) = toy.events(model)
+    assert event.event.l2_norm_bound == 2 * toy.CLIP
