@@ -1,5 +1,6 @@
 """tfdp.accounting.replay: files replay as their ledgers do, whole, in part, together, in curves."""
 
+import dataclasses
 import itertools
 import tracemalloc
 
@@ -21,6 +22,7 @@ from tfdp.events import (
     UnsupportedEventError,
 )
 from tfdp.ledger import LedgerFormatError, PrivacyLedger
+from tfdp.ledger.entry import PassNumbers
 
 ADD, REPLACE, ZERO = NeighboringRelation
 DELTA = 1e-5
@@ -118,7 +120,7 @@ def test_ledgers_of_other_relations_have_an_epsilon_under_zero_out(save):
     found = replay([save((A, 3)), save((zero, 3))], DELTA, ["rdp", "dp_accounting.rdp"])
     assert found.neighboring_relation is ZERO
     assert found.epsilons["rdp"] == _epsilon([(A, 6)])
-    assert found.epsilons["dp_accounting.rdp"] == pytest.approx(_epsilon([(A, 6)]), rel=1e-2)
+    assert found.epsilons["dp_accounting.rdp"] == _epsilon([(A, 6)], "dp_accounting.rdp")
 
 
 def test_ledgers_of_other_units_are_refused(save):
@@ -298,3 +300,52 @@ def test_memory_does_not_grow_with_the_number_of_entries(tmp_path):
         tracemalloc.stop()
         assert found.steps == rows
     assert peaks[1] < 1.5 * peaks[0] + 4e6
+
+
+PASS = ShuffledSampling(10, 100)
+STEP_OF_PASS = SampledEvent(PASS, GaussianSumEvent(1.0, 4.0), ZERO)
+
+
+def test_begun_passes_of_different_ledgers_are_different_passes(save):
+    paths = [save((STEP_OF_PASS, 1)) for _ in range(10)]
+    passes = [
+        SampledEvent(dataclasses.replace(PASS, pass_index=i), STEP_OF_PASS.event, ZERO)
+        for i in range(10)
+    ]
+    expected = _epsilon([(event, 1) for event in passes])
+    found = replay(paths, DELTA, ["rdp", "dp_accounting.rdp"], every=1)
+    assert found.epsilons["rdp"] == expected
+    assert found.epsilons["dp_accounting.rdp"] == pytest.approx(expected, rel=1e-2)
+    assert found.curve[-1][1][0] == expected
+    assert len({event for event, _ in found.listed}) == 10
+    assert replay(paths[:1], DELTA, ["rdp"]).epsilons["rdp"] < expected / 2
+
+
+def test_passes_of_ledgers_that_one_accountant_replays_are_different_passes(save):
+    ledgers = [PrivacyLedger.load(save((STEP_OF_PASS, 4), (A, 2))) for _ in range(3)]
+    accountant = make_accountant("rdp")
+    for ledger in ledgers:
+        ledger.replay(accountant)
+    assert accountant.get_epsilon(DELTA) == _epsilon(
+        [
+            *(
+                (SampledEvent(dataclasses.replace(PASS, pass_index=i), STEP_OF_PASS.event, ZERO), 4)
+                for i in range(3)
+            ),
+            (A, 6),
+        ]
+    )
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=5))
+def test_no_two_ledgers_share_the_number_of_a_pass(indices):
+    numbers, seen = PassNumbers(), {}
+    for ledger, found in enumerate(indices):
+        numbers.begin_ledger()
+        for index in found:
+            event = SampledEvent(
+                dataclasses.replace(PASS, pass_index=index), STEP_OF_PASS.event, ZERO
+            )
+            renumbered = numbers.renumbered(event).sampling.pass_index
+            assert seen.setdefault(renumbered, (ledger, index)) == (ledger, index)
+    assert numbers.renumbered(A) is A

@@ -47,6 +47,13 @@ def fit(model, callback, **kwargs):
     return model.fit(X, Y, **arguments)
 
 
+def test_a_spent_budget_says_so_once(caplog):
+    model, target = private(), budget_of(3)
+    fit(model, PrivacyBudget(target, DELTA, QuickAccountant))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "tfdp"]
+    assert f"epsilon={target:g} at delta=0.001 is spent after 3 steps" in line
+
+
 def test_stops_in_the_middle_of_an_epoch_before_overspending():
     model, target = private(), budget_of(7)
     history = fit(model, PrivacyBudget(target, DELTA, QuickAccountant))

@@ -77,6 +77,14 @@ PRICES = in_folder(
         f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
+        "passes_of_ledgers_merged",
+        "begun passes of two ledgers are one",
+        "tfdp/ledger/entry.py",
+        "        self._first = self._next\n",
+        "        self._first = 0\n",
+        f"{ACCOUNTING}/replay_test.py::test_begun_passes_of_different_ledgers_are_different_passes",
+    ),
+    (
         "mixed_relations_accepted",
         "an epsilon of events under different relations is said to be about the last one's",
         "tfdp/events/protection.py",
@@ -393,7 +401,7 @@ DISK = (
             "pass_without_end",
             "the steps of a pass are not counted, and so it never ends",
             "bookkeeper.py",
-            "        self._clock.advance()\n",
+            "        self._clock_of(batch).advance(event.sampling)\n",
             "",
             f"{KERAS}/training_test.py::test_array_passes_are_numbered_on",
         ),

@@ -58,8 +58,8 @@ def has_loops(model: keras.Model) -> bool:
     )
 
 
-# What Keras' callbacks do with the logs. A callback of one's own is one's own code: what is known of
-# it is what it inherits, and its `monitor`.
+# What Keras' callbacks do with the logs. Of a callback that a user wrote only what it inherits, and
+# its `monitor`, are known.
 _ACT_ON_LOGS = (keras.callbacks.TerminateOnNaN,)
 _DECIDE_BY_MONITOR = (
     keras.callbacks.EarlyStopping,

@@ -39,7 +39,8 @@ class PassNumbers:
     """
 
     def __init__(self):
-        self._first = self._next = 0
+        self._first = 0
+        self._next = 0
 
     def begin_ledger(self) -> None:
         """Says that what follows is of another ledger."""
