@@ -23,7 +23,11 @@ from tfdp.sampling.arrays import batches
 
 HERE = pathlib.Path(__file__).parent
 COUNTS = [1, 2, 3]
-FULL_BATCH = tfdp.SampledEvent(FullBatchSampling(7), tfdp.GaussianSumEvent(replicas.CLIP, 0.0))
+FULL_BATCH = tfdp.SampledEvent(
+    FullBatchSampling(7),
+    tfdp.GaussianSumEvent(replicas.CLIP, 0.0),
+    tfdp.NeighboringRelation.ZERO_OUT,
+)
 
 
 def run_together(directory, *commands):

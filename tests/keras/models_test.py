@@ -385,8 +385,9 @@ def test_accepted_callbacks_act(tmp_path):
         keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=100.0, patience=1),
         keras.callbacks.ModelCheckpoint(path, monitor="val_accuracy", save_best_only=True),
     ]
+    public = (X.copy(), Y.copy())
     history = model.fit(
-        X, Y, sampling=FullBatch(), epochs=5, verbose=0, callbacks=callbacks, validation_data=(X, Y)
+        X, Y, sampling=FullBatch(), epochs=5, verbose=0, callbacks=callbacks, validation_data=public
     )
     assert len(history.history["loss"]) == model.ledger.total_count == 2
     assert path.exists()

@@ -32,7 +32,9 @@ def epsilon(event, count=1, accountant=RDPAccountant):
 
 def sampled(q, stddev, bound=1.0, population=None):
     return tfdp.SampledEvent(
-        tfdp.events.PoissonSampling(q, population), tfdp.GaussianSumEvent(bound, stddev)
+        tfdp.events.PoissonSampling(q, population),
+        tfdp.GaussianSumEvent(bound, stddev),
+        tfdp.NeighboringRelation.ZERO_OUT,
     )
 
 
