@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.engines.bookkeeping_test import (
+from tests.gradients.problems import (
     BATCH,
     ModelLoss,
     by_engine,
     floatx,
     squared_error,
 )
-from tests.gradients.engines.bookkeeping_test import targets as make_targets
+from tests.gradients.problems import targets as make_targets
 
 L, K, N = keras.layers, keras.ops, BATCH
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.engines.bookkeeping_test import BATCH, assert_engines_agree, by_engine, problem
+from tests.gradients.problems import BATCH, assert_engines_agree, by_engine, problem
 from tfdp.gradients import ModelLoss, UnsupportedModelError
 from tfdp.gradients.mapping import meets_records
 from tfdp.gradients.recording import explain

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.engines.bookkeeping_test import (
+from tests.gradients.problems import (
     assert_engines_agree,
     by_engine,
     model_of,

@@ -174,7 +174,7 @@ SUMS = in_folder(
         "mapping.py",
         "    if others:\n        raise UnsupportedModelError(",
         "    if False:\n        raise UnsupportedModelError(",
-        f"{GRADIENTS}/engines/bookkeeping_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
+        f"{GRADIENTS}/recording_test.py::test_unsupported_model_is_refused_and_auto_vectorizes",
     ),
     (
         "any_activation",

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.engines.bookkeeping_test import (
+from tests.gradients.problems import (
     BATCH,
     TOKENS,
     assert_engines_agree,

@@ -1,0 +1,219 @@
+"""Small models, and how two engines are compared on them."""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+from tfdp.gradients import ModelLoss
+from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
+
+L = keras.layers
+BATCH = 4
+TOKENS = np.random.default_rng(0).integers(1, 7, (BATCH, 5))
+TOKENS[:, 3:] = TOKENS[:, :1]  # Some come twice in a record.
+
+
+class Position(L.Layer):
+    """Adds a table of its own: a layer without a rule."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=shape[1:], initializer="uniform")
+
+    def call(self, inputs):
+        return inputs + self.table
+
+
+class Block(L.Layer):
+    """A composite layer with a dropout-free residual, as users write them."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = L.MultiHeadAttention(2, 3)
+        self.norm = L.LayerNormalization()
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return self.norm(inputs + self.attention(inputs, inputs))
+
+
+class Pair(L.Layer):
+    """Marks an attention layer that attends to its own input."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+
+def lora(layer):
+    """Returns the layer with a low-rank adaptation, whose second factor is not zero."""
+
+    def enable(inputs):
+        layer.build(inputs)
+        layer.enable_lora(2, lora_alpha=3)
+        for v in layer.trainable_variables:
+            v.assign(np.random.default_rng(5).normal(size=v.shape))
+
+    layer.prepare = enable
+    return layer
+
+
+def apply(layer, x):
+    if isinstance(layer, Pair):
+        return layer.layer(x, x)
+    if hasattr(layer, "prepare"):
+        layer.prepare(x.shape)
+    return layer(x)
+
+
+def head(x):
+    return L.Dense(2, name="head")(L.Flatten()(x))
+
+
+def model_of(make_layer, shape):
+    """A layer between a dense layer and a dense layer, so that gradients flow through it."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input(shape)
+    return keras.Model(inputs, head(apply(make_layer(), L.Dense(shape[-1], name="first")(inputs))))
+
+
+def normal(*shape):
+    return np.random.default_rng(0).normal(size=(BATCH, *shape)).astype(keras.config.floatx())
+
+
+def squared_error(y, outputs):
+    # Records of very different norms: some are clipped, others are not.
+    return tf.reduce_sum(tf.square(tf.cast(outputs, y.dtype) - y[:, 1:]) * y[:, :1])
+
+
+def targets(size):
+    weights = np.logspace(-2, 1, BATCH)[:, None]
+    y = np.random.default_rng(1).normal(size=(BATCH, size))
+    return np.concatenate([weights, y], 1).astype(keras.config.floatx())
+
+
+def problem(model, x):
+    """Returns (loss, variables, examples)."""
+    y = targets(model.output_shape[-1])
+    return (
+        ModelLoss(model, squared_error),
+        model.trainable_variables,
+        (tf.constant(x), tf.constant(y)),
+    )
+
+
+def by_engine(loss, variables, examples, query, engine, **kwargs):
+    total = tfdp.clipped_gradient_sum(loss, variables, examples, query, engine=engine, **kwargs)
+    return [np.asarray(leaf, np.float64) for leaf in tf.nest.flatten(total.sample_state)]
+
+
+def assert_engines_agree(loss, variables, examples, query=None, tolerance=1e-5, **kwargs):
+    query = query or tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    expected = by_engine(loss, variables, examples, query, "loop", **kwargs)
+    actual = by_engine(loss, variables, examples, query, "bookkeeping", **kwargs)
+    scale = max(np.abs(leaf).max() for leaf in expected)
+    assert scale > 0
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * scale)
+
+
+def norms_of(loss, variables, examples):
+    """Returns [n, number of variables]: norms by the engine's own forms, and by the loop."""
+    leaves = tf.nest.flatten(examples)
+
+    @tf.function(autograph=False)
+    def book_kept():
+        gradients = bookkeeping_gradients(
+            loss,
+            variables,
+            lambda flat: (tf.nest.pack_sequence_as(examples, flat), None),
+            False,
+            1.0,
+        )
+        return [record.squared_norms() for record in gradients(*leaves)[2]]
+
+    loop = []
+    for i in range(BATCH):
+        with tf.GradientTape() as tape:
+            example = tuple(leaf[i : i + 1] for leaf in examples)
+            value = loss.loss(example, loss.forward(example, None), None)[0]
+        gradients = tape.gradient(value, [v.value for v in variables])
+        loop.append(
+            [np.linalg.norm(np.asarray(tf.convert_to_tensor(g), np.float64)) for g in gradients]
+        )
+    return np.sqrt(np.stack(book_kept(), 1)), np.array(loop)
+
+
+@contextlib.contextmanager
+def floatx(dtype):
+    before = keras.config.floatx()
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before)
+        keras.config.set_dtype_policy(before)
+
+
+def token_model(*layers, vocabulary=7):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((5,), dtype="int32"), *layers, L.Flatten(), L.Dense(2)])
+
+
+def shared_dense():
+    x = keras.Input((4,))
+    layer = L.Dense(4, activation="tanh")
+    return keras.Model(x, L.Dense(2)(layer(layer(x)) + 2.0 * layer(x)))
+
+
+def shared_over_shapes():
+    """The same kernel on a vector and on a sequence; the same custom layer twice."""
+    x = keras.Input((5, 4))
+    dense, position = L.Dense(4), Position()
+    h = position(dense(position(x)))
+    return keras.Model(x, L.Dense(2)(dense(L.GlobalAveragePooling1D()(h))))
+
+
+def frozen():
+    x = keras.Input((4,))
+    h = L.Dense(4, activation="tanh", trainable=False)(x)
+    norm = L.BatchNormalization()
+    norm.trainable = False
+    h = norm(L.Dense(4)(h))
+    bias_only = L.Dense(3)
+    h = bias_only(h)
+    bias_only.kernel.trainable = False
+    return keras.Model(x, L.Dense(2)(h))
+
+
+def built(model):
+    model(np.zeros((1, 4), "float32"))
+    return model
+
+
+def assert_layer_is_exact(make_layer, shape):
+    """Checks a layer in single precision, and in double precision the norm of every gradient."""
+    loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
+    assert_engines_agree(loss, variables, examples)
+    with floatx("float64"):
+        loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
+        actual, expected = norms_of(loss, variables, examples)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12 * expected.max())
+        assert_engines_agree(loss, variables, examples, tolerance=1e-10)
+
+
+def assert_layer_agrees(make_layer, shape):
+    """Checks a layer in single precision alone, where Keras or the time it takes allows no more."""
+    loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
+    assert_engines_agree(loss, variables, examples)
+
+
+def assert_tokens_agree(model, tokens):
+    """Checks a model of tokens, and the norm of every gradient."""
+    loss, variables, examples = problem(model, tokens)
+    assert_engines_agree(loss, variables, examples)
+    actual, expected = norms_of(loss, variables, examples)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 * expected.max())

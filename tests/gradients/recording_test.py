@@ -1,0 +1,200 @@
+"""Which models the book-keeping engine records, and which it refuses by name."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.gradients.problems import (
+    assert_engines_agree,
+    built,
+    by_engine,
+    frozen,
+    normal,
+    problem,
+    shared_dense,
+    squared_error,
+    targets,
+)
+from tfdp.gradients import ModelLoss, UnsupportedModelError
+from tfdp.gradients.recording import plan
+
+L = keras.layers
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = L.Dense(4, activation="tanh"), L.Dense(2)
+
+    def call(self, x):
+        return self.second(self.first(x) + 1.0)
+
+    output_shape = (None, 2)
+
+
+class Registered(Subclassed):
+    """The same, with a promise."""
+
+
+class HiddenUse(Subclassed):
+    """Uses a weight of a layer without calling the layer."""
+
+    def call(self, x):
+        return super().call(x) * tf.reduce_sum(self.first.kernel.value)
+
+
+class EmbedsPositions(Subclassed):
+    """Calls a layer on what is not a batch: positions, the same for every record."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = L.Embedding(4, 4)
+
+    def call(self, x):
+        return super().call(x + self.positions(tf.range(4))[:1])
+
+
+class Borrower(L.Layer):
+    """A layer without a rule that uses a weight which is not its own."""
+
+    def build(self, shape):
+        self.own = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x):
+        return x * self.own * tf.reduce_sum(vars(self)["lender"].kernel.value)
+
+
+class Borrows(Subclassed):
+    def __init__(self):
+        super().__init__()
+        self.borrower = Borrower()
+        vars(self.borrower)["lender"] = self.first  # As an attribute Keras would make it a part.
+
+    def call(self, x):
+        return self.borrower(super().call(x))
+
+
+class Keeps(Subclassed):
+    """Leaves the activations of all records lying about, and their mean."""
+
+    def call(self, x):
+        outputs = super().call(x)
+        vars(self)["kept"] = {"all": outputs, "mean": tf.reduce_mean(outputs)}
+        return outputs
+
+
+tfdp.gradients.register_rule(Borrows, tfdp.gradients.RecordWise())
+tfdp.gradients.register_rule(Keeps, tfdp.gradients.RecordWise())
+tfdp.gradients.register_rule(EmbedsPositions, tfdp.gradients.RecordWise())
+tfdp.gradients.register_rule(Registered, tfdp.gradients.RecordWise())
+tfdp.gradients.register_rule(HiddenUse, tfdp.gradients.RecordWise())
+
+
+def activity_regularizer():
+    return keras.Sequential([keras.Input((4,)), L.Dense(2, activity_regularizer="l2")])
+
+
+def loss_with_weights():
+    model = keras.Sequential([keras.Input((4,)), L.Dense(2)])
+
+    def penalized(y, outputs):
+        return squared_error(y, outputs) * tf.reduce_sum(tf.square(model.layers[0].kernel.value))
+
+    return ModelLoss(model, penalized)
+
+
+def loss_with_all_records(kept):
+    model = built(Keeps())
+    return ModelLoss(
+        model, lambda y, outputs: squared_error(y, outputs) * tf.reduce_mean(model.kept[kept])
+    )
+
+
+def minus_mean_of_everything():
+    x = keras.Input((4,))
+    h = L.Dense(3)(x)
+    return keras.Model(x, L.Dense(2)(h - keras.ops.mean(h)))
+
+
+UNSUPPORTED = {
+    "hidden_use_by_layer": (
+        lambda: ModelLoss(built(Borrows()), squared_error),
+        "outside of the layers",
+    ),
+    "loss_with_all_records": (lambda: loss_with_all_records("all"), "comes from all records"),
+    "loss_with_their_mean": (lambda: loss_with_all_records("mean"), "comes from all records"),
+    "mean_of_everything": (
+        lambda: ModelLoss(minus_mean_of_everything(), squared_error),
+        "without an axis of records",
+    ),
+    "subclassed": (lambda: ModelLoss(built(Subclassed()), squared_error), "register_rule"),
+    "hidden_use": (lambda: ModelLoss(built(HiddenUse()), squared_error), "outside of the layers"),
+    "activity_regularizer": (lambda: ModelLoss(activity_regularizer(), squared_error), "losses"),
+    "embedded_positions": (lambda: ModelLoss(built(EmbedsPositions()), squared_error), "records"),
+    "loss_with_weights": (loss_with_weights, "outside of the layers"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_unsupported_model_is_refused_and_auto_vectorizes(name, caplog):
+    keras.utils.set_random_seed(1)
+    make, message = UNSUPPORTED[name]
+    loss = make()
+    variables = loss.model.trainable_variables
+    examples = (tf.constant(normal(4)), tf.constant(targets(2)))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match=message):
+        by_engine(loss, variables, examples, query, "bookkeeping")
+    with caplog.at_level("INFO", "tfdp"):
+        actual = by_engine(loss, variables, examples, query, "auto")
+    assert message in caplog.text
+    expected = by_engine(loss, variables, examples, query, "loop")
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7)
+
+
+def test_plain_variables_are_refused_and_auto_vectorizes():
+    keras.utils.set_random_seed(1)
+    loss, variables, examples = problem(
+        keras.Sequential([keras.Input((4,)), L.Dense(2)]), normal(4)
+    )
+    plain, query = [v.value for v in variables], tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match="model.trainable_variables"):
+        by_engine(loss, plain, examples, query, "bookkeeping")
+    actual = by_engine(loss, plain, examples, query, "auto")
+    expected = by_engine(loss, variables, examples, query, "loop")
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7)
+
+
+def test_registered_model():
+    keras.utils.set_random_seed(1)
+    loss, variables, examples = problem(built(Registered()), normal(4))
+    assert_engines_agree(loss, variables, examples)
+
+
+def test_quantized_layer_is_refused():
+    model = keras.Sequential([keras.Input((4,)), L.Dense(4), L.Dense(2)])
+    model.layers[0].quantize("float8")
+    loss, variables, examples = problem(model, normal(4))
+    with pytest.raises(UnsupportedModelError, match="quantized"):
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+
+
+def test_frozen_layers_are_not_watched():
+    model = frozen()
+    wanted = {id(v) for v in model.trainable_variables}
+    watched = [type(layer).__name__ for layer, _ in plan(model, wanted)]
+    assert watched.count("Dense") == 3
+
+
+def test_layers_are_left_as_they_were():
+    model = shared_dense()
+    before = {layer.name: dict(vars(layer)) for layer in model.layers}
+    loss, variables, examples = problem(model, normal(4))
+    by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+    for layer in model.layers:
+        assert "call" not in vars(layer)
+        assert vars(layer).get("activation") is before[layer.name].get("activation")

@@ -1,0 +1,34 @@
+"""Attention, to its own input and with a mask, against the explicit loop."""
+
+import keras
+import pytest
+
+from tests.gradients.problems import TOKENS, Pair, assert_layer_is_exact, assert_tokens_agree
+
+L = keras.layers
+
+
+# name -> (layer, shape of its input)
+LAYERS = {
+    "attention": (lambda: Pair(L.MultiHeadAttention(2, 3)), (5, 4)),
+    "grouped_attention": (lambda: Pair(L.GroupQueryAttention(3, 4, 2)), (5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_layer(name):
+    assert_layer_is_exact(*LAYERS[name])
+
+
+def masked_attention():
+    keras.utils.set_random_seed(1)
+    x = keras.Input((5,), dtype="int32")
+    h = L.Embedding(7, 4, mask_zero=True)(x)
+    h = L.MultiHeadAttention(2, 3)(h, h)
+    return keras.Model(x, L.Dense(2)(L.GlobalAveragePooling1D()(h)))
+
+
+def test_masked_attention():
+    tokens = TOKENS.copy()
+    tokens[:, 4] = 0
+    assert_tokens_agree(masked_attention(), tokens)

@@ -1,0 +1,42 @@
+"""EinsumDense against the explicit loop, for equations of every kind."""
+
+import keras
+import pytest
+
+from tests.gradients.problems import assert_layer_agrees, assert_layer_is_exact, lora
+
+L = keras.layers
+
+
+# name -> (layer, shape of its input)
+LAYERS = {
+    "einsum_heads": (lambda: L.EinsumDense("abc,cde->abde", (5, 2, 3), bias_axes="de"), (5, 4)),
+    "einsum_from_heads": (lambda: L.EinsumDense("abcd,cde->abe", (5, 3), bias_axes="e"), (5, 2, 4)),
+    "einsum_ellipsis": (lambda: L.EinsumDense("...x,xy->...y", 3, bias_axes="y"), (5, 4)),
+    "einsum_shared_axis": (lambda: L.EinsumDense("abc,bcd->abd", (5, 3), bias_axes="b"), (5, 4)),
+    "einsum_bias_of_position": (
+        lambda: L.EinsumDense("abc,cd->abd", (5, 3), bias_axes="b"),
+        (5, 4),
+    ),
+    "einsum_transposed": (lambda: L.EinsumDense("abc,dc->adb", (3, 5)), (5, 4)),
+    "einsum_sum_of_input": (lambda: L.EinsumDense("abc,cd->ad", (3,)), (5, 4)),
+}
+
+
+# Keras has the factors of a low-rank adaptation in single precision only.
+ADAPTED = {
+    "einsum_lora": (
+        lambda: lora(L.EinsumDense("abc,cde->abde", (5, 2, 3), bias_axes="de")),
+        (5, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+def test_layer(name):
+    assert_layer_is_exact(*LAYERS[name])
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTED))
+def test_low_rank_adaptation(name):
+    assert_layer_agrees(*ADAPTED[name])

@@ -1,0 +1,90 @@
+"""Which rule a layer has, and that code which is not its class's own takes it away."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfdp.gradients as tg
+from tfdp.gradients.rules.dense import DenseRule
+from tfdp.gradients.rules.rule import RecordWise, has_own, is_of_keras, is_patched, rule_for
+
+L = keras.layers
+
+
+class Derived(L.Dense):
+    """A class derived from Dense may do something else with its kernel."""
+
+
+def test_rule_holds_for_exactly_its_class():
+    assert isinstance(rule_for(L.Dense(2)), DenseRule)
+    assert rule_for(Derived(2)) is None
+
+
+def test_activation_that_is_not_known_takes_the_rule_away():
+    assert isinstance(rule_for(L.Dense(2, activation="tanh")), DenseRule)
+    assert rule_for(L.Dense(2, activation=lambda x: x - tf.reduce_mean(x, 0))) is None
+
+
+def test_activation_may_be_a_layer_that_is_known():
+    assert isinstance(rule_for(L.Dense(2, activation=L.ReLU())), DenseRule)
+    assert rule_for(L.Dense(2, activation=L.BatchNormalization())) is None
+
+
+@pytest.mark.parametrize("name", ["call", "__call__", "compute_mask", "compute_output_shape"])
+def test_method_of_one_object_takes_the_rule_away(name):
+    layer = L.Dense(2)
+    assert not is_patched(layer)
+    vars(layer)[name] = lambda *args, **kwargs: None
+    assert is_patched(layer)
+    assert rule_for(layer) is None
+
+
+def test_function_that_keras_does_not_keep_takes_the_rule_away():
+    layer = L.Dense(2, kernel_initializer=lambda shape, dtype=None: tf.ones(shape, dtype))
+    assert not is_patched(layer)  # An initializer never sees a batch.
+    vars(layer)["transform"] = lambda x: x
+    assert is_patched(layer)
+
+
+def test_methods_for_training_are_no_patch():
+    model = keras.Sequential([keras.Input((2,)), L.Dense(2)])
+    vars(model)["fit"] = lambda: None
+    assert not is_patched(model)
+    assert isinstance(rule_for(model), RecordWise)
+
+
+def test_functional_models_run_as_keras_and_subclassed_ones_do_not():
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+
+    inputs = keras.Input((2,))
+    assert isinstance(rule_for(keras.Model(inputs, L.Dense(2)(inputs))), RecordWise)
+    assert rule_for(Own()) is None
+    assert has_own(Own(), "call")
+    assert not has_own(L.Dense(2), "call")
+    assert is_of_keras(L.Dense)
+    assert not is_of_keras(Own)
+
+
+def test_promise_holds_where_it_is_meant_to():
+    wide = RecordWise(when=lambda layer: layer.units > 1, called_on=lambda layer, x: x.shape[1] > 1)
+    assert wide.holds_for(L.Dense(2))
+    assert not wide.holds_for(L.Dense(1))
+    assert wide.looks_at_calls(L.Dense(2))
+    assert wide.holds_on(L.Dense(2), tf.zeros([3, 2]))
+    assert not wide.holds_on(L.Dense(2), tf.zeros([3, 1]))
+
+
+def test_parts_are_the_layers_inside():
+    inner = L.Dense(2)
+    model = keras.Sequential([keras.Input((2,)), inner])
+    assert inner in RecordWise().parts(model)
+    assert RecordWise().parts(L.ReLU()) == []
+
+
+def test_bad_registrations_are_refused():
+    with pytest.raises(TypeError, match="class of Keras layers"):
+        tg.register_rule(int, RecordWise())
+    with pytest.raises(TypeError, match="LayerRule or RecordWise"):
+        tg.register_rule(Derived, "record-wise")
