@@ -140,8 +140,8 @@ def log_odds_of_delta(order: float, rdp: float, epsilon: float) -> float:
     if rdp == 0 or (order == math.inf and epsilon >= rdp):
         return -math.inf
     if order == math.inf:
-        log_delta = math.log(-math.expm1(epsilon - rdp)) - math.log1p(math.exp(-rdp))
-        return min(_HIGHEST, log_delta - math.log(max(-math.expm1(log_delta), 1e-300)))
+        largest = math.log(-math.expm1(epsilon - rdp)) - math.log1p(math.exp(-rdp))
+        return min(_HIGHEST, largest - math.log(max(-math.expm1(largest), 1e-300)))
     simple = (order - 1) * (rdp - epsilon + math.log1p(-1 / order)) - math.log(order)
     if rdp > _HUGE:
         return min(simple, 700.0)
