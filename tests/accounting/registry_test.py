@@ -1,5 +1,6 @@
 """tfdp.accounting: names, and what importing them costs."""
 
+import inspect
 import subprocess
 import sys
 
@@ -7,8 +8,20 @@ import dp_accounting
 import pytest
 
 import tfdp.accounting
-from tfdp.accounting import PLDAccountant, RDPAccountant, make_accountant
+from tfdp.accounting import (
+    PLDAccountant,
+    PRVAccountant,
+    RDPAccountant,
+    TrainingPlan,
+    calibrate,
+    make_accountant,
+    noise_for_budget,
+)
+from tfdp.accounting import plan as plan_table
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, accountant_maker
+from tfdp.accounting.replay import replay
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
 
 
 def test_every_name_can_be_imported():
@@ -55,3 +68,49 @@ def test_import_brings_nothing_heavy(statement, absent):
     program = f"{statement}; import sys; print([m for m in {absent} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
+STEP = GaussianSumEvent(1.0, 4.0)
+
+
+@pytest.mark.parametrize("choice", ["rdp", RDPAccountant, RDPAccountant(), lambda: RDPAccountant()])
+def test_choice_makes_new_accountants(choice):
+    make = accountant_maker(choice)
+    one, other = make(NeighboringRelation.ZERO_OUT), make(NeighboringRelation.ZERO_OUT)
+    one.compose(STEP)
+    assert one is not other
+    assert isinstance(other, RDPAccountant)
+    assert other.get_epsilon(1e-5) == 0
+
+
+def test_default_accountant_is_everywhere_the_same(tmp_path):
+    assert DEFAULT_ACCOUNTANT == "prv"
+    ledger = PrivacyLedger()
+    ledger.append(STEP, 16)
+    ledger.save(tmp_path / "run.sqlite")
+    expected = ledger.replay(PRVAccountant()).get_epsilon(1e-5)
+    assert ledger.epsilon(1e-5) == expected
+    assert replay([tmp_path / "run.sqlite"], 1e-5).epsilons == {"prv": expected}
+    assert ledger.remaining(5.0, 1e-5).epsilon == 5.0 - expected
+    plan = TrainingPlan(1000, 10, 16, 4.0)
+    assert plan.epsilon(1e-5) == plan.epsilon(1e-5, PRVAccountant)
+    for function in (calibrate, noise_for_budget, plan_table, TrainingPlan.epsilon):
+        assert inspect.signature(function).parameters["accountant"].default == "prv"
+
+
+@pytest.mark.parametrize("choice", ["rdp", RDPAccountant, RDPAccountant([2.0, 8.0])], ids=str)
+def test_replay_takes_one_of_any_kind(tmp_path, choice):
+    ledger = PrivacyLedger()
+    ledger.append(STEP, 16)
+    ledger.save(tmp_path / "run.sqlite")
+    (found,) = replay([tmp_path / "run.sqlite"], 1e-5, choice).epsilons.values()
+    assert found == ledger.epsilon(1e-5, choice)
+
+
+def test_bad_choices_are_refused():
+    with pytest.raises(TypeError, match="accountant must be a name such as 'prv'"):
+        accountant_maker(3)
+    with pytest.raises(ValueError, match="must be empty"):
+        accountant_maker(RDPAccountant().compose(STEP))
+    with pytest.raises(ValueError, match="must be one of"):
+        accountant_maker("rpd")

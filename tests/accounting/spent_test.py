@@ -74,10 +74,10 @@ def test_nothing_is_kept_of_a_refused_event():
     spent.epsilon(ledger, DELTA)
     ledger.append(EVENTS[1])
     ledger.append(
-        SampledEvent(FullBatchSampling(), GaussianSumEvent(1, 1), NeighboringRelation.ZERO_OUT)
+        SampledEvent(FullBatchSampling(), GaussianSumEvent(1, 1), NeighboringRelation.REPLACE_ONE)
     )
     for _ in range(2):  # A second question does not find a half-composed answer.
-        with pytest.raises(UnsupportedEventError, match="ZERO_OUT"):
+        with pytest.raises(UnsupportedEventError, match="REPLACE_ONE"):
             spent.epsilon(ledger, DELTA)
 
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 import toy
 
 import tfdp
-from tfdp.accounting import RDPAccountant
-from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError
+from tfdp.accounting import PRVAccountant, RDPAccountant
+from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError, callbacks
 from tfdp.sampling import Poisson, Shuffled
 
 X, Y = toy.data(40)
@@ -91,10 +91,66 @@ def test_any_accountant_decides(accountant):
     assert epsilon(model.ledger, accountant) <= target
 
 
-def test_default_accountant_is_rdp():
-    model, target = private(run_eagerly=True), budget_of(2, accountant=RDPAccountant)
+def test_default_accountant_is_that_of_calibration():
+    model, target = private(run_eagerly=True), budget_of(2, accountant=PRVAccountant)
     fit(model, PrivacyBudget(target, DELTA))
     assert model.ledger.total_count == 2
+    assert model.ledger.epsilon(DELTA) <= target
+
+
+def test_run_calibrated_to_a_budget_runs_all_its_steps_within_it():
+    optimizer = tfdp.keras.DPOptimizer.for_budget(
+        keras.optimizers.SGD(0.1),
+        toy.CLIP,
+        target_epsilon=2.0,
+        target_delta=DELTA,
+        population_size=40,
+        batch_size=8,
+        epochs=4,
+    )
+    model = toy.private(toy.linear(), optimizer)
+    logged = fit(model, PrivacyBudget(2.0, DELTA), epochs=4).history["epsilon"]
+    assert model.ledger.total_count == 20
+    assert 1.99 < logged[-1] == model.ledger.epsilon(DELTA) <= 2.0
+
+
+@pytest.mark.parametrize("accountant", ["rdp", RDPAccountant, RDPAccountant()], ids=repr)
+def test_accountant_is_a_name_a_class_or_an_instance(accountant):
+    model = private(run_eagerly=True)
+    history = fit(model, PrivacyBudget(1e6, DELTA, accountant), epochs=1)
+    assert history.history["epsilon"] == [model.ledger.epsilon(DELTA, accountant)]
+    assert history.history["epsilon"] == [epsilon(model.ledger, RDPAccountant)]
+
+
+def test_budget_is_planned_once_for_steps_of_one_kind(monkeypatch):
+    # An adaptive clip makes every step another event; all of them cost the same.
+    planned = []
+    original = callbacks.affordable_events
+
+    def counted(*arguments):
+        planned.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(callbacks, "affordable_events", counted)
+    ledger, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(30), DELTA, QuickAccountant)
+    events = [
+        tfdp.SampledEvent(
+            tfdp.events.PoissonSampling(8 / 40, 40),
+            tfdp.GaussianSumEvent(2.0**i, STDDEV / toy.CLIP * 2.0**i),
+        )
+        for i in range(31)
+    ]
+    for event in events[:30]:
+        ledger.append(event, permit=budget._guard)
+    assert len(planned) == 1
+    with pytest.raises(PrivacyBudgetExceededError):
+        ledger.append(events[30], permit=budget._guard)
+    # What somebody else wrote is noticed.
+    other, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(30), DELTA, QuickAccountant)
+    other.append(events[0], permit=budget._guard)
+    other.append(tfdp.GaussianSumEvent(1.0, 1e-3))
+    with pytest.raises(PrivacyBudgetExceededError):
+        other.append(events[1], permit=budget._guard)
 
 
 @pytest.mark.parametrize(("affordable", "run"), [(7, 6), (8, 6), (9, 9)])
@@ -257,7 +313,7 @@ def test_events_that_others_write_meanwhile_count():
         ({"target_delta": 1}, ValueError),
         ({"target_delta": 1.5}, ValueError),
         ({"target_delta": None}, TypeError),
-        ({"accountant": RDPAccountant()}, TypeError),
+        ({"accountant": 3}, TypeError),
     ],
     ids=lambda value: getattr(value, "__name__", None) or str(list(value)),
 )

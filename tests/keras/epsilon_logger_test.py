@@ -260,7 +260,7 @@ def test_model_that_is_not_private_is_an_error():
         ({"target_delta": 0.0}, ValueError),
         ({"target_delta": 1}, ValueError),
         ({"target_delta": "small"}, TypeError),
-        ({"accountant": RDPAccountant()}, TypeError),
+        ({"accountant": 3}, TypeError),
         ({"within_epochs": 1}, TypeError),
         ({"name": ""}, TypeError),
         ({"name": 3}, TypeError),

@@ -111,6 +111,7 @@ class PRVAccountant(Accountant):
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()
         self._group_size = check_group_size(group_size)
+        self._curve: tuple[_Terms, Renyi] | None = None
         self._relative_error = real_number(
             "relative_error", relative_error, minimum=0, inclusive=False, maximum=0.5
         )
@@ -180,10 +181,16 @@ class PRVAccountant(Accountant):
         return min(delta, most)
 
     def _renyi(self, terms: _Terms) -> Renyi:
-        return group_rdp(renyi_curve(terms), self._group_size)
+        return group_rdp(self._neighbours(terms), self._group_size)
+
+    def _neighbours(self, terms: _Terms) -> Renyi:
+        """Returns the divergences of neighbours; integrals are shared by all that ask for them."""
+        if self._curve is None or self._curve[0] != terms:
+            self._curve = terms, renyi_curve(terms)
+        return self._curve[1]
 
     def _has_grid(self, terms: _Terms) -> bool:
-        return has_grid(renyi_curve(terms), LARGEST_EPSILON / self._group_size)
+        return has_grid(self._neighbours(terms), LARGEST_EPSILON / self._group_size)
 
     def _bounds(
         self, terms: _Terms, delta: float, epsilon: float | None = None

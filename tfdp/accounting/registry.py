@@ -1,10 +1,21 @@
-"""Accountants by name, for the command line and for configuration files."""
+"""Accountants by name, class or instance: one way to choose one, and one that is the default."""
 
+import copy
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdp.events import NeighboringRelation
+
+if TYPE_CHECKING:
+    from tfdp.events import Event
+
+# Everything that takes an accountant takes a name in `ACCOUNTANTS`, a class (or a function that
+# makes a new accountant), or an accountant into which nothing was composed, which is copied.
+AccountantChoice = str | Callable[[], Any] | Any
+# It prices every event there is, its bounds are proven and never above those of Renyi divergences,
+# and it is quick: what calibration plans is what callbacks and replays then say.
+DEFAULT_ACCOUNTANT = "prv"
 
 
 def _ours(module: str, name: str) -> Callable[[NeighboringRelation], Any]:
@@ -57,3 +68,67 @@ def make_accountant(
     if name not in ACCOUNTANTS:
         raise ValueError(f"The accountant must be one of {list(ACCOUNTANTS)}. Received: {name!r}.")
     return ACCOUNTANTS[name](neighboring_relation)
+
+
+def accountant_maker(
+    accountant: AccountantChoice = None,
+) -> Callable[[NeighboringRelation], Any]:
+    """Returns a function from the relation of a ledger to a new accountant.
+
+    Args:
+        accountant: A key of `ACCOUNTANTS`; a class, or another function without arguments, that
+            makes one; or one into which nothing was composed, which is copied. None is the default.
+
+    Raises:
+        ValueError: there is no accountant of this name, or something was composed into it.
+        TypeError: it is none of these.
+
+    Example:
+        >>> from tfdp.accounting import RDPAccountant
+        >>> make = accountant_maker(RDPAccountant(orders=[2, 4, 8]))
+        >>> make(NeighboringRelation.ZERO_OUT).orders.tolist()
+        [2.0, 4.0, 8.0]
+    """
+    accountant = DEFAULT_ACCOUNTANT if accountant is None else accountant
+    if isinstance(accountant, str):
+        if accountant not in ACCOUNTANTS:
+            make_accountant(accountant)  # Says which there are.
+        return ACCOUNTANTS[accountant]
+    if callable(accountant):
+        return lambda relation: accountant()
+    if not callable(getattr(accountant, "compose", None)):
+        raise TypeError(
+            "accountant must be a name such as 'prv', a class such as "
+            f"tfdp.accounting.PRVAccountant, or an accountant. Received: accountant={accountant!r}."
+        )
+    if getattr(accountant, "neighboring_relation", None) is not None and hasattr(
+        accountant, "compose_entries"
+    ):
+        raise ValueError(
+            "An accountant that others are copied from must be empty: what was composed into it "
+            f"would be charged again. Received: accountant={accountant!r}."
+        )
+    return lambda relation: copy.deepcopy(accountant)
+
+
+def accountant_name(accountant: AccountantChoice) -> str:
+    """Returns what a message or a table calls the accountant: its name in `ACCOUNTANTS`, or that of
+    its class.
+    """
+    if isinstance(accountant, str):
+        return accountant
+    if not callable(accountant):
+        return repr(accountant)
+    named = getattr(accountant, "__name__", type(accountant).__name__)
+    names = {"PRVAccountant": "prv", "PLDAccountant": "pld", "RDPAccountant": "rdp"}
+    module = getattr(accountant, "__module__", "")
+    return names.get(named, named) if module.startswith("tfdp.accounting.") else named
+
+
+def compose_event(accountant: Any, event: "Event", count: int) -> None:
+    """Composes an event of ours into an accountant of ours, of dp-accounting or of anybody."""
+    from tfdp.ledger import PrivacyLedger
+
+    ledger = PrivacyLedger()
+    ledger.append(event, count)
+    ledger.replay(accountant)

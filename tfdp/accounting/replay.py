@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdp import events
-from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.registry import make_accountant
+from tfdp.accounting.registry import (
+    DEFAULT_ACCOUNTANT,
+    AccountantChoice,
+    accountant_maker,
+    accountant_name,
+    compose_event,
+)
 from tfdp.accounting.totals import Totals
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import json_lines, storage
 from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry, PassNumbers
-from tfdp.ledger.ledger import PrivacyLedger
 
 # Different events of which is counted how often each happened.
 _MOST_LISTED = 100
@@ -100,8 +104,10 @@ def _entries(streams: Sequence[EntryStream]) -> Iterator[LedgerEntry]:
 class _Accountants:
     """Accountants that are given what was added to totals since they were last asked."""
 
-    def __init__(self, names: Sequence[str], delta: float, growing: bool = False):
-        self._names, self._delta, self._growing = names, delta, growing
+    def __init__(
+        self, choices: Mapping[str, AccountantChoice], delta: float, growing: bool = False
+    ):
+        self._choices, self._delta, self._growing = choices, delta, growing
         self._made: dict[str, Any] = {}
         self._composed: dict[events.Event, int] = {}
         self._digits: int | None = None
@@ -115,30 +121,21 @@ class _Accountants:
             common = common_protection(protection(event) for event, _ in totals)
             if common is not None:
                 self.relation = common.neighboring_relation
-            self._made = {name: self._make(name) for name in self._names}
+            self._made = {name: self._make(name) for name in self._choices}
         for event, count in totals:
             more = count - self._composed.get(event, 0)
             if more:
                 for accountant in self._made.values():
-                    _compose(accountant, event, more)
+                    compose_event(accountant, event, more)
                 self._composed[event] = count
         return tuple(float(a.get_epsilon(self._delta)) for a in self._made.values())
 
     def _make(self, name: str) -> Any:
-        if self._growing and name == "pld":
+        if self._growing and self._choices[name] == "pld":
             from tfdp.accounting.growing_pld import GrowingPLDAccountant
 
             return GrowingPLDAccountant()
-        return make_accountant(name, self.relation)
-
-
-def _compose(accountant: Any, event: events.Event, count: int) -> None:
-    if isinstance(accountant, Accountant):
-        accountant.compose(event, count)
-    else:
-        ledger = PrivacyLedger()
-        ledger.append(event, count)
-        ledger.replay(accountant)
+        return accountant_maker(self._choices[name])(self.relation)
 
 
 def parts(event: events.Event) -> list[events.Event]:
@@ -169,7 +166,7 @@ def why_not_private(event: events.Event) -> set[str]:
 def replay(
     paths: Sequence[str | os.PathLike[str]],
     delta: float,
-    accountants: Sequence[str] = ("rdp", "pld"),
+    accountants: AccountantChoice | Sequence[AccountantChoice] = (DEFAULT_ACCOUNTANT,),
     *,
     steps: int | None = None,
     every: int | None = None,
@@ -189,7 +186,8 @@ def replay(
     Args:
         paths: Ledger files, or exports named *.jsonl.
         delta: Between 0 and 1.
-        accountants: Names in `tfdp.accounting.ACCOUNTANTS`.
+        accountants: One, or several: names in `tfdp.accounting.ACCOUNTANTS`, classes, or empty
+            accountants.
         steps: Replay only the first so many, of all ledgers in order; None for all.
         every: Also compute the curve: after every so many steps, and after the last.
         diverged: Whether copies of one ledger, which went on by themselves, are all charged in
@@ -207,7 +205,9 @@ def replay(
     """
     last = math.inf if steps is None else positive_integer("steps", steps)
     stride = math.inf if every is None else positive_integer("every", every)
-    totals, growing = Totals(), _Accountants(accountants, delta, growing=True)
+    several = accountants if isinstance(accountants, (list, tuple)) else [accountants]
+    choices = {accountant_name(choice): choice for choice in several}
+    totals, growing = Totals(), _Accountants(choices, delta, growing=True)
     listed: dict[events.Event, int] = {}
     reasons: set[str] = set()
     curve: list[tuple[int, tuple[float, ...]]] = []
@@ -231,7 +231,7 @@ def replay(
     if steps is not None and steps > done:
         raise ValueError(f"The ledgers hold {done} steps. Received: steps={steps}.")
     # Also at the end of a curve: what does not depend on the points before.
-    asked = _Accountants(accountants, delta)
+    asked = _Accountants(choices, delta)
     epsilons = asked.epsilons(totals)
     if every is not None:
         curve = [point for point in curve if point[0] != done] + [(done, epsilons)]
@@ -243,7 +243,7 @@ def replay(
         done - sum(listed.values()),
         tuple(sorted(reasons)),
         asked.relation,
-        dict(zip(accountants, epsilons, strict=True)),
+        dict(zip(choices, epsilons, strict=True)),
         tuple(curve),
         totals.digits,
         tuple(stream.evidence for stream in streams),

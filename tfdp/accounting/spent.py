@@ -1,9 +1,10 @@
 """The epsilon of a ledger that grows."""
 
 import itertools
-from collections.abc import Callable
 
 from tfdp.accounting import Accountant
+from tfdp.accounting.registry import AccountantChoice, accountant_maker
+from tfdp.events import NeighboringRelation
 from tfdp.ledger import PrivacyLedger
 
 
@@ -15,11 +16,12 @@ class Spent:
         back, is replayed from its beginning.
 
     Args:
-        make_accountant: Makes an accountant. One that is not tfdp's own replays all, every time.
+        accountant: A name, a class or an empty accountant (`tfdp.accounting.registry`). One that is
+            not tfdp's own replays all, every time.
     """
 
-    def __init__(self, make_accountant: Callable[[], Accountant]):
-        self._make = make_accountant
+    def __init__(self, accountant: AccountantChoice = None):
+        self._make = accountant_maker(accountant)
         self._forget()
 
     def _forget(self) -> None:
@@ -36,7 +38,10 @@ class Spent:
         same = ledger is self._ledger and ledger.revision == self._revision
         if not same or ledger.total_count < self._total:
             self._forget()
-        accountant = self._make() if self._accountant is None else self._accountant
+        accountant = self._accountant
+        if accountant is None:
+            relation = ledger.neighboring_relation
+            accountant = self._make(relation or NeighboringRelation.ADD_OR_REMOVE_ONE)
         if not isinstance(accountant, Accountant):
             return ledger.replay(accountant)
         position, done = self._position, self._count

@@ -3,7 +3,7 @@
 import argparse
 
 from tfdp import events
-from tfdp.accounting.registry import ACCOUNTANTS
+from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 
 
 def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,7 +12,7 @@ def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
     parser.add_argument("--population", type=int, required=True, help="units in the data set")
-    parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default="pld")
+    parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
     parser.add_argument("--sampling", choices=list(SAMPLINGS), default="poisson")
     parser.add_argument(
         "--relation",

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
-from tfdp.accounting.registry import ACCOUNTANTS
+from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.cli.common import (
     add_key_argument,
     authentication,
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accountant",
         action="append",
         choices=list(ACCOUNTANTS),
-        help="may be given several times; default: rdp and pld",
+        help="may be given several times; default: " + DEFAULT_ACCOUNTANT,
     )
     parser.add_argument("--steps", type=int, metavar="K", help="only the first K steps")
     parser.add_argument("--every", type=int, metavar="K", help="epsilon after every K steps, too")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.out is not None:
         check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
     delta = read_delta(arguments.delta)
-    names = list(dict.fromkeys(arguments.accountant or ["rdp", "pld"]))
+    names = list(dict.fromkeys(arguments.accountant or [DEFAULT_ACCOUNTANT]))
     replayed = replay(
         arguments.ledger,
         delta,

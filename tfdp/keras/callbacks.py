@@ -1,15 +1,16 @@
 """Callbacks that know the ledger."""
 
 import abc
+import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Hashable
 
 import keras
 
-from tfdp.accounting import Accountant, RDPAccountant
-from tfdp.accounting.planning.budget import affordable_events, check_budget
+from tfdp.accounting.planning.budget import affordable_events, check_budget, check_price, kind_of
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.accounting.spent import Spent
 from tfdp.events import Event
 from tfdp.keras.errors import NotPrivateError, PrivacyBudgetExceededError
@@ -50,16 +51,11 @@ class LogsEpsilon(keras.callbacks.Callback, abc.ABC):
 
     @abc.abstractmethod
     def __init__(
-        self, target_delta: float, accountant: Callable[[], Accountant], log_name: str = "epsilon"
+        self, target_delta: float, accountant: AccountantChoice, log_name: str = "epsilon"
     ):
         super().__init__()
         _, self._target_delta = check_budget(1.0, target_delta)
-        if not callable(accountant):
-            raise TypeError(
-                "accountant must be something that makes one, such as the class "
-                f"tfdp.accounting.RDPAccountant. Received: accountant={accountant!r}."
-            )
-        self._make_accountant = accountant
+        self._accountant = accountant
         self._spent = Spent(accountant)
         self.log_name = log_name
 
@@ -108,8 +104,8 @@ class EpsilonLogger(LogsEpsilon):
 
     Args:
         target_delta: In (0, 1).
-        accountant: Makes the accountant; `tfdp.accounting.RDPAccountant` by default.
-            `PLDAccountant` gives a smaller epsilon and takes longer.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class or an empty accountant.
+            "rdp" takes less time than the default, "prv", and gives a larger epsilon.
         within_epochs: Whether to show it within epochs, too.
         name: The key in the logs.
 
@@ -126,7 +122,7 @@ class EpsilonLogger(LogsEpsilon):
     def __init__(
         self,
         target_delta: float,
-        accountant: Callable[[], Accountant] = RDPAccountant,
+        accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
         within_epochs: bool = True,
         name: str = "epsilon",
     ):
@@ -142,9 +138,8 @@ class EpsilonLogger(LogsEpsilon):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        optimizer, step = self._optimizer(), PrivacyLedger()
-        step.append(optimizer.next_event())
-        step.replay(optimizer.ledger.replay(self._make_accountant()))  # May be refused.
+        optimizer = self._optimizer()
+        check_price(optimizer.ledger, optimizer.next_event(), self._accountant)
         self._due = time.perf_counter() + _FIRST_SECONDS
 
     def on_train_batch_end(self, batch, logs=None):
@@ -161,6 +156,40 @@ class EpsilonLogger(LogsEpsilon):
         self._due = end + (end - begin) * (1 / _LARGEST_PART - 1)
 
 
+@dataclasses.dataclass(eq=False)
+class _Planned:
+    """How many more steps of a kind a ledger affords, as long as nothing else is written to it.
+
+    Attributes:
+        ledger: The ledger.
+        revision: The ledger's, when it was asked.
+        position: Likewise, how many events it held.
+        kind: What the steps cost (`kind_of`).
+        affordable: So many further ones were affordable then.
+        permitted: So many were permitted since.
+        last: The one that was permitted last.
+    """
+
+    ledger: PrivacyLedger
+    revision: int
+    position: int
+    kind: Hashable
+    affordable: int
+    permitted: int = 0
+    last: Event | None = None
+
+    def holds(self, ledger: PrivacyLedger, event: Event) -> bool:
+        """Whether nothing but what was permitted came since, and the event is of the kind."""
+        # Whoever else writes to the ledger may have written something dearer.
+        return (
+            ledger is self.ledger
+            and ledger.revision == self.revision
+            and ledger.total_count == self.position + self.permitted
+            and (self.last is None or ledger.ends_with(self.last, 1))
+            and (event == self.last or kind_of(event) == self.kind)
+        )
+
+
 class PrivacyBudget(LogsEpsilon):
     """Stops training before the step that would spend more than (target_epsilon, target_delta).
 
@@ -174,7 +203,9 @@ class PrivacyBudget(LogsEpsilon):
     Args:
         target_epsilon: The most that may be spent; positive.
         target_delta: In (0, 1).
-        accountant: Makes the accountant that decides; `tfdp.accounting.RDPAccountant` by default.
+        accountant: Decides; a name in `tfdp.accounting.ACCOUNTANTS`, a class or an empty
+            accountant. The default is that of `DPOptimizer.for_budget`, so that a run that was
+            calibrated to a budget runs all its steps within it.
 
     Raises:
         ValueError: a target is out of range.
@@ -184,12 +215,11 @@ class PrivacyBudget(LogsEpsilon):
         self,
         target_epsilon: float,
         target_delta: float,
-        accountant: Callable[[], Accountant] = RDPAccountant,
+        accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     ):
         super().__init__(target_delta, accountant)
         self._target_epsilon, _ = check_budget(target_epsilon, target_delta)
-        # (event, the ledger's revision and length, affordable further steps at that point)
-        self._planned = self._planned_ledger = None
+        self._planned: _Planned | None = None
         self._has_said = False
 
     def on_train_begin(self, logs=None):
@@ -236,6 +266,9 @@ class PrivacyBudget(LogsEpsilon):
 
     def _guard(self, ledger: PrivacyLedger, event: Event) -> int:
         affordable = self._affordable(ledger, event)
+        if affordable >= 1 and self._planned is not None:
+            self._planned.permitted += 1
+            self._planned.last = event
         if affordable < 1:
             raise PrivacyBudgetExceededError(
                 f"The next step would spend more than epsilon={self._target_epsilon} at "
@@ -245,16 +278,13 @@ class PrivacyBudget(LogsEpsilon):
 
     def _affordable(self, ledger: PrivacyLedger, event: Event) -> int:
         """Returns how many more times `event` fits in the budget (2^40 is as good as always)."""
-        if self._planned is not None:
-            *planned, position, steps = self._planned
-            since = ledger.total_count - position
-            # Whoever else writes to the ledger may have written something dearer.
-            same = planned == [event, ledger.revision] and self._planned_ledger is ledger
-            if same and since < steps and (since == 0 or ledger.ends_with(event, since)):
-                return steps - since
-        steps = affordable_events(
-            ledger, event, self._target_epsilon, self._target_delta, self._make_accountant
+        plan = self._planned
+        if plan is not None and plan.holds(ledger, event) and plan.permitted < plan.affordable:
+            return plan.affordable - plan.permitted
+        affordable = affordable_events(
+            ledger, event, self._target_epsilon, self._target_delta, self._accountant
         )
-        self._planned = (event, ledger.revision, ledger.total_count, steps)
-        self._planned_ledger = ledger
-        return steps
+        self._planned = _Planned(
+            ledger, ledger.revision, ledger.total_count, kind_of(event), affordable
+        )
+        return affordable

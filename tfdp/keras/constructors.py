@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from tfdp.accounting.planning.calibration import noise_for_budget
-from tfdp.accounting.planning.training_plan import AccountantChoice
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.events import NeighboringRelation
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer import DPOptimizer
@@ -22,7 +22,7 @@ def optimizer_for_budget(
     batch_size: int,
     epochs: float | None = None,
     steps: int | None = None,
-    accountant: AccountantChoice = "pld",
+    accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
     num_microbatches: int | None = None,
@@ -49,8 +49,7 @@ def optimizer_for_budget(
         batch_size: (Expected) examples in a batch, as given to `fit`.
         epochs: As given to `fit`.
         steps: In place of `epochs`.
-        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, or a function that makes a new
-            accountant.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
         sampling: "poisson" (what `fit` does by default), "fixed_size" or "shuffled".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
         num_microbatches: As in `DPOptimizer`.

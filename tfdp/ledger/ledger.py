@@ -242,13 +242,34 @@ class PrivacyLedger:
             accountant.compose(event, count)
         return accountant
 
+    def epsilon(self, target_delta: float, accountant: Any = None) -> float:
+        """Returns the epsilon of everything that the ledger holds.
+
+        Args:
+            target_delta: At least 0 and below 1; choose it well below 1 / number of records.
+            accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant; by
+                default "prv".
+
+        Raises:
+            ValueError: `target_delta` is out of range, or there is no such accountant.
+            UnsupportedEventError: the accountant refuses an event.
+
+        Example:
+            >>> from tfdp.events import GaussianSumEvent
+            >>> ledger = PrivacyLedger()
+            >>> ledger.append(GaussianSumEvent(1.0, noise_stddev=4.0), count=16)
+            >>> round(ledger.epsilon(1e-5), 3), round(ledger.epsilon(1e-5, "zcdp"), 3)
+            (4.377, 4.728)
+        """
+        return float(_pricing().epsilon_of(self, target_delta, accountant))
+
     def remaining(
         self,
         target_epsilon: float,
         target_delta: float,
         *,
         event: Event | None = None,
-        accountant: Callable[[], Any] | None = None,
+        accountant: Any = None,
     ) -> Any:
         """Returns what is left of a budget, as a `tfdp.accounting.Remaining`: an epsilon, and a
         number of further events.
@@ -257,7 +278,7 @@ class PrivacyLedger:
             target_epsilon: The budget; positive.
             target_delta: In (0, 1).
             event: Of which the number is asked; by default the last one in the ledger.
-            accountant: Makes the accountant that decides; by default `RDPAccountant`.
+            accountant: As in `epsilon`.
 
         Raises:
             ValueError: a target is out of range.

@@ -1,12 +1,18 @@
 """What is left of a privacy budget."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.rdp import RDPAccountant
-from tfdp.events import Event
+from tfdp.accounting.normal_form import normal_form
+from tfdp.accounting.planning.edge import Axis, find_edge
+from tfdp.accounting.registry import (
+    AccountantChoice,
+    accountant_maker,
+    compose_event,
+)
+from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import real_number
+from tfdp.events.protection import protection
 
 if TYPE_CHECKING:
     from tfdp.ledger import PrivacyLedger
@@ -44,12 +50,28 @@ def check_budget(target_epsilon: float, target_delta: float) -> tuple[float, flo
     return epsilon, delta
 
 
+def kind_of(event: Event) -> Hashable:
+    """Returns what two events have in common that cost the same, whenever they happen."""
+    try:
+        form = normal_form(event)
+    except UnsupportedEventError:  # An accountant that is not ours may know it.
+        return event
+    # Steps of a pass count once, so that which pass it is matters.
+    return event if form.events_per_mechanism > 1 else (form, protection(event))
+
+
+def check_price(ledger: "PrivacyLedger", event: Event, accountant: AccountantChoice = None) -> None:
+    """Raises UnsupportedEventError if the accountant refuses the ledger or one event more."""
+    make, relation = accountant_maker(accountant), protection(event).neighboring_relation
+    compose_event(ledger.replay(make(relation)), event, 1)
+
+
 def affordable_events(
     ledger: "PrivacyLedger",
     event: Event,
     target_epsilon: float,
     target_delta: float,
-    make_accountant: Callable[[], Accountant] = RDPAccountant,
+    accountant: AccountantChoice = None,
 ) -> int:
     """Returns how many more times `event` may happen before the ledger costs more than the budget.
 
@@ -57,24 +79,28 @@ def affordable_events(
         So many events, and the ledger before them, replayed by the accountant, cost at most
         target_epsilon at target_delta; one more would cost more. At most 2^40 are counted.
     """
+    make, relation = accountant_maker(accountant), protection(event).neighboring_relation
 
-    def fits(count: int) -> bool:
-        accountant = ledger.replay(make_accountant())
-        if count:
-            accountant.compose(event, count)
-        return bool(accountant.get_epsilon(target_delta) <= target_epsilon)
+    def cost(count: float) -> float:
+        made = ledger.replay(make(relation))
+        compose_event(made, event, int(count))
+        return float(made.get_epsilon(target_delta))
 
-    if not fits(0):
+    if float(ledger.replay(make(relation)).get_epsilon(target_delta)) > target_epsilon:
         return 0
-    low, high = 0, 1
-    while high < MOST_EVENTS and fits(high):
-        low, high = high, 2 * high
-    if high >= MOST_EVENTS:
-        return MOST_EVENTS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    axis = Axis(1, MOST_EVENTS, integer=True, tolerance=0.0)
+    within, _ = find_edge(cost, target_epsilon, axis, start=max(100, ledger.total_count))
+    return 0 if within is None else int(within.x)
+
+
+def epsilon_of(
+    ledger: "PrivacyLedger",
+    target_delta: float,
+    accountant: AccountantChoice = None,
+) -> float:
+    """Returns what the ledger costs; see `PrivacyLedger.epsilon`."""
+    relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(ledger.replay(accountant_maker(accountant)(relation)).get_epsilon(target_delta))
 
 
 def remaining(
@@ -83,17 +109,18 @@ def remaining(
     target_delta: float,
     *,
     event: Event | None = None,
-    accountant: Callable[[], Accountant] | None = None,
+    accountant: AccountantChoice = None,
 ) -> Remaining:
     """Returns what the ledger leaves of a budget; see `PrivacyLedger.remaining`."""
     target_epsilon, target_delta = check_budget(target_epsilon, target_delta)
-    make = RDPAccountant if accountant is None else accountant
-    spent = float(ledger.replay(make()).get_epsilon(target_delta))
+    spent = epsilon_of(ledger, target_delta, accountant)
     event = _last_event(ledger) if event is None else event
     left = max(0.0, target_epsilon - spent)
     if event is None:
         return Remaining(left, None)
-    return Remaining(left, affordable_events(ledger, event, target_epsilon, target_delta, make))
+    return Remaining(
+        left, affordable_events(ledger, event, target_epsilon, target_delta, accountant)
+    )
 
 
 def _last_event(entries: Iterable[tuple[Event, int]]) -> Event | None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from tfdp.accounting.planning.edge import Axis, Edge, find_edge
 from tfdp.accounting.planning.training_plan import (
-    AccountantChoice,
     TrainingPlan,
     check_batch,
     steps_of_epochs,
 )
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
 
@@ -57,7 +57,7 @@ def _edge(
         return plan_of(x).epsilon(target_delta, accountant)
 
     start = 1000.0 if axis.integer else 1.0
-    if accountant == "rdp":
+    if accountant_name(accountant) == "rdp":
         return find_edge(cost, target_epsilon, axis, start)
 
     def renyi(x: float) -> float:
@@ -66,7 +66,10 @@ def _edge(
     rough = dataclasses.replace(axis, tolerance=_ROUGH)
     edge = find_edge(renyi, target_epsilon, rough, start)
     crossing = edge.crossing(axis)
-    if accountant != "pld" or target_epsilon / plan_of(crossing).steps < _FEWEST_POINTS:
+    if (
+        accountant_name(accountant) != "pld"
+        or target_epsilon / plan_of(crossing).steps < _FEWEST_POINTS
+    ):
         return find_edge(cost, target_epsilon, axis, crossing, edge.slope(axis))
 
     from tfdp.accounting.prv import PRVAccountant
@@ -108,7 +111,7 @@ def calibrate(
     batch_size: int | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    accountant: AccountantChoice = "pld",
+    accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
 ) -> TrainingPlan:
@@ -134,8 +137,7 @@ def calibrate(
         batch_size: (Expected) units in a sample.
         steps: How many.
         epochs: In place of `steps`, as `fit` counts them.
-        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, or a function that makes a new
-            accountant.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
         sampling: "poisson", "fixed_size" or "shuffled".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
 
@@ -240,7 +242,7 @@ def _too_dear(
     """Returns why no number on the axis is within the budget, and what would be."""
     cheapest = along(axis.smallest if axis.integer else axis.largest)
     epsilon = cheapest.epsilon(target_delta, accountant)
-    name = accountant if isinstance(accountant, str) else getattr(accountant, "__name__", "it")
+    name = accountant_name(accountant)
     if free == "noise_multiplier":
         return (
             f"No noise reaches epsilon {target_epsilon:g} at delta {target_delta:g} by {name}: "
@@ -284,7 +286,7 @@ def noise_for_budget(
     batch_size: int,
     steps: int | None = None,
     epochs: float | None = None,
-    accountant: AccountantChoice = "pld",
+    accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
 ) -> float:

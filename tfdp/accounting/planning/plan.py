@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
-from tfdp.accounting.planning.training_plan import AccountantChoice, TrainingPlan, steps_of_epochs
+from tfdp.accounting.planning.training_plan import TrainingPlan, steps_of_epochs
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 
@@ -166,7 +167,7 @@ def plan(
     batch_sizes: Sequence[int] | None = None,
     steps: Sequence[int] = (),
     epochs: Sequence[float] = (),
-    accountant: AccountantChoice = "pld",
+    accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
 ) -> PlanTable:
@@ -224,5 +225,5 @@ def plan(
             problem = str(error)
         shown = f"{length:g} {'steps' if steps else 'epochs'}"
         rows.append(PlanRow(epsilon, size, int(count), shown, found, problem))
-    name = accountant if isinstance(accountant, str) else getattr(accountant, "__name__", "custom")
+    name = accountant_name(accountant)
     return PlanTable(population_size, target_delta, name, tuple(rows))

@@ -3,16 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tfdp import events
-from tfdp.accounting.registry import make_accountant
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_maker
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.ledger.ledger import PrivacyLedger
-
-# A name in `tfdp.accounting.ACCOUNTANTS`, or what makes a new accountant.
-AccountantChoice = str | Callable[[], Any]
 
 
 class _Kind(NamedTuple):
@@ -156,22 +153,21 @@ class TrainingPlan:
             self.neighboring_relation,
         )
 
-    def epsilon(self, target_delta: float, accountant: AccountantChoice = "pld") -> float:
+    def epsilon(
+        self, target_delta: float, accountant: AccountantChoice = DEFAULT_ACCOUNTANT
+    ) -> float:
         """Returns what the run costs.
 
         Args:
             target_delta: Between 0 and 1.
-            accountant: A name in `tfdp.accounting.ACCOUNTANTS`, or a function that makes a new
-                accountant.
+            accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
 
         Raises:
             UnsupportedEventError: the accountant cannot price such steps.
             ValueError: there is no such accountant, or it gave no number.
         """
         relation = self.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
-        made = (
-            make_accountant(accountant, relation) if isinstance(accountant, str) else accountant()
-        )
+        made = accountant_maker(accountant)(relation)
         ledger = PrivacyLedger()
         ledger.append(self.event(), self.steps)
         epsilon = float(ledger.replay(made).get_epsilon(target_delta))
