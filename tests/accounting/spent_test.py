@@ -10,7 +10,6 @@ from tfdp.accounting.spent import Spent
 from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
-    NeighboringRelation,
     PoissonSampling,
     SampledEvent,
     UnsupportedEventError,
@@ -73,11 +72,9 @@ def test_nothing_is_kept_of_a_refused_event():
     ledger.append(EVENTS[0], 5)
     spent.epsilon(ledger, DELTA)
     ledger.append(EVENTS[1])
-    ledger.append(
-        SampledEvent(FullBatchSampling(), GaussianSumEvent(1, 1), NeighboringRelation.REPLACE_ONE)
-    )
+    ledger.append(SampledEvent(FullBatchSampling(), GaussianSumEvent(1, 1), privacy_unit="user"))
     for _ in range(2):  # A second question does not find a half-composed answer.
-        with pytest.raises(UnsupportedEventError, match="REPLACE_ONE"):
+        with pytest.raises(UnsupportedEventError, match="user"):
             spent.epsilon(ledger, DELTA)
 
 
