@@ -110,12 +110,11 @@ def test_not_private_is_inf_and_says_why(save, capsys, event, reason):
     _, path = save((STEP, 10), (event, 1))
     status, out, _ = _run(capsys, "replay", path, "--delta", "1e-5")
     assert status == 0
-    assert "epsilon = inf at delta = 1e-05 (rdp)" in out
-    assert "epsilon = inf at delta = 1e-05 (pld)" in out
+    assert "epsilon = inf at delta = 1e-05 (prv)" in out
     assert reason in out.splitlines()[-1]
     _, out, _ = _run(capsys, "replay", path, "--delta", "1e-5", "--json")
     summary = json.loads(out)
-    assert summary["epsilon"] == {"rdp": "inf", "pld": "inf"}
+    assert summary["epsilon"] == {"prv": "inf"}
     assert reason in summary["not_private_because"][0]
 
 
@@ -128,7 +127,7 @@ def test_empty_ledger_costs_nothing(save, capsys):
     _, path = save()
     status, out, _ = _run(capsys, "replay", path, "--delta", "1e-5")
     assert status == 0
-    assert "epsilon = 0 at delta = 1e-05 (pld)" in out
+    assert "epsilon = 0 at delta = 1e-05 (prv)" in out
 
 
 def test_export_prints_json_lines_that_replay_reads(save, capsys, tmp_path):
