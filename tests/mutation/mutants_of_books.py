@@ -412,8 +412,8 @@ DISK = (
             "budget_of_one_step_more",
             "a budget is overspent by one step",
             "planning/budget.py",
-            "if fits(middle) else (low, middle)\n    return low\n",
-            "if fits(middle) else (low, middle)\n    return low + 1\n",
+            "else int(within.x)\n",
+            "else int(within.x) + 1\n",
             f"{ACCOUNTING}/planning/budget_test.py",
         ),
     )
