@@ -401,6 +401,21 @@ def test_deep_copies_and_pickles_bring_a_copy_of_the_ledger(form, way, another_p
     assert model.ledger.is_prefix_of(other.ledger)
 
 
+def test_weights_of_one_fork_do_not_go_on_with_the_ledger_of_another():
+    model = trained()
+    forks = [copy.deepcopy(model) for _ in range(2)]
+    for fork, stddev in zip(forks, (1.0, 2.0), strict=True):
+        train(compiled(fork, toy.dp(stddev=stddev, engine="vectorized")))
+    first, second = forks
+    assert first.ledger.ledger_id == second.ledger.ledger_id
+    assert first.ledger.total_count == second.ledger.total_count == 4
+    second.set_weights(first.get_weights())
+    with pytest.raises(LedgerMismatchError):
+        train(second)
+    with pytest.raises(LedgerMismatchError):
+        compiled(first, noisy(ledger=second.ledger))
+
+
 # Files.
 
 

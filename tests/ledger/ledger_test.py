@@ -418,3 +418,23 @@ def test_non_private_event_is_kept():
     assert (
         next(iter(PrivacyLedger.from_json_lines(ledger.to_json_lines()))).event == NonPrivateEvent()
     )
+
+
+@pytest.mark.parametrize("same", [0, 3, 4, 5, 6])
+def test_copies_that_went_different_ways_share_the_steps_before(same):
+    first, second = (GaussianSumEvent(1.0, z) for z in (1.0, 2.0))
+    start = PrivacyLedger()
+    for event, count in ((first, 4), (second, 2)):
+        if taken := min(count, max(0, same - (0 if event is first else 4))):
+            start.append(event, taken)
+    copies = [PrivacyLedger.from_json_lines(start.to_json_lines()) for _ in range(2)]
+    copies[0].append(GaussianSumEvent(1.0, 3.0), 2)
+    copies[1].append(second, 3)
+    key = start.place()[1]
+    for position in range(same + 3):
+        shared = position <= same
+        assert copies[0].holds_steps_of(copies[1], position, key) is shared
+        assert copies[1].holds_steps_of(copies[0], position, key) is shared
+    assert not copies[0].holds_steps_of(copies[1], 99, key)
+    assert copies[0].holds_steps_of(copies[0], same + 2, key)
+    assert not PrivacyLedger().holds_steps_of(copies[0], 1, key)

@@ -7,7 +7,6 @@ is known again by its digest, within the process.
 """
 
 import contextlib
-import dataclasses
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ class Charge(NamedTuple):
 
     def is_held_by(self, ledger: PrivacyLedger) -> bool:
         """Whether the ledger holds all events up to this place."""
-        return ledger.holds(self.position, self.fingerprint)
+        return ledger.holds_steps_of(*self)
 
 
 class Digest(NamedTuple):
@@ -48,8 +47,7 @@ class Digest(NamedTuple):
     num_bytes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Past:
+class Past(NamedTuple):
     """What is known of a variable.
 
     Attributes:
@@ -63,6 +61,8 @@ class Past:
     start: Digest | None = None
 
 
+_UNKNOWN = Past()
+
 # Values that private training made, and what was paid for them.
 _known: dict[Digest, tuple[Charge, ...]] = {}
 
@@ -74,7 +74,7 @@ def holder(variable: Any) -> Any:
 
 def past(variable: Any) -> Past:
     """Returns what is known of the variable."""
-    return getattr(holder(variable), _ATTRIBUTE, Past())
+    return getattr(holder(variable), _ATTRIBUTE, _UNKNOWN)
 
 
 def _set(variable: Any, new: Past) -> None:

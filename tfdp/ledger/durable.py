@@ -413,6 +413,10 @@ class DurableLedger(PrivacyLedger):
     def continues(self, saved: PrivacyLedger, position: int, key: int) -> bool:
         return saved.ledger_id == self.ledger_id and self.holds(position, key)
 
+    def holds_steps_of(self, other: PrivacyLedger, position: int, key: int) -> bool:
+        # The digest at the place stands for all before it.
+        return self.holds(position, key)
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes what has happened so far to another file.
 

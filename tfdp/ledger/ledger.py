@@ -201,6 +201,25 @@ class PrivacyLedger:
         """Whether this ledger holds all that `saved` did when `place` was (position, key)."""
         return saved.is_prefix_of(self)
 
+    def holds_steps_of(self, other: "PrivacyLedger", position: int, key: int) -> bool:
+        """Whether the events up to `place` (position, key) of `other` are in this ledger.
+
+        Copies of a ledger may have gone different ways since.
+        """
+        if other is self or position == 0:
+            return self.holds(position, key)
+        # Where the entries differ in count alone, both go on, or the place is before that.
+        missing = position
+        for (mine, my_count), (theirs, their_count) in zip(self, other, strict=False):
+            if mine != theirs or missing <= min(my_count, their_count):
+                break
+            missing -= min(my_count, their_count)
+            if my_count != their_count:
+                return False
+        else:
+            return False
+        return mine == theirs and self.holds(position, key)
+
     def settle(self) -> None:
         """Gives back what is reserved and was not used (`DurableLedger`)."""
 
