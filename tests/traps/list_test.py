@@ -13,6 +13,7 @@ ACCOUNTING = "tests/traps/accounting_traps_test.py"
 RECORDS = "tests/traps/record_traps_test.py"
 STEERING = "tests/keras/steering_test.py"
 STEPS = "tests/keras/sampling_of_steps_test.py"
+INTEGERS = "tests/gradients/integers_test.py"
 REPLICAS = "tests/keras/distribution_test.py"
 WEIGHTS = "tests/keras/weights_and_ledgers_test.py"
 
@@ -94,6 +95,10 @@ TRAPS = {
     ],
     "record broadcast over the sum": [
         "tests/query/bad_input_test.py::test_record_of_another_shape_is_not_repeated"
+    ],
+    "integers of one record reach into another": [
+        f"{INTEGERS}::test_ids_and_labels_out_of_range",
+        f"{INTEGERS}::test_places_that_do_not_exist_make_a_record_contribute_nothing",
     ],
     "zero-norm division": [f"{CLIPPING}::test_zero_norm_division"],
     "fast path differs from the explicit path": [

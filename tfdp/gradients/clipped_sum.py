@@ -13,6 +13,7 @@ from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 from tfdp.gradients.engines.loop import loop_sum
 from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
+from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.record_scope import with_seeds
@@ -87,9 +88,9 @@ def clipped_gradient_sum(
         params: From `query.derive_sample_params`; by default those of the initial global state.
         mask: bool [n]; false marks padding.
         num_microbatches: M, or None where each example is a record.
-        microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`. An example's must
-            not depend on which other examples there are; `tfdp.gradients.assign_microbatches` draws
-            them independently.
+        microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`; an example with
+            another is left out, as by `mask`. An example's must not depend on which other examples
+            there are; `tfdp.gradients.assign_microbatches` draws them independently.
         physical_batch_size: Most examples whose gradients are in memory at once. Changes the
             memory, not the result. The "loop" engine always holds one.
         engine: "bookkeeping": one forward and one backward pass over the batch, for a `LayeredLoss`
@@ -126,12 +127,16 @@ def clipped_gradient_sum(
         params = query.derive_sample_params(query.initial_global_state())
     leaves, rebuild = _without_none(examples)
     mask = tf.ones(tf.shape(leaves[0])[:1], tf.bool) if mask is None else tf.cast(mask, tf.bool)
-    groups = None
-    if microbatch_ids is not None:
-        number = num_microbatches if tf.is_tensor(num_microbatches) else int(num_microbatches)
-        groups = Microbatches(tf.cast(microbatch_ids, tf.int32), number)
-    aligned = [*leaves, mask, *([] if groups is None else [groups.ids])]
+    ids = None if microbatch_ids is None else tf.convert_to_tensor(microbatch_ids)
+    aligned = [*leaves, mask, *([] if ids is None else [ids])]
     _check_lengths(aligned if seeds is None else [*aligned, seeds])
+    groups = None
+    if ids is not None:
+        number = num_microbatches if tf.is_tensor(num_microbatches) else int(num_microbatches)
+        # Nothing would bound an example of a microbatch that is not there.
+        ids, exist = in_range(ids, number, axis=[])
+        mask &= exist
+        groups = Microbatches(tf.cast(ids, tf.int32), number)
 
     width = len(leaves)
 

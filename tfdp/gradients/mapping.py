@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
@@ -45,19 +46,19 @@ def map_records(
             stacklevel=2,
         )
 
-    def one(record):
-        return _as_batch(fn, record)
+    def mapped(fn, leaves):
+        def one(record):
+            return _as_batch(fn, record)
 
-    def mapped(*leaves):
         signature = tf.function(one, autograph=False).get_concrete_function(
             [leaf[0] for leaf in leaves]
         )
         spec = tf.nest.map_structure(
             lambda t: tf.TensorSpec(t.shape, t.dtype), signature.structured_outputs
         )
-        return tf.map_fn(one, list(leaves), fn_output_signature=spec)
+        return tf.map_fn(one, leaves, fn_output_signature=spec)
 
-    call = tf.function(mapped, autograph=False).get_concrete_function(*_specs(leaves, rows))
+    _, call = _with_checks(fn, leaves, rows, mapped)
     _refuse_other_records(call.graph)
     refuse_side_effects(call.graph)
     return call, call.structured_outputs
@@ -74,14 +75,12 @@ def vectorized(
         SideEffectError: Likewise.
     """
 
-    def stacked(*leaves):
-        return tf.vectorized_map(lambda record: _as_batch(fn, record), list(leaves), warn=False)
+    def mapped(fn, leaves):
+        return tf.vectorized_map(lambda record: _as_batch(fn, record), leaves, warn=False)
 
     with _without_notes_to_tensorflow():
         try:
-            call = tf.function(stacked, autograph=False).get_concrete_function(
-                *_specs(leaves, rows)
-            )
+            stacked, call = _with_checks(fn, leaves, rows, mapped)
         except (TypeError, ValueError):
             # What cannot be vectorized may be what must not be done at all.
             one = tf.function(lambda *record: fn(list(record)), autograph=False)
@@ -93,6 +92,33 @@ def vectorized(
         function = tf.function(stacked, autograph=False, jit_compile=True)
         return function, call.structured_outputs
     return call, call.structured_outputs
+
+
+def _with_checks(
+    fn: RecordFn,
+    leaves: list[tf.Tensor],
+    rows: int | None,
+    mapped: Callable[[RecordFn, list[tf.Tensor]], Any],
+) -> tuple[Callable[..., Any], Any]:
+    """Returns `mapped(fn, ...)` as a function of leaves, and as a concrete one, in which no integer
+    of a record is used unchecked as a place to read from or write to.
+    """
+
+    def traced(fn):
+        def stacked(*leaves):
+            return mapped(fn, list(leaves))
+
+        call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
+        return stacked, call
+
+    specs = _specs(leaves, rows)
+    stacked, call = traced(fn)
+    if rewriting.needs_checks(call.graph, call.graph.inputs[: len(leaves)]):
+        records = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+        checked = rewriting.with_checks(fn, records)
+        if checked is not fn:
+            return traced(checked)
+    return stacked, call
 
 
 def holds_records(tensor: Any) -> bool:

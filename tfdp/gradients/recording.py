@@ -347,7 +347,7 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
                 watched[id(operation)] = (operation, rule)
             continue
         own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
-        if rule is not None and not own:
+        if rule is not None and not own and not rule.records_when_frozen:
             continue  # Frozen: it runs on the batch, and nothing is noted.
         if own:
             _check_can_be_watched(operation)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp.gradients import microbatches
 from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.engines.batched import Clipping, Microbatches
+from tfdp.gradients.rewriting import checked
 from tfdp.query import norm_factors
 
 
@@ -107,7 +108,12 @@ def _fold_examples(gradient, examples, size, state, add):
 def _traced(gradient, examples):
     """Returns a graph of one example's gradient, which does nothing but compute it."""
     specs = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
-    call = tf.function(lambda *leaves: gradient(list(leaves)), autograph=False)
-    call = call.get_concrete_function(*specs)
+
+    def graph_of(fn):
+        call = tf.function(lambda *leaves: fn(list(leaves)), autograph=False)
+        return call.get_concrete_function(*specs)
+
+    call = graph_of(gradient)
     refuse_side_effects(call.graph)
-    return call
+    safe = checked(call)
+    return call if safe is None else graph_of(safe)

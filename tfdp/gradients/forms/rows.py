@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import PerRecordGradient
+from tfdp.gradients.indices import in_range, nowhere
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import not_negative, scale_records, sum_of_squares, vanished
 
@@ -15,6 +16,9 @@ class Rows(PerRecordGradient):
 
     No [n, num_rows, d] tensor exists, unless `explicit` is asked for.
 
+    Edge cases:
+        A record with an id that the table does not have has no finite norm, whatever its rows are.
+
     Args:
         ids: Integers [n, t]; negative ones count from the end, as in `keras.ops.take`.
         rows: [n, t, d], float32 or float64.
@@ -22,8 +26,10 @@ class Rows(PerRecordGradient):
     """
 
     def __init__(self, ids: tf.Tensor, rows: tf.Tensor, num_rows: int):
-        self.ids = tf.where(ids < 0, ids + num_rows, ids)
-        self.rows = rows
+        # Numbers of rows and of records are multiplied below, where ids out of range would be
+        # those of another record.
+        self.ids, good = in_range(tf.where(ids < 0, ids + num_rows, ids), num_rows, axis=1)
+        self.rows = tf.where(good[:, None, None], rows, nowhere(rows))
         self._num_rows = num_rows
 
     def squared_norms(self):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.forms.rows import Rows
+from tfdp.gradients.indices import in_range, nowhere
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
@@ -38,12 +39,14 @@ class EmbeddingRule(LayerRule):
     product of s A[id_t] and gradient_t.
     """
 
+    records_when_frozen = True  # Ids are checked.
+
     def variables(self, layer):
         names = ("_embeddings", "lora_embeddings_a", "lora_embeddings_b")
         return [v for name in names if (v := getattr(layer, name, None)) is not None]
 
     def record(self, recording, layer, call, inputs, **kwargs):
-        tap = recording.watch(call(inputs, **kwargs))
+        tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
         size = layer.input_dim
         recording.add(tap, layer._embeddings, lambda g: table_gradient(inputs, g, size))
         if layer.lora_enabled:
@@ -58,8 +61,22 @@ class EmbeddingRule(LayerRule):
         return tap.tensor
 
 
+def _looked_up(layer: Any, call: Any, inputs: tf.Tensor, **kwargs: Any) -> tf.Tensor:
+    """Returns what the layer gives, and NaN for the records with an id that it does not have."""
+    ids, good = _in_table(inputs, layer.input_dim)
+    outputs = call(ids, **kwargs)
+    good = tf.reshape(good, [-1] + [1] * (outputs.shape.rank - 1))
+    return tf.where(good, outputs, nowhere(outputs))
+
+
+def _in_table(inputs: tf.Tensor, num_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+    ids = _as_ids(inputs)
+    return in_range(ids, num_rows, -num_rows, axis=range(1, ids.shape.rank))
+
+
 def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
-    return keras.ops.take(table.value, _as_ids(inputs), axis=0)
+    ids, _ = _in_table(inputs, table.shape[0])
+    return keras.ops.take(table.value, ids, axis=0)
 
 
 class ReversibleEmbeddingRule(EmbeddingRule):
@@ -74,7 +91,7 @@ class ReversibleEmbeddingRule(EmbeddingRule):
 
     def record(self, recording, layer, call, inputs, reverse=False, **kwargs):
         if not reverse:
-            tap = recording.watch(call(inputs, **kwargs))
+            tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
             size = layer.input_dim
             recording.add(tap, layer._embeddings, lambda g: table_gradient(inputs, g, size))
             return tap.tensor

@@ -39,6 +39,9 @@ class LayerRule(abc.ABC):
         >>> tg.register_rule(Scale, ScaleRule())
     """
 
+    # Whether `record` also runs where no gradient of the layer's weights is wanted.
+    records_when_frozen = False
+
     @abc.abstractmethod
     def variables(self, layer: Any) -> Iterable[Any]:
         """Returns the variables, trainable or not, whose gradients the rule knows.

@@ -17,7 +17,6 @@ _ALWAYS = (
     "AveragePooling1D",
     "AveragePooling2D",
     "AveragePooling3D",
-    "CategoryEncoding",
     "Cropping1D",
     "Cropping2D",
     "Cropping3D",

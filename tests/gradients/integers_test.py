@@ -1,0 +1,343 @@
+"""Integers of a record name places to read and write: whatever they are, records stay apart."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.gradients.rewriting import with_checks
+
+ENGINES = ["bookkeeping", "vectorized", "loop"]
+N, ROWS = 5, 7
+CLIP = 0.25
+HUGE = 2**31 - 1
+BAD = [ROWS, -ROWS - 1, ROWS * N - 1, 10**6, HUGE, HUGE - 1, -HUGE - 1]
+
+
+@tf.function
+def _traced_before(table, ids):
+    return tf.gather(table, ids)
+
+
+# As a graph of its own that other graphs only call.
+_traced_before.get_concrete_function(tf.TensorSpec([ROWS, 2]), tf.TensorSpec([1, 3], tf.int32))
+
+
+def _in_a_loop(table, ids):
+    def body(i, total):
+        return i + 1, total + tf.gather(table, ids[0, i])
+
+    # XLA differentiates only loops whose length is bounded.
+    loop = tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([2])), maximum_iterations=3)
+    return loop[1]
+
+
+def _in_a_branch(table, ids):
+    order = tf.range(ROWS)[::-1]
+    chosen = tf.cond(ids[0, 0] > 3, lambda: tf.gather(order, ids), lambda: ids)
+    return tf.gather(table, chosen)
+
+
+def _where_any(maxima):
+    # Of nothing it is the lowest number.
+    return tf.where(maxima < -1e9, 0.0, maxima)
+
+
+# From a table [ROWS, 2] of weights and ids [1, 3] of a record to anything.
+READS = {
+    "gather": lambda table, ids: tf.gather(table, ids),
+    "gather_along_last_axis": lambda table, ids: tf.gather(tf.transpose(table), ids, axis=-1),
+    "gather_in_batches": lambda table, ids: tf.gather(table[None], ids, batch_dims=1),
+    "take": lambda table, ids: keras.ops.take(table, ids, axis=0),
+    "take_along_axis": lambda table, ids: keras.ops.take_along_axis(
+        table[None], ids[..., None], axis=1
+    ),
+    "gather_nd": lambda table, ids: tf.gather_nd(table, ids[..., None]),
+    "gather_nd_elements": lambda table, ids: tf.gather_nd(table, tf.stack([ids, ids % 2], -1)),
+    "embedding_lookup": lambda table, ids: tf.nn.embedding_lookup(table, ids),
+    "slice": lambda table, ids: tf.slice(table, [ids[0, 0], 0], [1, 2]),
+    "item": lambda table, ids: table[ids[0, 0]],
+    "item_of_last_axis": lambda table, ids: tf.transpose(table)[..., ids[0, 0]],
+    "in_a_loop": _in_a_loop,
+    "in_a_branch": _in_a_branch,
+    "in_a_function": _traced_before,
+    "bytes": lambda table, ids: tf.gather(table, tf.cast(tf.cast(ids, tf.uint8), tf.int32)),
+    "wide": lambda table, ids: tf.gather(table, tf.cast(ids, tf.int64) * 2**20 // 2**20),
+    "from_floats": lambda table, ids: tf.gather(
+        table, tf.cast(1.0 * tf.cast(ids, "float32"), "int32")
+    ),
+    "two_steps": lambda table, ids: tf.gather(table, tf.gather(tf.range(ROWS)[::-1], ids)),
+    "cross_entropy": lambda table, ids: tf.nn.sparse_softmax_cross_entropy_with_logits(
+        ids[0], tf.repeat(tf.transpose(table)[:1], 3, 0)
+    ),
+}
+# From rows of weights [3, 2], which are put at places.
+WRITES = {
+    "scatter_nd": lambda rows, ids: tf.scatter_nd(ids[0][:, None], rows, [ROWS, 2]),
+    "tensor_scatter_add": lambda rows, ids: tf.tensor_scatter_nd_add(
+        tf.ones([ROWS, 2]), ids[0][:, None], rows
+    ),
+    "tensor_scatter_update": lambda rows, ids: tf.tensor_scatter_nd_update(
+        tf.ones([ROWS, 2]), ids[0][:, None], rows
+    ),
+    "tensor_scatter_max": lambda rows, ids: tf.tensor_scatter_nd_max(
+        tf.ones([ROWS, 2]), ids[0][:, None], rows
+    ),
+    "segment_sum": lambda rows, ids: keras.ops.segment_sum(rows, ids[0], ROWS),
+    "segment_max": lambda rows, ids: _where_any(keras.ops.segment_max(rows, ids[0], ROWS)),
+    "segment_mean": lambda rows, ids: tf.math.unsorted_segment_mean(rows, ids[0], ROWS),
+    "segment_prod": lambda rows, ids: tf.math.unsorted_segment_prod(rows, ids[0], ROWS),
+}
+
+
+OPERATIONS = {
+    **{name: (read, [ROWS, 2]) for name, read in READS.items()},
+    **{name: (write, [3, 2]) for name, write in WRITES.items()},
+}
+
+
+def _exists(name, place):
+    """Returns whether TensorFlow or Keras document what a place out of range means."""
+    if name == "bytes":
+        return place % 256 < ROWS
+    # Negative ones count from the end in Keras and in Python, and are left out of segments.
+    lowest = -ROWS if name in ("take", "take_along_axis", "item", "item_of_last_axis") else 0
+    return ("segment" in name and place < 0) or lowest <= place < ROWS
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_checked_operation_is_the_same_in_range_and_nan_out_of_it(name):
+    operation, shape = OPERATIONS[name]
+    weights = tf.random.stateless_normal(shape, [1, 2])
+
+    def value_and_gradient(record):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            value = tf.reduce_sum(tf.square(operation(weights, record[0])))
+        return value, tf.convert_to_tensor(tape.gradient(value, weights))
+
+    checked = with_checks(value_and_gradient, [tf.TensorSpec([1, 3], tf.int32)])
+    assert checked is not value_and_gradient
+    compiled = tf.function(lambda ids: checked([ids]), autograph=False)
+    for ids in ([0, 3, 3], [ROWS - 1, 1, 0]):
+        ids = tf.constant([ids])
+        for got, expected in zip(compiled(ids), value_and_gradient([ids]), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+    for bad in BAD:
+        value, gradient = compiled(tf.constant([[bad, 1, 2]]))
+        assert np.isfinite(value) == _exists(name, bad), bad
+        # No row is the largest where there is a NaN.
+        assert "max" in name or np.isfinite(value) == np.isfinite(gradient).all(), bad
+
+
+def test_function_that_names_no_places_is_left_as_it_is():
+    def fn(record):
+        # Shapes are the same for all records.
+        order = tf.gather(tf.range(2), tf.shape(record[0])[:1] % 2)
+        return tf.nn.relu(record[0]) + tf.cast(tf.gather(order, 0), tf.float32)
+
+    assert with_checks(fn, [tf.TensorSpec([1, 3])]) is fn
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda ids: keras.ops.segment_sum(tf.ones([3]), ids[0], sorted=True),
+        lambda ids: keras.ops.bincount(ids, minlength=ROWS),
+        lambda ids: tf.ones([ROWS])[: ids[0, 0]],
+        lambda ids: tf.slice(tf.ones([ROWS]), ids[0, :1], [-1]),
+        lambda ids: tf.dynamic_partition(tf.ones([3]), ids[0], 2),
+    ],
+)
+def test_shapes_that_follow_integers_are_refused(fn):
+    checked = with_checks(lambda record: fn(record[0]), [tf.TensorSpec([1, 3], tf.int32)])
+    with pytest.raises(ValueError, match="shape follows|slice|gather|bins"):
+        tf.function(checked, autograph=False)([tf.zeros([1, 3], tf.int32)])
+
+
+def summing(loss_fn, variables, engine, jit_compile, **kwargs):
+    """Returns a function of examples that gives the clipped sum as one vector."""
+    query = tfdp.GaussianSumQuery(CLIP, 0.0)
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def total(examples, mask):
+        clipped = tfdp.clipped_gradient_sum(
+            loss_fn, variables, examples, query, mask=mask, engine=engine, **kwargs
+        )
+        return tf.concat([tf.reshape(s, [-1]) for s in clipped.sample_state], 0)
+
+    def of_arrays(x, y, mask):
+        return total((tf.constant(x), tf.constant(y)), tf.constant(mask)).numpy()
+
+    return of_arrays
+
+
+def assert_attackers_move_nothing(total, x, y, attacked, rows):
+    """Asserts that a record with a bad integer contributes nothing, and that a good one does."""
+    everybody = np.ones(len(x), bool)
+    others = {row: total(x, y, everybody & (np.arange(len(x)) != row)) for row in rows}
+    for row, left in others.items():
+        assert np.linalg.norm(total(x, y, everybody) - left) > 0.1 * CLIP
+        for x_bad, y_bad in attacked(row):
+            sums = total(x_bad, y_bad, everybody)
+            np.testing.assert_allclose(sums, left, rtol=1e-6, atol=1e-7)
+
+
+class Looks(keras.layers.Layer):
+    """Reads and writes at places that the record names, each operation with ids of its own."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
+    def build(self, shape):
+        shapes = [OPERATIONS[name][1] for name in self.names]
+        self.parts = [self.add_weight(shape=s, initializer="random_normal") for s in shapes]
+
+    def call(self, inputs):
+        total = 0.0
+        for i, name in enumerate(self.names):
+            found = OPERATIONS[name][0](tf.convert_to_tensor(self.parts[i]), inputs[:, i])
+            total += tf.reduce_sum(tf.square(1.0 + found))
+        return tf.reshape(total, [1, 1])
+
+
+READING = ("gather", "take_along_axis", "segment_sum")
+WRITING = ("item", "scatter_nd", "cross_entropy")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "names, jit_compile", [(READING, False), (WRITING, False), (READING, True)]
+)
+def test_places_that_do_not_exist_make_a_record_contribute_nothing(names, engine, jit_compile):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((len(names), 3), dtype="int32"), Looks(names)])
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(p))
+    total = summing(loss, model.trainable_variables, engine, jit_compile)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, ROWS, (N, len(names), 3)).astype("int32")
+    y = np.zeros([N, 1], "float32")
+
+    def attacked(row):
+        for (at, name), bad in itertools.product(enumerate(names), [*BAD, rng.integers(HUGE)]):
+            if not _exists(name, bad):
+                bad_x = x.copy()
+                bad_x[row, at, 0] = bad
+                yield bad_x, y
+
+    assert_attackers_move_nothing(total, x, y, attacked, (0, N - 1))
+
+
+def _embedding(positions):
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Embedding(ROWS, 2), keras.layers.GlobalMaxPooling1D()]
+    inputs = keras.Input((positions,), dtype="int32")
+    return keras.Sequential([inputs, *layers, keras.layers.Dense(4)])
+
+
+@pytest.mark.parametrize(
+    "engine, jit_compile, positions",
+    [("bookkeeping", True, 3), ("bookkeeping", False, 3), ("bookkeeping", True, 160)]
+    + [("bookkeeping", False, 160), ("vectorized", True, 3), ("loop", False, 3)],
+)
+def test_ids_and_labels_out_of_range(engine, jit_compile, positions):
+    model = _embedding(positions)
+    loss = tfdp.gradients.ModelLoss(model, keras.losses.SparseCategoricalCrossentropy(True))
+    total = summing(loss, model.trainable_variables, engine, jit_compile)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-ROWS, ROWS, (N, positions)).astype("int32")
+    y = rng.integers(0, 4, (N,)).astype("int32")
+
+    def attacked(row):
+        for bad in [*BAD, rng.integers(ROWS, HUGE)]:
+            bad_x, bad_y = x.copy(), y.copy()
+            bad_x[row, rng.integers(positions)] = bad_y[row] = bad
+            yield bad_x, y
+            yield x, bad_y
+        bad_x = x.copy()
+        bad_x[row] = rng.integers(ROWS, 2 * N * ROWS, positions)
+        yield bad_x, y
+
+    assert_attackers_move_nothing(total, x, y, attacked, (0, N - 1))
+
+
+def _frozen():
+    table, dense = keras.layers.Embedding(ROWS, 2, trainable=False), keras.layers.Dense(1)
+    return keras.Sequential([keras.Input((3,)), table, keras.layers.Flatten(), dense])
+
+
+def _low_rank():
+    table = keras.layers.Embedding(ROWS, 2)
+    model = keras.Sequential([keras.Input((3,)), table, keras.layers.Flatten()])
+    table.enable_lora(1)
+    table.lora_embeddings_b.assign(np.ones([1, 2]))
+    return model
+
+
+def _reversible():
+    table = keras.layers.ReversibleEmbedding(ROWS, 2)
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Flatten()(table(table(inputs), reverse=True)))
+
+
+def _encoded(mode):
+    layers = [keras.layers.CategoryEncoding(ROWS, output_mode=mode), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "loop"])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize("build", [_frozen, _low_rank, _reversible])
+def test_every_kind_of_embedding_and_of_ids(build, dtype, engine):
+    keras.utils.set_random_seed(1)
+    model = build()
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - 1.0)))
+    total = summing(loss, model.trainable_variables, engine, False)
+    x = np.random.default_rng(0).integers(-ROWS, ROWS, (N, 3)).astype(dtype)
+    y = np.zeros([N, 1], "float32")
+    beyond = [2**40, -(2**63)] if dtype == "int64" else [np.inf, np.nan, -1e30]
+
+    def attacked(row):
+        for bad in [ROWS, -ROWS - 1, N * ROWS, *beyond]:
+            bad_x = x.copy()
+            bad_x[row, 1] = bad
+            yield bad_x, y
+
+    assert_attackers_move_nothing(total, x, y, attacked, (N - 1,))
+
+
+@pytest.mark.parametrize("mode", ["count", "multi_hot"])
+def test_negative_categories(mode):
+    keras.utils.set_random_seed(1)
+    model = _encoded(mode)
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - 1.0)))
+    total = summing(loss, model.trainable_variables, "bookkeeping", False)
+    x = np.random.default_rng(0).integers(0, ROWS, (N, 3)).astype("int32")
+    bad_x = x.copy()
+    bad_x[0, 1] = -1
+    assert_attackers_move_nothing(
+        total,
+        x,
+        np.zeros([N, 1], "float32"),
+        lambda row: [(bad_x, np.zeros([N, 1], "float32"))],
+        (0,),
+    )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_examples_of_microbatches_that_are_not_there_are_left_out(engine, jit_compile):
+    model = _embedding(3)
+    loss = tfdp.gradients.ModelLoss(model, keras.losses.SparseCategoricalCrossentropy(True))
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, ROWS, (N, 3)).astype("int32")
+    y = rng.integers(0, 4, (N,)).astype("int32")
+    ids = tf.constant([-1, 1, 1, 0, 2])
+    groups = {"num_microbatches": 2, "microbatch_ids": ids}
+    total = summing(loss, model.trainable_variables, engine, jit_compile, **groups)
+    left = total(x, y, np.array([False, True, True, True, False]))
+    np.testing.assert_allclose(total(x, y, np.ones(N, bool)), left, atol=1e-7)

@@ -1,0 +1,308 @@
+"""Operations that read or write at places that integers of a record name.
+
+TensorFlow leaves it to the device what happens where such an integer is out of range. A kernel may
+stop the run, XLA clamps or skips, and where records have been put into one tensor the place may
+be another record's. So every such operation that a record's own integers reach is replaced by one
+that gives the same where they are in range, and else NaN: a record with a NaN contributes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class Check(NamedTuple):
+    """How the integers that an operation takes as places are checked.
+
+    Attributes:
+        places: Which of its inputs they are.
+        safe: From the operation and its inputs to inputs that are in range, and whether the given
+            ones were.
+    """
+
+    places: tuple[int, ...]
+    safe: Callable[[tf.Operation, list[tf.Tensor]], tuple[list[tf.Tensor], tf.Tensor]]
+
+
+class RecordDependentShapeError(ValueError):
+    """The shape of a result depends on the numbers of a record."""
+
+
+def in_range(
+    ids: tf.Tensor, size: Any, lowest: Any = 0, axis: Any = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the ids with `lowest` in the place of those out of range, and whether all were in it.
+
+    Args:
+        ids: Integers of any shape.
+        size: The lowest integer that is too large; broadcast with `ids`.
+        lowest: The lowest that is not too small.
+        axis: As for `tf.reduce_all`: the axes along which all must be; by default all axes.
+    """
+    wide = tf.cast(ids, tf.int64)
+    lowest = tf.cast(lowest, tf.int64)
+    good = (wide >= lowest) & (wide < tf.cast(size, tf.int64))
+    return tf.where(good, ids, tf.cast(lowest, ids.dtype)), tf.reduce_all(good, axis)
+
+
+def nowhere(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a scalar for results at places that do not exist: NaN, and of integers one that is
+    out of every range, so that it leads to a NaN where it is used as an index.
+    """
+    dtype = tensor.dtype
+    if dtype.is_floating or dtype.is_complex:
+        return tf.constant(float("nan"), dtype)
+    if dtype.is_integer:
+        return tf.constant(dtype.max, dtype)
+    return tf.zeros([], dtype)
+
+
+def check_of(op: tf.Operation) -> Check | None:
+    """Returns how an operation's places are checked, or None where it takes none."""
+    if op.type in _OF_INTEGERS and not op.inputs[0].dtype.is_integer:
+        return None
+    return CHECKS.get(op.type)
+
+
+def checked(
+    op: tf.Operation, inputs: list[tf.Tensor], create: Callable[[list[tf.Tensor]], list[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Returns the outputs of an operation that has a check, on inputs of whatever value.
+
+    Args:
+        op: The operation, in any graph.
+        inputs: What it is to be called on.
+        create: Makes the operation anew, on other inputs.
+
+    Raises:
+        RecordDependentShapeError: the shape of a result depends on the inputs' values.
+    """
+    safe, good = CHECKS[op.type].safe(op, inputs)
+    return [tf.where(good, output, nowhere(output)) for output in create(safe)]
+
+
+def _gather(op, inputs):
+    params, indices, *axis = inputs
+    at = 0
+    if axis:
+        at = tf.get_static_value(op.inputs[2])
+        if at is None:
+            raise RecordDependentShapeError(f"{op.name} gathers along an axis that is not fixed.")
+    safe, good = in_range(indices, tf.shape(params, out_type=tf.int64)[int(at)])
+    return [params, safe, *axis], good
+
+
+def _resource_gather(op, inputs):
+    if op.get_attr("batch_dims") != 0:
+        raise RecordDependentShapeError(f"{op.name} gathers from a variable with batch_dims.")
+    size = tf.raw_ops.VariableShape(input=inputs[0], out_type=tf.int64)[0]
+    safe, good = in_range(inputs[1], size)
+    return [inputs[0], safe], good
+
+
+def _coordinates(shape: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    depth = indices.shape[-1]
+    return in_range(indices, shape[:depth] if depth is not None else shape)
+
+
+def _gather_nd(op, inputs):
+    params, indices = inputs
+    safe, good = _coordinates(tf.shape(params, out_type=tf.int64), indices)
+    return [params, safe], good
+
+
+def _resource_gather_nd(op, inputs):
+    shape = tf.raw_ops.VariableShape(input=inputs[0], out_type=tf.int64)
+    safe, good = _coordinates(shape, inputs[1])
+    return [inputs[0], safe], good
+
+
+def _scatter_nd(op, inputs):
+    indices, updates, shape = inputs
+    safe, good = _coordinates(shape, indices)
+    return [safe, updates, shape], good
+
+
+def _scatter_into(op, inputs):
+    tensor, indices, updates = inputs
+    safe, good = _coordinates(tf.shape(tensor, out_type=tf.int64), indices)
+    return [tensor, safe, updates], good
+
+
+def _segments(op, inputs):
+    data, ids, number = inputs
+    # Where records are put into one tensor, segments are numbered through: in 32 bits that could
+    # overflow.
+    ids, number = tf.cast(ids, tf.int64), tf.cast(number, tf.int64)
+    # Negative ids are left out, as TensorFlow documents.
+    good = ids < number
+    return [data, tf.where(good, ids, -tf.ones_like(ids)), number], tf.reduce_all(good)
+
+
+def _labels(op, inputs):
+    safe, good = in_range(inputs[1], tf.shape(inputs[0], out_type=tf.int64)[-1])
+    return [inputs[0], safe], good
+
+
+def _sequence_lengths(op, inputs):
+    size = tf.shape(inputs[0], out_type=tf.int64)[op.get_attr("seq_dim")]
+    safe, good = in_range(inputs[1], size + 1)
+    return [inputs[0], safe], good
+
+
+def _slice(op, inputs):
+    tensor, begin, size = inputs
+    sizes = tf.get_static_value(op.inputs[2])
+    if sizes is None or (sizes < 0).any():
+        raise RecordDependentShapeError(
+            f"{op.name} takes a slice whose length follows the record, or is not fixed."
+        )
+    last = tf.shape(tensor, out_type=tf.int64) - tf.cast(size, tf.int64)
+    safe, good = in_range(begin, last + 1)
+    return [tensor, safe, size], good
+
+
+def _update_slice(op, inputs):
+    tensor, update, begin = inputs
+    last = tf.shape(tensor, out_type=tf.int64) - tf.shape(update, out_type=tf.int64)
+    safe, good = in_range(begin, last + 1)
+    return [tensor, update, safe], good
+
+
+def _starts(op, shape, rank, begin):
+    """Returns in-range starts of a strided slice that takes one place along some axes, flags of
+    these in the order of `begin`, and whether all places were in range.
+    """
+    count = begin.shape[0]
+    if rank is None or count is None:
+        raise RecordDependentShapeError(f"{op.name} slices a tensor of unknown rank.")
+
+    def has(mask, i):
+        return bool(op.get_attr(f"{mask}_mask") >> i & 1)
+
+    fixed = [tf.get_static_value(op.inputs[i], partial=True) for i in (1, 2)]
+    named = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
+    axis, good, starts = 0, tf.constant(True), []
+    for i in range(count):
+        start = begin[i]
+        if has("ellipsis", i):
+            axis += rank - named
+        elif not has("new_axis", i):
+            if has("shrink_axis", i):
+                size = tf.cast(shape[axis], tf.int64)
+                start, is_good = in_range(start, size, -size)
+                good &= is_good
+            elif not all(
+                has(mask, i) or (values is not None and values[i] is not None)
+                for mask, values in zip(("begin", "end"), fixed, strict=True)
+            ):
+                raise RecordDependentShapeError(
+                    f"{op.name} takes a slice whose length follows the record, or could. Use "
+                    "tf.slice(x, begin, size) with a fixed size, or a mask."
+                )
+            axis += 1
+        starts.append(start)
+    shrinks = tf.constant([has("shrink_axis", i) for i in range(count)])
+    return tf.stack(starts), shrinks, good
+
+
+def _strided_slice(op, inputs):
+    tensor, begin, end, strides = inputs
+    starts, shrinks, good = _starts(op, tf.shape(tensor), tensor.shape.rank, begin)
+    return [tensor, starts, tf.where(shrinks, starts + 1, end), strides], good
+
+
+def _strided_slice_grad(op, inputs):
+    shape, begin, end, strides, gradient = inputs
+    starts, shrinks, good = _starts(op, shape, shape.shape[0], begin)
+    return [shape, starts, tf.where(shrinks, starts + 1, end), strides, gradient], good
+
+
+def _paddings(op, inputs):
+    # The gradient of a slice: what comes before and after adds up to the same for every record.
+    tensor, paddings, *value = inputs
+    total = tf.maximum(tf.reduce_sum(paddings, 1, keepdims=True), 0)
+    good = tf.reduce_all(paddings >= 0)
+    after = tf.concat([tf.zeros_like(total), total], 1)
+    return [tensor, tf.where(good, paddings, after), *value], good
+
+
+def _divisor(op, inputs):
+    left, right = inputs
+    good = tf.not_equal(right, tf.zeros_like(right))
+    return [left, tf.where(good, right, tf.ones_like(right))], tf.reduce_all(good)
+
+
+def _exponent(op, inputs):
+    left, right = inputs
+    good = right >= tf.zeros_like(right)
+    return [left, tf.where(good, right, tf.zeros_like(right))], tf.reduce_all(good)
+
+
+def _bins(op, inputs):
+    numbers, size, weights = inputs
+    bound = op.inputs[1].op
+    limits = bound.inputs if bound.type == "Minimum" else [op.inputs[1]]
+    if all(tf.get_static_value(limit) is None for limit in limits):
+        raise RecordDependentShapeError(
+            f"{op.name} counts into as many bins as the largest integer asks for. Use "
+            "tf.math.bincount(..., minlength=k, maxlength=k)."
+        )
+    # Those that are too large are not counted, as TensorFlow documents.
+    good = numbers >= 0
+    return [tf.where(good, numbers, tf.zeros_like(numbers)), size, weights], tf.reduce_all(good)
+
+
+def _refused(op, inputs):
+    raise RecordDependentShapeError(
+        f"{op.type} ({op.name}) makes a result whose shape follows the integers of a record, so "
+        "that one record could exhaust the memory. Use an operation that is told the size: for "
+        "segments tf.math.unsorted_segment_sum(..., num_segments)."
+    )
+
+
+def _all(names: str, check: Check) -> dict[str, Check]:
+    return {name: check for name in names.split()}
+
+
+_OF_INTEGERS = ("Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod")
+CHECKS: dict[str, Check] = {
+    **_all("Gather GatherV2", Check((1,), _gather)),
+    "ResourceGather": Check((1,), _resource_gather),
+    "GatherNd": Check((1,), _gather_nd),
+    "ResourceGatherNd": Check((1,), _resource_gather_nd),
+    "ScatterNd": Check((0,), _scatter_nd),
+    **_all(
+        "ScatterNdNonAliasingAdd TensorScatterAdd TensorScatterMax TensorScatterMin "
+        "TensorScatterSub TensorScatterUpdate",
+        Check((1,), _scatter_into),
+    ),
+    **_all(
+        "UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum",
+        Check((1,), _segments),
+    ),
+    "SparseSoftmaxCrossEntropyWithLogits": Check((1,), _labels),
+    "ReverseSequence": Check((1,), _sequence_lengths),
+    "Slice": Check((1, 2), _slice),
+    "XlaDynamicUpdateSlice": Check((2,), _update_slice),
+    "StridedSlice": Check((1, 2), _strided_slice),
+    "StridedSliceGrad": Check((1, 2), _strided_slice_grad),
+    **_all("Pad PadV2", Check((1,), _paddings)),
+    "DenseBincount": Check((0, 1), _bins),
+    **_all("Div FloorDiv FloorMod Mod TruncateDiv TruncateMod", Check((1,), _divisor)),
+    "Pow": Check((1,), _exponent),
+    "Bincount": Check((0, 1), _refused),
+    **_all(
+        "DynamicPartition SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum",
+        Check((1,), _refused),
+    ),
+    **_all("SegmentMaxV2 SegmentMinV2 SegmentProdV2 SegmentSumV2", Check((1, 2), _refused)),
+    **_all("SparseSegmentMean SparseSegmentSqrtN SparseSegmentSum", Check((1, 2), _refused)),
+    **_all(
+        "SparseSegmentMeanGrad SparseSegmentMeanWithNumSegments SparseSegmentSqrtNGrad "
+        "SparseSegmentSqrtNWithNumSegments SparseSegmentSumGrad SparseSegmentSumWithNumSegments",
+        Check((1, 2, 3), _refused),
+    ),
+    **_all("RaggedGather SparseToDense SparseTensorDenseMatMul", Check((0,), _refused)),
+}
