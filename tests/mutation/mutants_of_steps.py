@@ -75,7 +75,7 @@ RANDOMNESS = in_folder(
     (
         "sample_of_fixed_size",
         "Poisson samples all have the expected size",
-        "policy.py",
+        "poisson.py",
         "size = generator.binomial(self.population_size, self.sampling_probability)",
         "size = round(self.expected_batch_size)",
         "tests/sampling/policy_test.py",
@@ -83,7 +83,7 @@ RANDOMNESS = in_folder(
     (
         "sample_of_the_first",
         "samples hold the first records, always",
-        "policy.py",
+        "poisson.py",
         "yield generator.choice(self.population_size, size, replace=False, shuffle=False)",
         "yield np.arange(size)",
         "tests/sampling/policy_test.py",
@@ -91,7 +91,7 @@ RANDOMNESS = in_folder(
     (
         "order_not_shuffled",
         "passes go through the data in their order",
-        "policy.py",
+        "shuffled.py",
         "order = generator.permutation(self.population_size)",
         "order = np.arange(self.population_size)",
         "tests/sampling/policy_test.py",
@@ -99,7 +99,7 @@ RANDOMNESS = in_folder(
     (
         "last_batch_dropped",
         "the smaller last batch of a pass is left out",
-        "policy.py",
+        "shuffled.py",
         "for start in range(0, self.population_size, self.batch_size):",
         "for start in range(0, self.population_size - self.batch_size + 1, self.batch_size):",
         f"{ACCOUNTING_TRAPS}::test_drop_last",
@@ -131,7 +131,7 @@ RANDOMNESS = in_folder(
     (
         "declared_pass_too_long",
         "a declared pass without its last batch is as long as one with it",
-        "policy.py",
+        "shuffled.py",
         "(steps == whole and (size is None or size > rest))",
         "(steps == whole and rest == 0)",
         "tests/sampling/clock_test.py",

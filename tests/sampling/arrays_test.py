@@ -29,7 +29,7 @@ class Scripted(SamplingPolicy):
     def resolve(self, population_size, batch_size):
         return self
 
-    def event(self, pass_index):
+    def description(self, pass_index):
         return UnknownSampling()
 
     def draw(self, generator):

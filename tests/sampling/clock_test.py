@@ -79,8 +79,8 @@ def test_peek_counts_nothing():
         ([ShuffledSampling(4, 10, 5), ShuffledSampling(4, 10, 2)], 6),
         # A pass of another batch size, or over another data set, keeps its number too.
         ([ShuffledSampling(2, 99, 3)], 4),
-        ([Poisson(0.1).event(0)], 0),
-        ([ShuffledSampling(4, 10, 1), Poisson(0.1).event(0)], 2),
+        ([Poisson(0.1).description(0)], 0),
+        ([ShuffledSampling(4, 10, 1), Poisson(0.1).description(0)], 2),
     ],
 )
 def test_passes_start_after_those_of_the_ledger(samplings, first):
@@ -100,7 +100,7 @@ def test_policies_without_passes_describe_every_step_alike(policy):
     clock.begin_pass()
     steps = [_step(clock) for _ in range(20)]
     clock.begin_pass()
-    assert set(steps) | {_step(clock)} == {policy.event(0)}
+    assert set(steps) | {_step(clock)} == {policy.description(0)}
 
 
 @pytest.mark.parametrize("policy", [Poisson(), Shuffled(), FixedSize(3)])

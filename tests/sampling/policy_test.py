@@ -15,7 +15,7 @@ from tfdp.events import (
 )
 from tfdp.noise import host_generator
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
-from tfdp.sampling.policy import Sizes
+from tfdp.sampling.sizes import Sizes
 
 SIZED = [FixedSize, Shuffled]
 DRAWN = [Poisson, FixedSize, Shuffled]
@@ -68,7 +68,7 @@ def fixed_size_samples():
 def test_poisson_probability_is_batch_size_over_population():
     policy = Poisson().resolve(60000, 256)
     assert policy.sampling_probability == 256 / 60000
-    assert policy.event(0) == PoissonSampling(256 / 60000, 60000)
+    assert policy.description(0) == PoissonSampling(256 / 60000, 60000)
     assert policy.expected_batch_size == 256  # And not int(q * N) = 255.
 
 
@@ -178,7 +178,7 @@ def test_under_add_or_remove_nothing_is_described_by_the_population():
     for population in (1000, 1001):
         poisson = Poisson(0.1, None, add).resolve(population, None)
         full = FullBatch(None, add).resolve(population, population)
-        described.append((poisson.event(0), poisson.steps_per_epoch, full.event(0)))
+        described.append((poisson.description(0), poisson.steps_per_epoch, full.description(0)))
         assert len(next(full.draw(host_generator()))) == population
     assert described[0] == described[1]
     assert described[0] == (PoissonSampling(0.1), 10, FullBatchSampling())
@@ -224,7 +224,7 @@ def test_fixed_size_gives_every_subset_the_same_probability():
 
 def test_fixed_size_event():
     policy = FixedSize().resolve(100, 10)
-    assert policy.event(3) == FixedSizeSampling(10, 100)
+    assert policy.description(3) == FixedSizeSampling(10, 100)
     assert policy.neighboring_relation == NeighboringRelation.REPLACE_ONE
     assert policy.steps_per_pass is None
     assert (policy.steps_per_epoch, policy.padded_size) == (10, 10)
@@ -263,7 +263,7 @@ def test_shuffled_order_is_uniform():
 
 def test_shuffled_event_has_the_pass():
     policy = Shuffled().resolve(10, 4)
-    assert policy.event(7) == ShuffledSampling(4, 10, 7)
+    assert policy.description(7) == ShuffledSampling(4, 10, 7)
     assert policy.neighboring_relation == NeighboringRelation.ZERO_OUT
 
 
@@ -271,7 +271,7 @@ def test_full_batch_takes_every_unit_in_every_step():
     policy = FullBatch().resolve(5, 5)
     for units in _take(policy, 3):
         np.testing.assert_array_equal(units, range(5))
-    assert policy.event(0) == FullBatchSampling(5)
+    assert policy.description(0) == FullBatchSampling(5)
     assert (policy.steps_per_epoch, policy.padded_size, policy.expected_batch_size) == (1, 5, 5)
 
 
@@ -283,7 +283,7 @@ def test_full_batch_refuses_a_smaller_batch():
 
 
 def test_unknown_grants_nothing_and_does_not_draw():
-    assert Unknown().event(3) == UnknownSampling()
+    assert Unknown().description(3) == UnknownSampling()
     assert Unknown().expected_batch_size is None
     with pytest.raises(ValueError, match="Choose another policy"):
         Unknown().resolve(10, 2)
@@ -331,7 +331,7 @@ def test_refuses_bad_sizes(policy, name, value, error):
 @pytest.mark.parametrize("policy", [Poisson(), FixedSize(4), FixedSize(None, 10), Shuffled(4)])
 def test_event_needs_the_sizes(policy):
     with pytest.raises(ValueError, match="Declare the"):
-        policy.event(0)
+        policy.description(0)
 
 
 @pytest.mark.parametrize("policy", [Poisson, FixedSize, Shuffled, FullBatch, Unknown])

@@ -16,7 +16,7 @@ from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
 from tfdp.sampling import SamplingPolicy, Unknown
 from tfdp.sampling.clock import PassClock
-from tfdp.sampling.policy import Sizes
+from tfdp.sampling.sizes import Sizes
 
 _logger = logging.getLogger("tfdp")
 

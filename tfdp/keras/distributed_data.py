@@ -1,6 +1,5 @@
 """How samples reach the replicas of a strategy."""
 
-import dataclasses
 import zlib
 from typing import Any
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
-from tfdp.sampling import FullBatch, PaddedBatch, Poisson, SamplingPolicy, batches
+from tfdp.sampling import PaddedBatch, SamplingPolicy, batches
 
 
 def samples(
@@ -97,17 +96,18 @@ def _part(
     arrays: tuple[Any, Any, Any], policy: SamplingPolicy, index: int, count: int
 ) -> tuple[tuple[Any, Any, Any], SamplingPolicy]:
     """Returns (arrays, policy) of process `index` of `count`: consecutive examples."""
-    if type(policy) not in (Poisson, FullBatch):  # Not what may be derived from them.
+    size = policy.population_size
+    start, end = index * size // count, (index + 1) * size // count
+    part_policy = policy.part(end - start) if size >= count else policy
+    if part_policy is None:
         raise NotPrivateError(
             f"{type(policy).__name__} samples cannot be drawn by processes one by one. Under a "
             "strategy of several processes use tfdp.sampling.Poisson (the default) or FullBatch."
         )
-    size = policy.population_size
     if size < count:
         raise ValueError(f"There are {size} examples for {count} processes.")
-    start, end = index * size // count, (index + 1) * size // count
     part = tf.nest.map_structure(lambda a: None if a is None else a[start:end], arrays)
-    return part, dataclasses.replace(policy, population_size=end - start)
+    return part, part_policy
 
 
 def _shards(batch: PaddedBatch, count: int) -> tf.data.Dataset:

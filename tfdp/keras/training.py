@@ -290,12 +290,8 @@ class PrivateTraining(CarriesLedger):
                     f"batch_size: leave it out. Received: batch_size={batch_size}, "
                     f"sampling={policy!r}."
                 )
-        elif isinstance(policy, sampling_policies.FullBatch):
-            batch_size = num_examples
-        elif policy.hides_population:
-            batch_size = None
         else:
-            batch_size = 32
+            batch_size = policy.default_batch_size(num_examples)
         if optimizer.privacy_unit == "example":
             policy = policy.resolve(num_examples, batch_size)
             self._begin(policy, batch_size)

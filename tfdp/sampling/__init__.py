@@ -2,9 +2,9 @@
 
 from tfdp.sampling.arrays import PaddedBatch as PaddedBatch
 from tfdp.sampling.arrays import batches as batches
-from tfdp.sampling.policy import FixedSize as FixedSize
-from tfdp.sampling.policy import FullBatch as FullBatch
-from tfdp.sampling.policy import Poisson as Poisson
+from tfdp.sampling.fixed_size import FixedSize as FixedSize
+from tfdp.sampling.full_batch import FullBatch as FullBatch
+from tfdp.sampling.poisson import Poisson as Poisson
 from tfdp.sampling.policy import SamplingPolicy as SamplingPolicy
-from tfdp.sampling.policy import Shuffled as Shuffled
-from tfdp.sampling.policy import Unknown as Unknown
+from tfdp.sampling.shuffled import Shuffled as Shuffled
+from tfdp.sampling.unknown import Unknown as Unknown

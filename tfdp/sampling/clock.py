@@ -26,7 +26,7 @@ class PassClock:
         self.ledger = ledger
         self._steps = 0
         self._pass_index = -1
-        policy.event(0)  # A policy that cannot describe its steps says so now.
+        policy.description(0)  # A policy that cannot describe its steps says so now.
 
     def begin_pass(self) -> None:
         """Starts a new pass, unless the present one has not begun."""
@@ -34,7 +34,7 @@ class PassClock:
 
     def peek(self, size: int | None = None) -> Sampling:
         """Returns the description of the next step, on `size` units (None: not known)."""
-        return self.policy.event(self._next_index(size))
+        return self.policy.description(self._next_index(size))
 
     def advance(self, sampling: Sampling) -> None:
         """Counts a step that `peek` described so, once it is in the ledger."""

@@ -42,7 +42,7 @@ def test_samplings_are_those_of_training():
         for batch in (1, 64, 256, 999, 1000):
             policy = make().resolve(1000, batch)
             plan = TrainingPlan(1000, batch, 1, 1.0, name)
-            assert plan.event().sampling == policy.event(0)
+            assert plan.event().sampling == policy.description(0)
             assert plan.neighboring_relation is policy.neighboring_relation
             assert steps_of_epochs(3, batch, 1000, name) == 3 * policy.steps_per_epoch
 

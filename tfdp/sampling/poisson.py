@@ -1,0 +1,130 @@
+"""Every unit with the same probability, independently."""
+
+import dataclasses
+import math
+
+from tfdp import events
+from tfdp.events import NeighboringRelation
+from tfdp.events.arguments import real_number
+from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.sizes import IMPOSSIBLE, divergence
+
+
+def _round_up(value: float, multiple: int) -> int:
+    return math.ceil(value / multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(SamplingPolicy):
+    """Every unit is in every sample independently with the same probability: what amplification
+    assumes.
+
+    Args:
+        sampling_probability: q, in (0, 1]. With arrays it is batch_size / number of units by
+            default.
+        population_size: Number of units, where it is known.
+        neighboring_relation: ZERO_OUT by default, under which the number of units is public. Under
+            ADD_OR_REMOVE_ONE it is not: the probability is then a public number of its own, which
+            has to be given, and nothing of a run or its ledger follows the number of units.
+    """
+
+    sampling_probability: float | None = None
+    population_size: int | None = None
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
+
+    def __post_init__(self):
+        check_fields(self)
+        if self.sampling_probability is not None:
+            q = real_number(
+                "sampling_probability",
+                self.sampling_probability,
+                minimum=0,
+                inclusive=False,
+                maximum=1,
+            )
+            object.__setattr__(self, "sampling_probability", q)
+
+    def resolve(self, population_size, batch_size):
+        if self.hides_population:
+            if self.sampling_probability is None:
+                raise ValueError(
+                    "Under ADD_OR_REMOVE_ONE the number of units is not public, so that q = "
+                    "batch_size / number of units cannot be. Choose q as a public number, "
+                    "tfdp.sampling.Poisson(sampling_probability=..., neighboring_relation="
+                    "ADD_OR_REMOVE_ONE), or take ZERO_OUT, the default."
+                )
+            return fill(self, population_size=population_size)
+        check_batch(batch_size, population_size)
+        q = batch_size / population_size
+        if self.sampling_probability is not None and self.sampling_probability != q:
+            raise ValueError(
+                f"Poisson was made for sampling_probability={self.sampling_probability!r}, but "
+                f"batch_size={batch_size} of {population_size} units is {q!r}. Leave "
+                "sampling_probability out."
+            )
+        return dataclasses.replace(
+            fill(self, population_size=population_size), sampling_probability=q
+        )
+
+    def default_batch_size(self, population_size):
+        return None if self.hides_population else 32
+
+    def part(self, population_size):
+        if type(self) is not Poisson:  # Which may draw otherwise.
+            return None
+        return dataclasses.replace(self, population_size=population_size)
+
+    @property
+    def expected_batch_size(self):
+        if self.sampling_probability is None or self.population_size is None:
+            return None
+        # q * N can miss a whole batch size by a rounding error: 256 / 60000 * 60000.
+        expected = self.sampling_probability * self.population_size
+        return round(expected) if math.isclose(expected, round(expected)) else expected
+
+    def description(self, pass_index):
+        if self.sampling_probability is None:
+            raise ValueError(
+                "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
+            )
+        population_size = None if self.hides_population else self.population_size
+        return events.PoissonSampling(self.sampling_probability, population_size)
+
+    @property
+    def steps_per_epoch(self):
+        if self.hides_population:
+            return max(1, round(1 / self.sampling_probability))
+        return super().steps_per_epoch
+
+    def contradiction(self, sizes):
+        q, population = self.sampling_probability, self.population_size
+        if population is not None:
+            if sizes.largest > population:
+                return f"a sample of {sizes.largest} units"
+            trials = sizes.steps * population
+            # Chernoff: such a share of so many trials, or one further away, is less likely than
+            # this.
+            if -trials * divergence(sizes.total / trials, q) < IMPOSSIBLE:
+                return (
+                    f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
+                    f"where {q * population:g} are expected"
+                )
+        # No size of binomial samples is likelier than (2 e v)^-1/2, where v is their variance
+        # (Herzog 1947).
+        mean = sizes.smallest if population is None else q * population
+        likeliest = -0.5 * math.log(max(1.0, 2 * math.e * mean * (1 - q)))
+        same = sizes.smallest == sizes.largest
+        if same and (sizes.steps - 1) * likeliest < IMPOSSIBLE:
+            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+        return None
+
+    def draw(self, generator):
+        while True:
+            size = generator.binomial(self.population_size, self.sampling_probability)
+            yield generator.choice(self.population_size, size, replace=False, shuffle=False)
+
+    @property
+    def padded_size(self):
+        # Three standard deviations: one sample in 700 is larger, and then costs twice.
+        spread = 3 * math.sqrt(self.expected_batch_size * (1 - self.sampling_probability))
+        return min(_round_up(self.expected_batch_size + spread, 8), self.population_size)
