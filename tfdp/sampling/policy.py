@@ -1,6 +1,4 @@
-"""What every sampling policy says: how samples are drawn, or, for a data set that tfdp does not draw
-from, were declared to be.
-"""
+"""What every sampling policy says: how samples are drawn, or were declared to be drawn."""
 
 import abc
 import dataclasses
@@ -104,6 +102,7 @@ class SamplingPolicy(abc.ABC):
 
 
 def check_fields(policy: SamplingPolicy) -> None:
+    """Raises an error that says what is wrong with a policy's relation or sizes."""
     if not isinstance(policy.neighboring_relation, NeighboringRelation):
         raise TypeError(
             "neighboring_relation must be a tfdp.NeighboringRelation. "
@@ -128,6 +127,7 @@ def fill(policy: SamplingPolicy, **sizes: int) -> SamplingPolicy:
 
 
 def check_batch(batch_size: int, population_size: int) -> None:
+    """Raises an error where a batch is no positive integer, or larger than the population."""
     positive_integer("batch_size", batch_size)
     if batch_size > population_size:
         raise ValueError(
