@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import dp_accounting
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -461,3 +462,30 @@ def test_counts_beyond_those_of_ledgers_are_refused(make):
         with pytest.raises(ValueError, match="count must be at most 2.63 - 1"):
             accountant.compose(GAUSSIAN, count)
     assert accountant.compose(GAUSSIAN, 2**63 - 1).get_epsilon(DELTA) > 1e18
+
+
+def test_repr_says_how_it_was_made(make):
+    accountant = make()
+    assert repr(accountant).startswith(type(accountant).__name__ + "(")
+    assert repr(RDPAccountant([2, 4], group_size=3)) == (
+        "RDPAccountant(orders=[2.0, 4.0], group_size=3)"
+    )
+
+
+def test_events_of_dp_accounting_are_taken(kind):
+    step = dp_accounting.GaussianDpEvent(2.0)
+    if kind.sampled:
+        step = dp_accounting.PoissonSampledDpEvent(0.01, step)
+    nobody = dp_accounting.PoissonSampledDpEvent(0.0, dp_accounting.GaussianDpEvent(1e-9))
+    both = dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(step, 20), nobody])
+    ours = GaussianSumEvent(1.0, 2.0)
+    if kind.sampled:
+        ours = SampledEvent(PoissonSampling(0.01), ours, ADD)
+    assert kind.make().supports(both)
+    accountant = kind.make().compose(both, 5)
+    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (ours, 100))
+    unknown = dp_accounting.ComposedDpEvent([step, dp_accounting.ZCDpEvent(1.0)])
+    assert not accountant.supports(unknown)
+    with pytest.raises(UnsupportedEventError, match="ZCDpEvent has no counterpart"):
+        accountant.compose(unknown)
+    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (ours, 100))

@@ -154,3 +154,27 @@ def test_truncation_that_delta_does_not_cover_is_infinite():
 def test_truncation_of_nothing_released_still_needs_no_more_than_its_probability():
     nothing = SampledEvent(TruncatedPoissonSampling(0.01, 10_000, 180), ComposedEvent(()))
     assert RDPAccountant().compose(nothing).get_epsilon(1e-5) == 0
+
+
+def test_subclass_with_compose_and_get_epsilon_alone():
+    class Counter(Accountant):
+        def __init__(self):
+            super().__init__()
+            self.steps = 0
+
+        def compose(self, event, count=1):
+            self.steps += count
+            return self
+
+        def get_epsilon(self, target_delta):
+            return 0.5 * self.steps
+
+    ledger = PrivacyLedger()
+    ledger.append(GAUSSIAN, 3)
+    ledger.append(PureEpsilonEvent(1.0))
+    assert ledger.replay(Counter()).get_epsilon(1e-5) == ledger.epsilon(1e-5, Counter) == 2.0
+    assert ledger.remaining(3.0, 1e-5, accountant=Counter()).events == 2
+    with pytest.raises(NotImplementedError, match="PureEpsilonOnly has no epsilon"):
+        type("PureEpsilonOnly", (Accountant,), {"prices": {PureEpsilon: None}})().compose(
+            PureEpsilonEvent(1.0)
+        ).get_epsilon(1e-5)

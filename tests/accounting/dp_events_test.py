@@ -219,3 +219,59 @@ def test_replay_into_dp_accounting_pld_equals_ours_also_with_integer_noise():
     # Far from the wrong answer that an integer multiplier or the uncollapsed groups would give.
     rdp = ledger.replay(RDPAccountant()).get_epsilon(1e-5)
     assert 0.8 * rdp < theirs < rdp
+
+
+def test_samples_of_fixed_size_go_both_ways_under_replace_one():
+    theirs = dpa.SelfComposedDpEvent(
+        dpa.SampledWithoutReplacementDpEvent(1000, 10, dpa.GaussianDpEvent(4.0)), 100
+    )
+    ledger = PrivacyLedger.from_dp_event(theirs, REPLACE)
+    # Their multiplier is relative to a replacement, which moves a sum by twice the norm bound.
+    ours = SampledEvent(FixedSizeSampling(10, 1000), GaussianSumEvent(1.0, 8.0), REPLACE)
+    assert ledger.epsilon(1e-5) == _ledger((ours, 100)).epsilon(1e-5)
+    assert ledger.to_dp_event() == dpa.ComposedDpEvent([theirs])
+
+
+def test_truncated_samples_are_read():
+    theirs = dpa.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 60, 2.0)
+    (entry,) = PrivacyLedger.from_dp_event(theirs)
+    sampling = TruncatedPoissonSampling(0.01, 1000, 60)
+    assert entry == LedgerEntry(SampledEvent(sampling, GaussianSumEvent(1.0, 2.0), ADD), 1)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dpa.NoOpDpEvent(),
+        dpa.PoissonSampledDpEvent(0, dpa.NonPrivateDpEvent()),
+        dpa.SampledWithoutReplacementDpEvent(10, 0, dpa.NonPrivateDpEvent()),
+        dpa.TruncatedSubsampledGaussianDpEvent(1000, 0.0, 60, 2.0),
+        dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), 0),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+@pytest.mark.parametrize("relation", [ADD, REPLACE, ZERO], ids=["add", "replace", "zero"])
+def test_nobody_sampled_is_nothing(event, relation):
+    assert list(PrivacyLedger.from_dp_event(event, relation)) == []
+
+
+@pytest.mark.parametrize("event", [dpa.RandomizedResponseDpEvent(0.3, 4), dpa.NonPrivateDpEvent()])
+def test_what_has_no_distance_is_read_under_replace_one(event):
+    ledger = PrivacyLedger.from_dp_event(event, REPLACE)
+    theirs = dpa.pld.PLDAccountant(dpa.NeighboringRelation.REPLACE_ONE).compose(event)
+    assert ledger.epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("event", "relation"),
+    [
+        (dpa.LaplaceDpEvent(1.0), REPLACE),
+        (dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(1.0)), REPLACE),
+        (dpa.TruncatedSubsampledGaussianDpEvent(1000, 0.01, 60, 2.0), REPLACE),
+        (dpa.SampledWithoutReplacementDpEvent(10, 2, dpa.GaussianDpEvent(1.0)), ADD),
+        (dpa.SampledWithoutReplacementDpEvent(10, 2, dpa.GaussianDpEvent(1.0)), ZERO),
+    ],
+)
+def test_what_is_ambiguous_is_refused_by_name(event, relation):
+    with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__}.*REPLACE_ONE"):
+        PrivacyLedger.from_dp_event(event, relation)

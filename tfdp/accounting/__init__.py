@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from tfdp.accounting.accountant import Accountant as Accountant
     from tfdp.accounting.composition import BasicComposition as BasicComposition
     from tfdp.accounting.composition import StrongComposition as StrongComposition
+    from tfdp.accounting.dp_events import from_dp_event as from_dp_event
     from tfdp.accounting.gdp import GDPAccountant as GDPAccountant
     from tfdp.accounting.groups import group_delta as group_delta
     from tfdp.accounting.groups import group_epsilon as group_epsilon
@@ -47,6 +48,7 @@ _NAMES = {
     "UnsupportedEventError": "tfdp.events",
     "ZCDPAccountant": "tfdp.accounting.zcdp",
     "calibrate": "tfdp.accounting.planning.calibration",
+    "from_dp_event": "tfdp.accounting.dp_events",
     "group_delta": "tfdp.accounting.groups",
     "group_epsilon": "tfdp.accounting.groups",
     "make_accountant": "tfdp.accounting.registry",

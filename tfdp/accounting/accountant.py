@@ -1,18 +1,18 @@
 """What every accountant promises."""
 
-import abc
 import collections
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+from tfdp.accounting.dp_events import from_dp_event, is_dp_event
 from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy, PureEpsilon
 from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.protection import Protection, common_protection, protection
-from tfdp.ledger.entry import PassNumbers
+from tfdp.ledger.entry import LedgerEntry, PassNumbers
 
 # Solving for an epsilon beside a failure probability stops when it moves by less than this, which
 # doubles after so many steps, so that there are never many.
@@ -25,14 +25,15 @@ _LARGEST_DELTA, _LARGEST_EPSILON = 1 - 1e-9, 1e100
 _EPSILONS = (1.0, 10.0, 100.0)
 
 
-class Accountant(abc.ABC):
+class Accountant:
     """Prices composed events.
 
     A subclass declares what it prices in the table `prices`, mechanism type -> pricing function,
     and implements `_epsilon` and `_delta` from `_terms()`. A mechanism that is not in the table is
     charged as the next dearer one that is (`tfdp.accounting.mechanisms.DEARER`), or refused. What
     has no privacy at all, what releases nothing, and the probability with which a truncated sample
-    fails never reach the subclass.
+    fails never reach the subclass. One that does all this itself implements `compose` and
+    `get_epsilon` alone.
 
     Guarantees:
         The answer depends only on how often each event was composed: not on the order, and not on
@@ -46,7 +47,7 @@ class Accountant(abc.ABC):
         or a NonPrivateEvent epsilon is infinite and delta one.
     """
 
-    prices: ClassVar[Mapping[type[Mechanism], Callable[..., Any]]]
+    prices: ClassVar[Mapping[type[Mechanism], Callable[..., Any]]] = {}
 
     def __init__(self):
         self._counts: collections.Counter[Event] = collections.Counter()
@@ -63,6 +64,11 @@ class Accountant(abc.ABC):
     def compose(self, event: Event, count: int = 1) -> "Accountant":
         """Accounts for `count` more events like this one, and returns the accountant.
 
+        Args:
+            event: An event of ours, or of dp-accounting (`from_dp_event`), which is read under the
+                relation of what was composed before, by default add-or-remove-one.
+            count: How often it happened.
+
         Raises:
             UnsupportedEventError: this event, or one inside it, cannot be priced, or not beside the
                 others.
@@ -70,12 +76,23 @@ class Accountant(abc.ABC):
             ValueError: `count` is smaller than one.
         """
         count = positive_integer("count", count)
+        if is_dp_event(event):
+            entries = self._converted(event)
+            for each, _ in entries:
+                self._check(each)
+            for each, number in entries:
+                self.compose(each, number * count)
+            return self
         if event not in self._forms:
             form, self._protection = self._check(event)
             self._forms[event] = form
         self._counts[event] += count
         self._terms_now = None
         return self
+
+    def _converted(self, event: Any) -> list[LedgerEntry]:
+        relation = self.neighboring_relation
+        return from_dp_event(event, relation or NeighboringRelation.ADD_OR_REMOVE_ONE)
 
     def compose_entries(self, entries: Iterable[tuple[Event, int]]) -> "Accountant":
         """Composes the (event, count) pairs of a ledger, fast where few events stand in many.
@@ -101,7 +118,8 @@ class Accountant(abc.ABC):
     def supports(self, event: Event) -> bool:
         """Whether `compose` would accept this event now."""
         try:
-            self._check(event)
+            for each, _ in self._converted(event) if is_dp_event(event) else [(event, 1)]:
+                self._check(each)
         except UnsupportedEventError:
             return False
         return True
@@ -225,13 +243,16 @@ class Accountant(abc.ABC):
             self._terms_now = sorted(totals.items(), key=_sort_key)
         return self._terms_now
 
-    @abc.abstractmethod
     def _epsilon(self, delta: float) -> float:
         """Returns epsilon for a delta from 1e-280 to 1 - 1e-9, of at least one term."""
+        raise NotImplementedError(f"{type(self).__name__} has no epsilon for a delta.")
 
-    @abc.abstractmethod
     def _delta(self, epsilon: float) -> float:
         """Returns delta for an epsilon from 0 to 1e100, of at least one term."""
+        raise NotImplementedError(f"{type(self).__name__} has no delta for an epsilon.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
 
 def _sort_key(term: tuple[Mechanism, int]) -> tuple[Any, ...]:

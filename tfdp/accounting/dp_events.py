@@ -8,6 +8,7 @@ floating-point noise multipliers, Poisson-sampled where that is how the sample w
 
 import collections
 import math
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -146,36 +147,108 @@ def _on_sample(event: "dp_accounting.DpEvent", depth: int = 0) -> events.Event:
     raise UnsupportedEventError(f"{kind.__name__} has no counterpart in a ledger: {event!r}.")
 
 
+def _replaced(event: "dp_accounting.DpEvent") -> events.Event | None:
+    """Returns what dp-accounting's accountants agree on under REPLACE_ONE, or None."""
+    import dp_accounting as dpa
+
+    if type(event) in (dpa.RandomizedResponseDpEvent, dpa.NonPrivateDpEvent):
+        # Their cost depends on no distance.
+        return events.SampledEvent(
+            events.FullBatchSampling(), _on_sample(event), NeighboringRelation.REPLACE_ONE
+        )
+    if type(event) is dpa.SampledWithoutReplacementDpEvent:
+        # Priced by its RDP accountant alone, to which the multiplier is relative to the distance
+        # of a replacement. That is twice the norm bound here.
+        released = events.scale_sensitivity(_on_sample(event.event), 0.5)
+        sampling = events.FixedSizeSampling(event.sample_size, event.source_dataset_size)
+        return events.SampledEvent(sampling, released, NeighboringRelation.REPLACE_ONE)
+    return None
+
+
 def _sampled(event: "dp_accounting.DpEvent", relation: NeighboringRelation) -> events.Event:
     import dp_accounting as dpa
 
+    if relation is NeighboringRelation.REPLACE_ONE:
+        replaced = _replaced(event)
+        if replaced is None:
+            raise UnsupportedEventError(
+                f"{type(event).__name__} is not supported under REPLACE_ONE: dp-accounting's "
+                "accountants do not agree on what its noise multiplier is relative to there: "
+                f"{event!r}. Use tfdp's own events."
+            )
+        return replaced
+    if type(event) is dpa.SampledWithoutReplacementDpEvent:
+        raise UnsupportedEventError(
+            "SampledWithoutReplacementDpEvent is supported under REPLACE_ONE only, as in "
+            f"dp-accounting. Received: {event!r} under {relation.name}."
+        )
     if type(event) is dpa.PoissonSampledDpEvent:
-        sampling = events.PoissonSampling(event.sampling_probability)
+        sampling: events.Sampling = events.PoissonSampling(event.sampling_probability)
         return events.SampledEvent(sampling, _on_sample(event.event), relation)
+    if type(event) is dpa.TruncatedSubsampledGaussianDpEvent:
+        sampling = events.TruncatedPoissonSampling(
+            event.sampling_probability, event.dataset_size, event.truncated_batch_size
+        )
+        released = events.GaussianSumEvent(l2_norm_bound=1.0, noise_stddev=event.noise_multiplier)
+        return events.SampledEvent(sampling, released, relation)
     inner = _on_sample(event)
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return inner
     return events.SampledEvent(events.FullBatchSampling(), inner, relation)
 
 
-def entries_of(event: "dp_accounting.DpEvent", relation: NeighboringRelation) -> list[LedgerEntry]:
-    """Returns ledger entries that cost what a dp-accounting event costs.
+def _is_nothing(event: "dp_accounting.DpEvent") -> bool:
+    """Whether nothing is released, because nobody is ever in the sample."""
+    import dp_accounting as dpa
+
+    if type(event) is dpa.PoissonSampledDpEvent:
+        return bool(event.sampling_probability == 0)
+    if type(event) is dpa.SampledWithoutReplacementDpEvent:
+        return bool(event.sample_size == 0)
+    if type(event) is dpa.TruncatedSubsampledGaussianDpEvent:
+        fields = (event.sampling_probability, event.truncated_batch_size, event.dataset_size)
+        return 0 in fields
+    return type(event) is dpa.NoOpDpEvent
+
+
+def is_dp_event(event: object) -> bool:
+    """Whether it is an event of dp-accounting."""
+    # An instance exists only where its module was imported, so nothing need be imported to ask.
+    module = sys.modules.get("dp_accounting.dp_event")
+    return module is not None and isinstance(event, module.DpEvent)
+
+
+def from_dp_event(
+    event: "dp_accounting.DpEvent",
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
+) -> list[LedgerEntry]:
+    """Returns events of ours, each with a count, that cost what a dp-accounting event costs.
+
+    Edge cases:
+        Samples in which nobody ever is (q = 0) cost nothing. A truncated sample is charged with
+        the probability that it is too large, as ours are, which is more than dp-accounting charges.
 
     Args:
-        event: Gaussian and Laplace mechanisms, Poisson-sampled or not, and randomized response,
-            composed in any way; NonPrivateDpEvent and NoOpDpEvent.
-        relation: How the event is to be read; it does not say so itself. REPLACE_ONE is refused,
-            because dp-accounting's accountants do not agree on what a noise multiplier is relative
-            to there.
+        event: Gaussian and Laplace mechanisms, Poisson-sampled or not, Gaussians on truncated
+            samples and on samples of fixed size, and randomized response, composed in any way;
+            NonPrivateDpEvent and NoOpDpEvent.
+        neighboring_relation: How the event is to be read; it does not say so itself. Under
+            REPLACE_ONE samples of fixed size, randomized response and NonPrivateDpEvent are read;
+            what a noise multiplier of others is relative to there, dp-accounting's accountants do
+            not agree on.
 
     Raises:
-        UnsupportedEventError: the event, or one inside it, has no counterpart, or `relation` is
-            REPLACE_ONE.
+        UnsupportedEventError: the event, or one inside it, has no counterpart under this relation.
+
+    Example:
+        >>> import dp_accounting
+        >>> step = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(4.0))
+        >>> [(found, count)] = from_dp_event(dp_accounting.SelfComposedDpEvent(step, 100))
+        >>> found.sampling, found.event.noise_multiplier, count
+        (PoissonSampling(sampling_probability=0.01, population_size=None), 4.0, 100)
     """
     import dp_accounting as dpa
 
-    if relation is NeighboringRelation.REPLACE_ONE:
-        raise UnsupportedEventError("dp-accounting's events are not supported under REPLACE_ONE.")
     entries, pending = [], [(event, 1)]
     while pending:
         part, count = pending.pop()
@@ -184,6 +257,6 @@ def entries_of(event: "dp_accounting.DpEvent", relation: NeighboringRelation) ->
         elif type(part) is dpa.SelfComposedDpEvent:
             if part.count != 0:
                 pending.append((part.event, count * positive_integer("count", part.count)))
-        elif type(part) is not dpa.NoOpDpEvent:
-            entries.append(LedgerEntry(_sampled(part, relation), count))
+        elif not _is_nothing(part):
+            entries.append(LedgerEntry(_sampled(part, neighboring_relation), count))
     return entries

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tfdp.accounting.dp_events import check_relation
-from tfdp.accounting.dp_events import entries_of as entries_of
+from tfdp.accounting.dp_events import from_dp_event as from_dp_event
 from tfdp.accounting.dp_events import to_dp_event as to_dp_event
 from tfdp.accounting.planning.budget import epsilon_of as epsilon_of
 from tfdp.accounting.planning.budget import remaining as remaining

@@ -139,6 +139,9 @@ class PLDAccountant(Accountant):
             None
         )
 
+    def __repr__(self) -> str:
+        return f"PLDAccountant(value_discretization_interval={self._interval})"
+
     def _distribution(
         self, terms: _Terms
     ) -> "privacy_loss_distribution.PrivacyLossDistribution | None":

@@ -116,6 +116,11 @@ class PRVAccountant(Accountant):
             "relative_error", relative_error, minimum=0, inclusive=False, maximum=0.5
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"PRVAccountant(relative_error={self._relative_error}, group_size={self._group_size})"
+        )
+
     def get_epsilon_interval(self, target_delta: float) -> EpsilonInterval:
         """Returns bounds of the smallest epsilon at this delta, from both sides.
 

@@ -109,6 +109,10 @@ class RDPAccountant(Accountant):
             self._orders = _checked(orders)
         self._total: tuple[_Terms, _Curve] | None = None
 
+    def __repr__(self) -> str:
+        orders = None if self._orders is None else self._orders.tolist()
+        return f"RDPAccountant(orders={orders}, group_size={self._group_size})"
+
     @property
     def orders(self) -> np.ndarray | None:
         """Float64 vector of the only orders that are looked at, or None."""

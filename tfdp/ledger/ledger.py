@@ -422,6 +422,6 @@ class PrivacyLedger:
     ) -> "PrivacyLedger":
         """Returns a new ledger that costs what `dp_event` does; see `tfdp.accounting.dp_events`."""
         ledger = PrivacyLedger()
-        for event, count in _pricing().entries_of(dp_event, neighboring_relation):
+        for event, count in _pricing().from_dp_event(dp_event, neighboring_relation):
             ledger.append(event, count)
         return ledger
