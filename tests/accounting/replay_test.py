@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdp.accounting import RDPAccountant, make_accountant
+from tfdp.accounting import PLDAccountant, RDPAccountant, make_accountant
 from tfdp.accounting.replay import replay
 from tfdp.events import (
     ComposedEvent,
     GaussianSumEvent,
+    LaplaceSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
@@ -349,3 +350,25 @@ def test_no_two_ledgers_share_the_number_of_a_pass(indices):
             renumbered = numbers.renumbered(event).sampling.pass_index
             assert seen.setdefault(renumbered, (ledger, index)) == (ledger, index)
     assert numbers.renumbered(A) is A
+
+
+def test_many_kinds_are_fewer_for_accountants_of_losses(save, monkeypatch):
+    """Each kind is a distribution to compute: 30,000 of them would take hours."""
+    monkeypatch.setattr("tfdp.accounting.replay._MOST_KINDS_OF_LOSSES", (5, 20))
+    events = [SampledEvent(A.sampling, GaussianSumEvent(1.0, 3 + i / 1e4)) for i in range(12)]
+    found = replay([save(*((event, 1) for event in events))], DELTA, ["pld"])
+    exact = replay([save(*((event, 1) for event in events))], DELTA, ["rdp"])
+    assert found.digits is not None and exact.digits is None
+    afresh = PLDAccountant()
+    for event in events:
+        afresh.compose(event)
+    price = afresh.get_epsilon(DELTA)
+    assert price <= found.epsilons["pld"] <= 1.01 * price
+
+
+def test_kinds_that_cannot_be_fewer_are_refused_by_accountants_of_losses(save, monkeypatch):
+    monkeypatch.setattr("tfdp.accounting.replay._MOST_KINDS_OF_LOSSES", (5, 20))
+    path = save(*((LaplaceSumEvent(1.0, 3 + i / 100), 1) for i in range(30)))
+    with pytest.raises(UnsupportedEventError, match="more than 20 kinds of steps.*rdp"):
+        replay([path], DELTA, ["pld"])
+    assert replay([path], DELTA, ["rdp"]).steps == 30

@@ -1,6 +1,9 @@
 """tfdp.ledger.PrivacyLedger: what was appended is what is saved, loaded, exported and replayed."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -258,6 +261,44 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
         _ledger((B, 7)).save(saved, overwrite=True)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs limits of POSIX")
+@pytest.mark.parametrize("what", ["save", "open", "export"])
+def test_full_disk_is_an_error_of_ours_and_leaves_what_was_there(saved, tmp_path, what):
+    code = (
+        "import resource, signal, sys\n"
+        "from tfdp.ledger import LedgerWriteError, PrivacyLedger\n"
+        "ledger = PrivacyLedger.load(sys.argv[1])\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "try:\n"
+        f"    {{'save': ledger.save, 'export': ledger.to_json_lines, 'open': lambda path: "
+        f"PrivacyLedger.open(path + '2', create=True)}}[{what!r}](sys.argv[2])\n"
+        "except LedgerWriteError as error:\n"
+        "    print('ours', error)\n"
+    )
+    target = saved if what == "save" else tmp_path / "new"
+    before = saved.read_bytes()
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(saved), str(target)], capture_output=True, text=True
+    )
+    assert child.stdout.startswith("ours") and "free the disk" in child.stdout, child.stderr
+    assert saved.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run.ledger"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere processes are not asked for")
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    gone = tmp_path / f".run.ledger.{int(child.stdout)}.{'0' * 32}.tmp"
+    mine = tmp_path / f".run.ledger.{os.getpid()}.{'0' * 32}.tmp"
+    others = [tmp_path / ".run.ledger.tmp", tmp_path / ".run.ledger.x.tmp"]
+    for path in (gone, mine, *others):
+        path.write_bytes(b"")
+    _ledger((A, 1)).save(tmp_path / "run.ledger")
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {"run.ledger", mine.name, *(path.name for path in others)}
 
 
 def test_save_into_missing_folder(tmp_path):

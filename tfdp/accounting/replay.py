@@ -16,7 +16,7 @@ from tfdp.accounting.registry import (
     compose_event,
 )
 from tfdp.accounting.totals import Totals
-from tfdp.events import NeighboringRelation
+from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import json_lines, storage
@@ -24,6 +24,10 @@ from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry, PassNumbers
 
 # Different events of which is counted how often each happened.
 _MOST_LISTED = 100
+# Kinds of steps that accountants are given which compute a whole distribution for each; steps are
+# charged a little more, so that fewer remain. Beyond the second number they are refused.
+_MOST_KINDS_OF_LOSSES = (1_000, 10_000)
+_SLOW_ACCOUNTANTS = {"pld", "prv", "dp_accounting.pld"}
 _NOISY_SUMS = (
     events.DiscreteGaussianSumEvent,
     events.GaussianSumEvent,
@@ -207,7 +211,9 @@ def replay(
     stride = math.inf if every is None else positive_integer("every", every)
     several = accountants if isinstance(accountants, (list, tuple)) else [accountants]
     choices = {accountant_name(choice): choice for choice in several}
-    totals, growing = Totals(), _Accountants(choices, delta, growing=True)
+    slow = sorted(_SLOW_ACCOUNTANTS.intersection(choices))
+    totals = Totals(_MOST_KINDS_OF_LOSSES[0]) if slow else Totals()
+    growing = _Accountants(choices, delta, growing=True)
     listed: dict[events.Event, int] = {}
     reasons: set[str] = set()
     curve: list[tuple[int, tuple[float, ...]]] = []
@@ -225,6 +231,12 @@ def replay(
             while left:
                 now = int(min(left, stride - done % stride))
                 totals.add(event, now)
+                if slow and len(totals) > _MOST_KINDS_OF_LOSSES[1]:
+                    raise UnsupportedEventError(
+                        f"The ledgers hold more than {_MOST_KINDS_OF_LOSSES[1]} kinds of steps, "
+                        f"for each of which {' and '.join(slow)} would compute a distribution, "
+                        "perhaps for hours. Ask another accountant, such as rdp."
+                    )
                 done, left = done + now, left - now
                 if done % stride == 0:
                     curve.append((done, growing.epsilons(totals)))

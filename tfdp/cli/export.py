@@ -24,5 +24,8 @@ def run(arguments: argparse.Namespace) -> Iterator[str]:
     """
     key = read_key(arguments.key_file)
     with storage.open_book(arguments.ledger, key) as book:
+        checked = book.check()
         print(f"tfdp: {book.evidence.value}", file=sys.stderr)
-        yield from json_lines.dump(book.header.ledger_id, lambda: merged(book.entries()), key)
+        yield from json_lines.dump(
+            book.header.ledger_id, lambda: merged(book.entries(checked)), key
+        )

@@ -65,9 +65,13 @@ class Book(NamedTuple):
             pass
         return reader
 
-    def entries(self) -> Iterator[LedgerEntry]:
-        """Checks all rows, then yields what happened, without what was given back later."""
-        given_back = self.check().given_back
+    def entries(self, checked: RowReader | None = None) -> Iterator[LedgerEntry]:
+        """Yields what happened, without what was given back later.
+
+        Args:
+            checked: What `check` returned; by default all rows are checked first.
+        """
+        given_back = (checked or self.check()).given_back
         reader = self.reader()
         for row, _ in self.rows(reader):
             if row.target is None:

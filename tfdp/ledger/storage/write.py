@@ -1,7 +1,9 @@
 """Writing a ledger file: whole ones, all or nothing, and the rows of one that is open."""
 
 import contextlib
+import glob
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
@@ -85,6 +87,24 @@ def _write_new(
     _fsync(path, os.O_RDWR)
 
 
+def _remove_left_over(target: Path) -> None:
+    """Removes what processes that were killed left beside `target`, which nobody had seen yet."""
+    if os.name != "posix":  # Elsewhere nobody can ask for a process without ending it.
+        return
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        found = re.fullmatch(
+            r"\.([0-9]{1,9})\.[0-9a-f]{32}\.tmp", path.name[1 + len(target.name) :]
+        )
+        if found is None:
+            continue
+        try:
+            os.kill(int(found[1]), 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except PermissionError:
+            continue  # It runs, for somebody else.
+
+
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tuple[Path, Path]]:
     """Yields the path, and one beside it to write to, which is gone afterwards.
@@ -94,12 +114,13 @@ def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tup
         LedgerWriteError: it cannot be written.
     """
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"The folder of the {what} does not exist; create it. Received: path={path!r}."
         )
     with write_errors(target, OSError):
+        _remove_left_over(target)
         try:
             yield target, temporary
         finally:
