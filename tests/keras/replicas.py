@@ -201,7 +201,7 @@ class Wandering(tfdp.GaussianSumQuery):
 
     def get_noised_result(self, sample_state, global_state):
         result, state, event = super().get_noised_result(sample_state, global_state)
-        factor = tf.exp(0.1 * self._source.normal([], tf.float32))
+        factor = tf.exp(0.1 * tfdp.noise.system_random_source().normal([], tf.float32))
         return result, state._replace(stddev=state.stddev * factor), event
 
 

@@ -95,7 +95,7 @@ MECHANISM = in_folder(
         "seeded_dropped",
         "events do not say that the noise was seeded",
         "gaussian.py",
-        "GaussianSumEvent(clip, stddev, seeded=self._source.seeded)",
+        "GaussianSumEvent(clip, stddev, seeded=source_of(self).seeded)",
         "GaussianSumEvent(clip, stddev)",
         f"{QUERY}/gaussian_test.py",
     ),

@@ -16,6 +16,7 @@ _NAMES = ("inner_optimizer", "query", "loss_scale_factor", *_SAME_NAME)
 
 for _query in (
     queries.ArrangedQuery,
+    queries.ExactGaussianSumQuery,
     queries.GaussianAverageQuery,
     queries.GaussianSumQuery,
     queries.JointClippingQuery,

@@ -6,6 +6,7 @@ from tfdp.query.allocation import proportional_noise as proportional_noise
 from tfdp.query.arranged import ArrangedQuery as ArrangedQuery
 from tfdp.query.dp_query import DPQuery as DPQuery
 from tfdp.query.dp_query import SumAggregationDPQuery as SumAggregationDPQuery
+from tfdp.query.exact import ExactGaussianSumQuery as ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery as GaussianSumQuery
 from tfdp.query.joint_clipping import JointClippingQuery as JointClippingQuery
 from tfdp.query.layers import by_layer as by_layer

@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from tfdp.events import GaussianSumEvent
 from tfdp.events.arguments import real_number
-from tfdp.noise import RandomSource, system_random_source
+from tfdp.noise import RandomSource
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
+from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
 from tfdp.query.dp_query import Structure, SumAggregationDPQuery
-from tfdp.query.gaussian import add_noise, check_random_source, clip_norm, noise_stddev
+from tfdp.query.gaussian import add_noise
 from tfdp.query.structure import flatten_up_to
 
 
@@ -75,10 +76,6 @@ class JointClippingQuery(SumAggregationDPQuery):
         return tf.nest.flatten(self.scales)
 
     @property
-    def _source(self) -> RandomSource:
-        return self.random_source or system_random_source()
-
-    @property
     def num_norm_groups(self):
         return len(self._flat_scales)
 
@@ -95,7 +92,7 @@ class JointClippingQuery(SumAggregationDPQuery):
         return norm_factors.scale_record(self, params, record)
 
     def get_noised_result(self, sample_state, global_state):
-        noised = add_noise(sample_state, self.noise_multiplier * self.l2_norm_clip, self._source)
+        noised = add_noise(sample_state, self.noise_multiplier * self.l2_norm_clip, source_of(self))
         leaves, groups = tf.nest.flatten(noised), self.norm_groups(noised)
         result = [
             leaf * self._flat_scales[group] for leaf, group in zip(leaves, groups, strict=True)
@@ -108,4 +105,4 @@ class JointClippingQuery(SumAggregationDPQuery):
 
     def derive_event(self, global_state):
         stddev = self.noise_multiplier * self.l2_norm_clip
-        return GaussianSumEvent(self.l2_norm_clip, stddev, seeded=self._source.seeded)
+        return GaussianSumEvent(self.l2_norm_clip, stddev, seeded=source_of(self).seeded)

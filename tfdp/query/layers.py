@@ -6,9 +6,10 @@ from typing import Any
 
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
+from tfdp.query.arguments import clip_norm
 from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.dp_query import DPQuery
-from tfdp.query.gaussian import GaussianSumQuery, clip_norm
+from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.nested import NestedQuery
 from tfdp.query.normalized import NormalizedQuery
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
 
 
@@ -156,7 +157,12 @@ class GaussianAverageQuery(NormalizedQuery):
         super().__init__(numerator, denominator)
 
     def get_config(self):
-        return {**self.numerator_query.get_config(), "denominator": self.denominator}
+        is_exact = isinstance(self.numerator_query, ExactGaussianSumQuery)
+        return {
+            **self.numerator_query.get_config(),
+            "precision": "exact" if is_exact else "float",
+            "denominator": self.denominator,
+        }
 
     @classmethod
     def _config_names(cls):

@@ -9,8 +9,9 @@ from tfdp.events import scale_sensitivity
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
+from tfdp.query.arguments import clip_norm
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
-from tfdp.query.gaussian import GaussianSumQuery, clip_norm
+from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.normalized import NormalizedQuery, check_named, resolve_stddev
 
 
