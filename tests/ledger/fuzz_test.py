@@ -3,8 +3,6 @@
 `tests/fuzz/fuzz_ledger.py` asks the same of texts that are found by coverage.
 """
 
-import hashlib
-import hmac
 import json
 import random
 
@@ -24,25 +22,27 @@ from tfdp.events import (
     UnsupportedEventError,
 )
 from tfdp.ledger import LedgerFormatError, PrivacyLedger, codec, json_lines
-from tfdp.ledger.entry import Evidence
 
 # Surrogates included.
 _texts = st.text(st.characters(), max_size=20)
+
+
 _numbers = (
     st.integers() | st.sampled_from([0, -1, 2**53 + 1, 2**63 - 1, 2**63, 10**400]) | st.floats()
 )
+
+
 _json = st.recursive(
     st.none() | st.booleans() | _numbers | _texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
     max_leaves=8,
 )
 
+
 _STEP = SampledEvent(
     PoissonSampling(0.25, 40),
     ComposedEvent((GaussianSumEvent(1.0, 2.0), GaussianSumEvent(3.0, 4.0))),
 )
-
-_KEY = bytes(range(32))
 
 
 def _text(*entries):
@@ -53,6 +53,8 @@ def _text(*entries):
 
 
 _TEXT = _text((_STEP, 3), (GaussianSumEvent(1.0, 1.0), 1), (_STEP, 2**40))
+
+
 _ledger_texts = st.lists(st.tuples(ledger_events, st.integers(1, 2**40)), max_size=4).map(
     lambda entries: _text(*entries)
 )
@@ -73,9 +75,6 @@ def _replaced(value, path, new):
     return changed if isinstance(value, dict) else list(changed.values())
 
 
-# Values.
-
-
 @given(_json)
 def test_arbitrary_value_is_no_event_or_the_one_it_says(value):
     reading.read_event(value)
@@ -94,9 +93,6 @@ def test_every_part_of_an_event_is_looked_at():
     for path in _paths(value):
         for wrong in ({}, [1], "\ud800", float("nan"), 10**400):
             assert reading.read_event(_replaced(value, path, wrong)) is None
-
-
-# Texts.
 
 
 @given(st.text(st.characters(), max_size=200))
@@ -236,9 +232,6 @@ def test_checker_finds_a_number_that_is_read_wrongly(monkeypatch):
         reading.read_event(codec.encode(GaussianSumEvent(1.0, 1.0)))
 
 
-# Places.
-
-
 @pytest.mark.parametrize("line", [1, 2, 3, 4])
 def test_syntax_error_is_named_by_line_and_offset(line):
     lines = _TEXT.splitlines()
@@ -248,9 +241,6 @@ def test_syntax_error_is_named_by_line_and_offset(line):
     lines[line - 1] = lines[line - 1][:offset] + "!" + lines[line - 1][offset + 1 :]
     with pytest.raises(LedgerFormatError, match=rf"line {line} .* at offset {offset}\."):
         PrivacyLedger.from_json_lines("\n".join(lines))
-
-
-# Files.
 
 
 def _from_file(path, data):
@@ -295,67 +285,6 @@ def test_file_of_version_1_with_bytes_flipped_is_read_as_its_text_or_refused(tmp
         assert sum(count for _, count in entries) == ledger.total_count
         read += 1
     assert 0 < read < 200  # It has no digest: some numbers become others.
-
-
-# Digests and keys.
-
-
-def test_digests_by_hand():
-    """The format, written out: who checks an export need not trust this package."""
-    *lines, last = _TEXT.splitlines(keepends=True)
-    plain = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert json.loads(last) == {"sha256": plain}
-    *lines, last = PrivacyLedger.from_json_lines(_TEXT).to_json_lines(key=_KEY).splitlines(True)
-    keyed = hmac.new(_KEY, "".join(lines).encode(), hashlib.sha256).hexdigest()
-    assert json.loads(last)["hmac-sha256"] == keyed
-
-
-def test_key_of_an_export_is_checked():
-    ledger = PrivacyLedger.from_json_lines(_TEXT)
-    text = ledger.to_json_lines(key=_KEY)
-    assert PrivacyLedger.from_json_lines(text, key=_KEY) == ledger
-    assert PrivacyLedger.from_json_lines(text) == ledger
-    with pytest.raises(LedgerFormatError, match="the key is another one"):
-        PrivacyLedger.from_json_lines(text, key=_KEY[::-1])
-    with pytest.raises(LedgerFormatError, match="written without a key"):
-        PrivacyLedger.from_json_lines(_TEXT, key=_KEY)
-    with pytest.raises(LedgerFormatError, match="version 1, which has no digests"):
-        PrivacyLedger.from_json_lines(reading.of_version_1(text), key=_KEY)
-    forged = text.replace('"noise_stddev": 2.0', '"noise_stddev": 9.0')
-    with pytest.raises(LedgerFormatError, match="its sha256 is not that of its lines"):
-        PrivacyLedger.from_json_lines(forged)
-    sha, mac = (
-        json.loads(reading.resealed(forged).splitlines()[-1]),
-        json.loads(text.splitlines()[-1]),
-    )
-    lines = forged.splitlines()[:-1] + [json.dumps({**mac, **sha})]
-    with pytest.raises(LedgerFormatError, match="its hmac-sha256 is not that of its lines"):
-        PrivacyLedger.from_json_lines("\n".join(lines), key=_KEY)
-
-
-@pytest.mark.parametrize(
-    "last", ["{}", '{"sha256": 1}', '{"sha256": null}', '{"sha512": ""}', "[]", '{"event": 1}']
-)
-def test_malformed_line_of_digests_is_refused(last):
-    text = "".join([*_TEXT.splitlines(keepends=True)[:-1], last])
-    assert reading.read(text) is None
-
-
-def test_evidence_of_a_file(tmp_path):
-    ledger = PrivacyLedger.from_json_lines(_TEXT)
-    path = tmp_path / "a.jsonl"
-    ledger.to_json_lines(path, key=_KEY)
-    for key, evidence in ((_KEY, Evidence.KEY), (None, Evidence.DIGESTS)):
-        with json_lines.open_entries(path, key) as stream:
-            assert stream.evidence is evidence
-            assert list(stream.entries) == list(ledger)
-    path.write_text(reading.of_version_1(_TEXT))
-    with json_lines.open_entries(path) as stream:
-        assert stream.evidence is Evidence.NONE
-        assert list(stream.entries) == list(ledger)
-
-
-# What the fuzzer begins with.
 
 
 def test_seeds_and_words_of_the_fuzzer_are_read(tmp_path):

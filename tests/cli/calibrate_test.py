@@ -1,0 +1,71 @@
+"""`tfdp calibrate`: what it finds, in words and as JSON, and what it refuses."""
+
+import pytest
+
+from tests.cli.running import BUDGET, calibrate, run
+
+
+def test_calibrate_finds_every_quantity_and_they_agree(capsys):
+    run = ("--batch-size", "256", "--epochs", "20")
+    found = calibrate(capsys, "--epsilon", "2", *run)
+    assert (found["steps"], found["batch_size"], found["delta"]) == (4680, 256, 1e-5)
+    assert 0.998 < found["epsilon"] / 2 <= 1
+    assert found["noise_batch_ratio"] == found["noise_multiplier"] / 256
+    noise = ("--noise", str(found["noise_multiplier"]))
+    assert calibrate(capsys, *noise, *run)["epsilon"] == found["epsilon"]
+    # A little less noise than allowed was found: a few steps more fit.
+    steps = calibrate(capsys, "--epsilon", "2", *noise, "--batch-size", "256")["steps"]
+    assert 4680 <= steps <= 4720
+    batch = calibrate(capsys, "--epsilon", "2", *noise, "--steps", "4680", "--solve", "batch")
+    assert batch["batch_size"] == 256
+
+
+def test_calibrate_in_words(capsys):
+    flags = ["--epsilon", "2", "--batch-size", "256", "--steps", "1000"]
+    status, out, err = run(capsys, "calibrate", *BUDGET, *flags)
+    assert (status, err) == (0, "")
+    found = calibrate(capsys, *flags)
+    assert out.splitlines() == [
+        f"noise multiplier {found['noise_multiplier']}",
+        f"epsilon = {found['epsilon']:.6g} at delta = 1e-05 (rdp)",
+        "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, zero_out)",
+        f"noise-batch ratio {found['noise_batch_ratio']:.6g}",
+    ]
+
+
+def test_calibrate_other_samplings_and_relations(capsys):
+    flags = ("--epsilon", "2", "--batch-size", "256", "--steps", "235")
+    shuffled = calibrate(capsys, *flags, "--sampling", "shuffled")
+    assert shuffled["neighboring_relation"] == "zero_out"
+    replaced = calibrate(capsys, *flags, "--sampling", "shuffled", "--relation", "replace_one")
+    # A pass is one Gaussian, of twice the sensitivity under replacement.
+    ratio = replaced["noise_multiplier"] / shuffled["noise_multiplier"]
+    assert ratio == pytest.approx(2, rel=1e-3)
+
+
+def test_calibrate_warns_of_a_useless_delta(capsys):
+    flags = ["--population", "1000", "--batch-size", "100", "--steps", "10", "--noise", "2"]
+    common = ["--accountant", "rdp", *flags]
+    assert "careful" in run(capsys, "calibrate", "--delta", "1e-3", *common)[1]
+    assert "careful" not in run(capsys, "calibrate", "--delta", "9e-4", *common)[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epsilon", "2", "--batch-size", "256"], "Leave out exactly one"),
+        (["--epsilon", "2", "--batch-size", "256", "--epochs", "2", "--noise", "1"], "Leave out"),
+        (
+            ["--epsilon", "2", "--batch-size", "2", "--steps", "9", "--solve", "batch"],
+            "--solve batch finds it: leave it out. Received: 2",
+        ),
+        (["--epsilon", "-2", "--batch-size", "256", "--steps", "9"], "target_epsilon must be"),
+        (["--epsilon", "2", "--noise", "1", "--epochs", "2"], "give steps"),
+        (["--epsilon", "0.1", "--noise", "0.3", "--batch-size", "256"], "What reaches it: a noise"),
+    ],
+    ids=["two missing", "none missing", "given", "negative", "batch of epochs", "unreachable"],
+)
+def test_calibrate_says_what_is_wrong(capsys, flags, message):
+    status, out, err = run(capsys, "calibrate", *BUDGET, *flags)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err

@@ -1,0 +1,55 @@
+"""What commands share: numbers, keys, output files, and text for a terminal."""
+
+import math
+
+import pytest
+
+from tfdp.cli.common import authentication, check_out, finite, printable, read_delta, read_key
+from tfdp.ledger import LedgerFormatError
+from tfdp.ledger.entry import Evidence
+
+
+def test_delta_is_between_0_and_1():
+    assert read_delta("1e-5") == 1e-5
+    for text in ("0", "1", "-1", "nan", "inf", "small", ""):
+        with pytest.raises(ValueError, match="--delta must be a number between 0 and 1"):
+            read_delta(text)
+
+
+def test_key_is_read_as_it_is(tmp_path):
+    assert read_key(None) is None
+    (tmp_path / "key").write_bytes(b"secret\n")
+    assert read_key(str(tmp_path / "key")) == b"secret\n"
+    (tmp_path / "long").write_bytes(bytes(4097))
+    with pytest.raises(LedgerFormatError, match="4097 bytes; a key has at most 4096"):
+        read_key(str(tmp_path / "long"))
+
+
+def test_what_is_not_authenticated_stands_first():
+    kinds = [Evidence.KEY, Evidence.DIGESTS]
+    assert authentication(["a"], [Evidence.KEY]) == Evidence.KEY.value
+    assert authentication(["a", "b"], kinds) == (
+        f"{Evidence.DIGESTS.value} (b); {Evidence.KEY.value} (a)"
+    )
+
+
+def test_output_must_be_possible(tmp_path):
+    ledger = tmp_path / "run.ledger"
+    ledger.write_text("")
+    check_out(str(tmp_path / "curve.csv"), (".csv",), [str(ledger)])
+    with pytest.raises(ValueError, match="must end in"):
+        check_out(str(tmp_path / "curve.txt"), (".csv",), [])
+    with pytest.raises(FileNotFoundError, match="folder of --out"):
+        check_out(str(tmp_path / "gone" / "curve.csv"), (".csv",), [])
+    with pytest.raises(ValueError, match="overwrite the ledger"):
+        check_out(str(ledger), (), [str(ledger)])
+    with pytest.raises(ValueError, match="regular file"):
+        check_out(str(tmp_path), (), [])
+
+
+def test_terminals_get_no_commands():
+    assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\nb\\u202e"
+
+
+def test_infinity_is_text_in_json():
+    assert (finite(1.5), finite(math.inf)) == (1.5, "inf")

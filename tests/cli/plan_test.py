@@ -1,0 +1,32 @@
+"""`tfdp plan`: one table as text, CSV, JSON and a plot."""
+
+import csv
+import io
+import json
+import math
+
+from tests.cli.running import BUDGET, calibrate, run
+
+
+def test_plan_as_text_csv_json_and_plot(capsys, tmp_path):
+    flags = [*BUDGET, "--epsilon", "1", "8", "--batch-size", "64", "1024", "--epochs", "20"]
+    plot = tmp_path / "plan.png"
+    status, out, err = run(capsys, "plan", *flags, "--plot", str(plot))
+    assert (status, err) == (0, "")
+    assert len(out.splitlines()) == 3 + 4
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader(io.StringIO(run(capsys, "plan", *flags, "--format", "csv")[1])))
+    records = json.loads(run(capsys, "plan", *flags, "--format", "json")[1])["rows"]
+    for row, record, line in zip(rows, records, out.splitlines()[3:], strict=True):
+        assert float(row["noise_multiplier"]) == record["noise_multiplier"]
+        assert f"{record['noise_multiplier']:.6g}" in line
+        assert record["noise_batch_ratio"] == record["noise_multiplier"] / record["batch_size"]
+    found = calibrate(capsys, "--epsilon", "8", "--batch-size", "1024", "--epochs", "20")
+    assert records[-1]["noise_multiplier"] == found["noise_multiplier"]
+
+
+def test_plan_over_steps_with_default_batch_sizes(capsys):
+    flags = [*BUDGET, "--epsilon", "1", "--steps", "10", "100", "--format", "json"]
+    rows = json.loads(run(capsys, "plan", *flags)[1])["rows"]
+    assert [row["steps"] for row in rows] == [10] * 6 + [100] * 6
+    assert all(math.isfinite(row["noise_multiplier"]) for row in rows)

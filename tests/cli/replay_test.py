@@ -1,0 +1,223 @@
+"""`tfdp replay`: what was done, what it costs, in words, as JSON and as a curve."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.running import POISSON, STEP, UNKEYED, run
+from tfdp.accounting import RDPAccountant
+from tfdp.events import (
+    ComposedEvent,
+    FixedSizeSampling,
+    GaussianSumEvent,
+    LaplaceSumEvent,
+    NonPrivateEvent,
+    SampledEvent,
+)
+from tfdp.ledger import PrivacyLedger
+
+
+def test_replay_says_what_was_done_and_what_it_costs(save, capsys):
+    groups = ComposedEvent((GaussianSumEvent(3.0, 6.0), GaussianSumEvent(0.5, 1.0)))
+    fixed = SampledEvent(FixedSizeSampling(10, 60_000), groups, privacy_unit="example")
+    ledger, path = save((STEP, 3), (fixed, 2), (STEP, 14_037))
+    status, out, err = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
+    assert (status, err) == (0, "")
+    # Two groups of multiplier 2 are sqrt(2) together, halved since the sample's size is fixed.
+    expected = f"""\
+not authenticated: without a key its digests show accidents only
+ledger {ledger.ledger_id}: 14042 steps
+
+14040 x
+  sampling: PoissonSampling (sampling_probability 0.004266666666666667, population_size 60000)
+  neighbours: add_or_remove_one, unit: example
+  sum: l2 norm bound 1, noise stddev 1.1
+  effective noise multiplier: 1.1
+
+2 x
+  sampling: FixedSizeSampling (sample_size 10, population_size 60000)
+  neighbours: add_or_remove_one, unit: example
+  sum: l2 norm bound 3, noise stddev 6
+  sum: l2 norm bound 0.5, noise stddev 1
+  effective noise multiplier: 0.707107
+
+epsilon = """
+    assert out.startswith(expected)
+    assert out.endswith(" at delta = 1e-05 (rdp)\n")
+
+
+def test_replay_as_json(save, capsys):
+    ledger, path = save((STEP, 14_040))
+    names = ["rdp", "pld", "dp_accounting.rdp"]
+    flags = [part for name in names for part in ("--accountant", name)]
+    status, out, err = run(capsys, "replay", path, "--delta", "1e-5", "--json", *flags)
+    summary = json.loads(out)
+    assert (status, err, list(summary["epsilon"])) == (0, "", names)
+    # Reference numbers for q = 256/60000, z = 1.1, 14040 steps, delta 1e-5.
+    assert summary["epsilon"]["rdp"] == pytest.approx(2.59436, rel=1e-5)
+    assert summary["epsilon"]["pld"] == pytest.approx(2.37964, rel=1e-5)
+    assert summary["epsilon"]["dp_accounting.rdp"] == pytest.approx(2.59436, rel=1e-5)
+    assert summary["ledger_ids"] == [ledger.ledger_id]
+    assert (summary["steps"], summary["delta"]) == (14_040, 1e-5)
+    assert summary["mechanisms"][0]["noise_multiplier"] == 1.1
+    assert summary["not_private_because"] == []
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (GaussianSumEvent(1.0, 1.0, seeded=True), "seed"),
+        (GaussianSumEvent(1.0, 0.0), "noise was zero"),
+        (NonPrivateEvent(), "NonPrivateEvent"),
+        (SampledEvent(POISSON, ComposedEvent((NonPrivateEvent(),))), "NonPrivateEvent"),
+    ],
+)
+def test_not_private_is_inf_and_says_why(save, capsys, event, reason):
+    _, path = save((STEP, 10), (event, 1))
+    status, out, _ = run(capsys, "replay", path, "--delta", "1e-5")
+    assert status == 0
+    assert "epsilon = inf at delta = 1e-05 (prv)" in out
+    assert reason in out.splitlines()[-1]
+    _, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--json")
+    summary = json.loads(out)
+    assert summary["epsilon"] == {"prv": "inf"}
+    assert reason in summary["not_private_because"][0]
+
+
+def test_private_does_not_say_not_private(save, capsys):
+    _, path = save((STEP, 10))
+    assert "not private" not in run(capsys, "replay", path, "--delta", "1e-5")[1]
+
+
+def test_empty_ledger_costs_nothing(save, capsys):
+    _, path = save()
+    status, out, _ = run(capsys, "replay", path, "--delta", "1e-5")
+    assert status == 0
+    assert "epsilon = 0 at delta = 1e-05 (prv)" in out
+
+
+@pytest.mark.parametrize("delta", ["0", "1", "-1", "nan", "inf", "small"])
+def test_bad_delta(save, capsys, delta):
+    _, path = save((STEP, 3))
+    status, out, err = run(capsys, "replay", path, f"--delta={delta}")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"--delta must be a number between 0 and 1. Received: --delta {delta}" in err
+
+
+@pytest.mark.parametrize("name", ["run.ledger", "run.jsonl"])
+@pytest.mark.parametrize("content", [None, b"", b"text\n", b"SQLite format 3\x00" + bytes(2000)])
+def test_bad_ledger(tmp_path, capsys, name, content):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    status, out, err = run(capsys, "replay", str(path), "--delta", "1e-5")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("tfdp: ")
+
+
+def test_unsupported_event_is_an_error_not_a_number(save, capsys):
+    step = SampledEvent(
+        POISSON, ComposedEvent((GaussianSumEvent(1.0, 1.1), LaplaceSumEvent(1.0, 1.1)))
+    )
+    _, path = save((step, 3))
+    status, out, err = run(capsys, "replay", path, "--delta", "1e-5")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "LaplaceSumEvent" in err
+
+
+def test_other_mechanisms_are_shown_too(save, capsys):
+    laplace = SampledEvent(POISSON, LaplaceSumEvent(1.0, 3.0))
+    _, path = save((laplace, 3))
+    status, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
+    assert status == 0
+    assert "  release: LaplaceSumEvent(l1_norm_bound=1.0, noise_scale=3.0, seeded=False)" in out
+    assert "effective noise multiplier" not in out
+    summary = json.loads(run(capsys, "replay", path, "--delta", "1e-5", "--json")[1])
+    assert summary["mechanisms"][0]["noise_multiplier"] is None
+
+
+OTHER = SampledEvent(POISSON, GaussianSumEvent(1.0, 2.0))
+
+
+def _epsilon(*pairs):
+    ledger = PrivacyLedger()
+    for event, count in pairs:
+        ledger.append(event, count)
+    return ledger.replay(RDPAccountant()).get_epsilon(1e-5)
+
+
+def _shown(out):
+    return float(out.splitlines()[-1].split()[2])
+
+
+def test_several_ledgers_are_composed(save, capsys):
+    (first, path), (second, other) = save((STEP, 300)), save((OTHER, 40))
+    flags = ("--delta", "1e-5", "--accountant", "rdp")
+    status, out, err = run(capsys, "replay", path, other, *flags)
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{UNKEYED}\nledgers {first.ledger_id}, {second.ledger_id}: 340 steps\n")
+    assert _shown(out) == pytest.approx(_epsilon((STEP, 300), (OTHER, 40)), rel=1e-5)
+    status, out, err = run(capsys, "replay", path, path, *flags)
+    assert (status, out) == (2, "")
+    assert "copies of one ledger" in err
+
+
+def test_partial_replay(save, capsys):
+    ledger, path = save((STEP, 300), (OTHER, 40))
+    flags = ("--delta", "1e-5", "--accountant", "rdp")
+    _, out, _ = run(capsys, "replay", path, *flags, "--steps", "310")
+    assert out.startswith(
+        f"{UNKEYED}\nledger {ledger.ledger_id}: first 310 of 340 steps\n\n300 x\n"
+    )
+    assert "\n10 x\n" in out
+    assert _shown(out) == pytest.approx(_epsilon((STEP, 300), (OTHER, 10)), rel=1e-5)
+    status, _, err = run(capsys, "replay", path, *flags, "--steps", "341")
+    assert status == 2
+    assert "hold 340 steps" in err
+
+
+def test_curve_as_csv_and_as_plot(save, capsys, tmp_path):
+    _, path = save((STEP, 300), (OTHER, 40))
+    flags = ("--delta", "1e-5", "--accountant", "rdp", "--accountant", "dp_accounting.rdp")
+    out = tmp_path / "curve.csv"
+    status, whole, err = run(capsys, "replay", path, *flags, "--every", "100", "--out", str(out))
+    assert (status, err) == (0, "")
+    assert whole == run(capsys, "replay", path, *flags)[1]
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [int(row["steps"]) for row in rows] == [100, 200, 300, 340]
+    for row, pairs in zip(
+        rows, [[(STEP, 100)], [(STEP, 200)], [(STEP, 300)], [(STEP, 300), (OTHER, 40)]], strict=True
+    ):
+        assert float(row["rdp"]) == pytest.approx(_epsilon(*pairs), rel=1e-9)
+        assert float(row["dp_accounting.rdp"]) == pytest.approx(_epsilon(*pairs), rel=0.3)
+    plot = tmp_path / "curve.png"
+    assert run(capsys, "replay", path, *flags, "--every", "100", "--out", str(plot))[0] == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--every", "10"], ["--out", "x.csv"], ["--every", "0", "--out", "x.csv"], ["--steps", "0"]],
+    ids="-".join,
+)
+def test_bad_parts_of_a_replay(save, capsys, tmp_path, monkeypatch, flags):
+    monkeypatch.chdir(tmp_path)
+    _, path = save((STEP, 3))
+    status, out, err = run(capsys, "replay", path, "--delta", "1e-5", *flags)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_many_kinds_of_steps_are_summed_up(save, capsys):
+    steps = [SampledEvent(POISSON, GaussianSumEvent(1.0, 1.0 + i)) for i in range(150)]
+    _, path = save(*[(step, 2) for step in steps])
+    _, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
+    assert out.count("\n2 x\n") == 20
+    assert "\n260 x\n  others\n" in out
+    _, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp", "--json")
+    summary = json.loads(out)
+    assert len(summary["mechanisms"]) == 100
+    assert summary["steps_of_other_mechanisms"] == 100
+    assert summary["rounded_to_digits"] is None

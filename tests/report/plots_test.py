@@ -1,0 +1,27 @@
+"""Plots are elements of their own: none where there is nothing, no ids of another one's."""
+
+import re
+
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.ledger import PrivacyLedger
+from tfdp.report import costs, plots
+
+
+def test_nothing_to_plot_gives_no_plot():
+    nothing = costs.compute(PrivacyLedger(), 1e-5, ["rdp"])
+    if all(cost.curve is None for cost in nothing.costs):
+        assert plots.epsilon_over_steps(nothing) is None
+    assert plots.trade_off({}) is None
+
+
+def test_curve_is_one_element_with_ids_of_its_own():
+    ledger = PrivacyLedger()
+    ledger.append(SampledEvent(PoissonSampling(0.01, 1000), GaussianSumEvent(1.0, 2.0)), 10)
+    found = costs.compute(ledger, 1e-5, ["rdp"])
+    text = plots.epsilon_over_steps(found)
+    assert text.startswith('<svg role="img" aria-label="Line plot')
+    assert text.endswith("</svg>")
+    assert "<style" not in text
+    assert all(name.startswith("steps-") for name in re.findall(r'\bid="([^"]+)"', text))
+    # The same ledger gives the same text, so that reports can be compared.
+    assert plots.epsilon_over_steps(found) == text
