@@ -1,51 +1,51 @@
-"""Layers that run record by record, in a pass over the whole batch."""
+"""The gradient of one example: by hand, and which losses are refused."""
 
-import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.gradients.problems import (
-    TOKENS,
-    Block,
-    Position,
-    assert_layer_agrees,
-    assert_layer_is_exact,
-    assert_tokens_agree,
-    token_model,
-)
-
-L = keras.layers
+from tfdp.gradients.example import example_gradient, of_record, one_number
 
 
-# name -> (layer, shape of its input)
-LAYERS = {
-    "composite": (Block, (5, 4)),
-    "lstm_without_a_rule": (lambda: L.LSTM(3, implementation=1), (4, 3)),
-    "time_distributed": (lambda: L.TimeDistributed(L.Dense(2)), (4, 3)),
-}
+def test_gradient_by_hand():
+    w = tf.Variable([1.0, 2.0])
+    # (w x - y)^2 with x = (3, 4), y = 1: the residual is 3 + 8 - 1 = 10, so 2 * 10 * x.
+    example = (tf.constant([[3.0, 4.0]]), tf.constant([1.0]))
+
+    def loss_fn(example):
+        x, y = example
+        return (tf.tensordot(x, w, 1) - y) ** 2
+
+    loss, aux, (gradient,) = example_gradient(loss_fn, [w], example, None, False, 1.0)
+    assert (float(loss), aux) == (100.0, ())
+    np.testing.assert_allclose(gradient, [60.0, 80.0])
+    # What the loss is scaled by is taken out again.
+    _, _, (scaled,) = example_gradient(loss_fn, [w], example, None, False, 64.0)
+    np.testing.assert_allclose(scaled, [60.0, 80.0])
 
 
-@pytest.mark.parametrize("name", sorted(LAYERS))
-def test_layer_without_a_rule(name):
-    assert_layer_agrees(*LAYERS[name])
+def test_variable_without_gradient_is_named():
+    used, unused = tf.Variable(1.0, name="used"), tf.Variable(1.0, name="unused")
+    with pytest.raises(ValueError, match="unused"):
+        example_gradient(lambda x: used * x, [used, unused], tf.ones([1]), None, False, 1.0)
 
 
-def test_layer_with_a_weight_of_its_own():
-    assert_layer_is_exact(Position, (5, 4))
+def test_aux_comes_in_a_pair():
+    w = tf.Variable(2.0)
+    _, aux, _ = example_gradient(lambda x: (w * x, "aux"), [w], tf.ones([1]), None, True, 1.0)
+    assert aux == "aux"
+    with pytest.raises(ValueError, match="pair"):
+        example_gradient(lambda x: w * x, [w], tf.ones([1]), None, True, 1.0)
 
 
-# name -> layers of a model whose tokens are masked where they are 0.
-MASKED = {
-    "lstm": lambda: [L.Embedding(7, 4, mask_zero=True), L.LSTM(3, implementation=1)],
-    "composite": lambda: [L.Embedding(7, 4, mask_zero=True), Block(), L.GlobalAveragePooling1D()],
-}
+def test_a_loss_is_one_floating_point_number():
+    loss, scaled = one_number(tf.constant([[3.0]]), 4.0)
+    assert (loss.shape, float(loss), float(scaled)) == ((), 3.0, 12.0)
+    for wrong in (tf.zeros([2]), tf.zeros([0]), tf.constant(1), "loss", None):
+        with pytest.raises(ValueError, match="one example"):
+            one_number(wrong, 1.0)
 
 
-@pytest.mark.parametrize("name", sorted(MASKED))
-def test_masks_reach_a_layer_without_a_rule(name):
-    tokens = TOKENS.copy()
-    tokens[:, 4] = 0
-    assert_tokens_agree(token_model(*MASKED[name]()), tokens)
-
-
-def test_layer_without_a_rule_on_an_embedding():
-    assert_tokens_agree(token_model(L.Embedding(7, 4), Position()), TOKENS)
+def test_numbers_of_a_batch_of_one_are_those_of_its_record():
+    assert of_record(None) is None
+    assert of_record(tf.constant([[1, 2]], tf.int64)).numpy().tolist() == [1, 2]

@@ -287,7 +287,7 @@ SUMS = in_folder(
         "forms/rows.py",
         "same = self.ids[:, :, None] == self.ids[:, None, :]",
         "same = tf.eye(t, batch_shape=[n], dtype=tf.bool)",
-        f"{GRADIENTS}/forms/per_record_test.py::test_row_that_is_used_twice_adds_up",
+        f"{GRADIENTS}/forms/rows_test.py::test_row_that_is_used_twice_adds_up",
     ),
     (
         "bias_gradient_averaged",
@@ -303,7 +303,7 @@ SUMS = in_folder(
         "microbatches.py",
         "divisor = tf.cast(tf.maximum(counts, 1), total.dtype)",
         "divisor = tf.ones_like(counts, total.dtype)",
-        f"{GRADIENTS}/engines_test.py::test_microbatch_record_is_the_mean_gradient_of_its_examples",
+        f"{GRADIENTS}/clipped_sum_test.py::test_microbatch_record_is_the_mean_gradient_of_its_examples",
     ),
     (
         "seeds_of_the_model",
@@ -319,7 +319,7 @@ SUMS = in_folder(
         "record_scope.py",
         "numbers = system_random_source().integers([rows, 2], _MODULUS)",
         "numbers = tf.reshape(tf.range(2 * rows), [-1, 2])",
-        f"{GRADIENTS}/randomness_test.py::test_draws_follow_neither_row_nor_step",
+        f"{GRADIENTS}/record_scope_test.py::test_draws_follow_neither_row_nor_step",
     ),
     (
         "one_seed_for_all_draws",
@@ -327,7 +327,7 @@ SUMS = in_folder(
         "record_scope.py",
         "        self._count += 1\n",
         "",
-        f"{GRADIENTS}/randomness_test.py::test_layer_that_is_called_twice_draws_twice",
+        f"{GRADIENTS}/record_scope_test.py::test_layer_that_is_called_twice_draws_twice",
     ),
     (
         "known_seed_of_a_batch",
@@ -335,7 +335,7 @@ SUMS = in_folder(
         "effects.py",
         "        if _draws_from_a_seed(op) and not _comes_from(op, seeds):",
         "        if False:",
-        f"{GRADIENTS}/randomness_test.py::test_constant_seeds_of_a_batch_are_refused",
+        f"{GRADIENTS}/record_scope_test.py::test_constant_seeds_of_a_batch_are_refused",
     ),
     (
         "metrics_in_a_loss",
@@ -351,7 +351,7 @@ SUMS = in_folder(
         "effects.py",
         "    if not _does_more(op):\n        return\n",
         "    return\n",
-        f"{GRADIENTS}/side_effects_test.py::test_state_that_a_loss_leaves_is_refused",
+        f"{GRADIENTS}/effects_test.py::test_state_that_a_loss_leaves_is_refused",
     ),
     (
         "weight_that_a_block_ignores",

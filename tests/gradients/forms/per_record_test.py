@@ -24,10 +24,3 @@ def test_uses_of_different_form_add_up(sign):
     for parts in (forms, forms[::-1], [forms[0], Explicit(tf.constant(sign * one))]):
         np.testing.assert_allclose(Sum(parts).squared_norms(), expected, rtol=1e-9)
         assert not np.allclose(expected, sum(part.squared_norms() for part in parts), rtol=0.1)
-
-
-def test_row_that_is_used_twice_adds_up():
-    # Row 1 gets 3 + 4, row 0 gets 5: 49 + 25, not 9 + 16 + 25.
-    rows = Rows(tf.constant([[1, 0, 1]]), tf.constant([[[3.0], [5.0], [4.0]]]), 2)
-    np.testing.assert_allclose(rows.squared_norms(), [74.0], rtol=1e-5)
-    np.testing.assert_allclose(rows.explicit()[0, :, 0], [5.0, 7.0])

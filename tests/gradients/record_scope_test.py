@@ -17,7 +17,7 @@ N, WIDTH = 128, 4
 LIMIT = 6.2 / np.sqrt(N)
 
 
-@keras.saving.register_keras_serializable("randomness_test")
+@keras.saving.register_keras_serializable("record_scope_test")
 class Noisy(L.Layer):
     """Adds what a function draws for the shape of the input. No rule knows it."""
 

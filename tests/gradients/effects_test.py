@@ -11,7 +11,7 @@ L = keras.layers
 ENGINES = ["bookkeeping", "vectorized", "loop", "auto"]
 
 
-@keras.saving.register_keras_serializable("side_effects_test")
+@keras.saving.register_keras_serializable("effects_test")
 class Keeps(L.Layer):
     """Does something with its input before it is passed on. No rule knows it."""
 

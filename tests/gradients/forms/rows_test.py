@@ -1,0 +1,35 @@
+"""Gradients of a table, by hand: rows that are used twice, negative numbers, and long records."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.gradients.forms.rows import Rows
+
+
+def test_row_that_is_used_twice_adds_up():
+    # Row 1 gets 3 + 4, row 0 gets 5: 49 + 25, not 9 + 16 + 25.
+    rows = Rows(tf.constant([[1, 0, 1]]), tf.constant([[[3.0], [5.0], [4.0]]]), 2)
+    np.testing.assert_allclose(rows.squared_norms(), [74.0], rtol=1e-5)
+    np.testing.assert_allclose(rows.explicit()[0, :, 0], [5.0, 7.0])
+
+
+def test_negative_numbers_count_from_the_end():
+    rows = Rows(tf.constant([[-1, 2]]), tf.constant([[[3.0], [4.0]]]), 3)
+    np.testing.assert_allclose(rows.squared_norms(), [49.0], rtol=1e-5)
+
+
+def test_weighted_sum_adds_over_records():
+    rows = Rows(tf.constant([[0], [0]]), tf.constant([[[2.0]], [[6.0]]]), 2)
+    np.testing.assert_allclose(rows.weighted_sum(tf.constant([1.0, 0.5])), [[5.0], [0.0]])
+
+
+@pytest.mark.parametrize("positions", [1, 5, 200])
+def test_every_way_to_the_norm_is_that_of_the_explicit_gradients(positions):
+    rng = np.random.default_rng(0)
+    ids = tf.constant(rng.integers(0, 4, (3, positions)))
+    rows = Rows(ids, tf.constant(rng.normal(size=(3, positions, 2))), 4)
+    expected = np.sum(np.square(rows.explicit()), (1, 2))
+    found = rows.squared_norms().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert (found >= expected * (1 - 1e-15)).all()

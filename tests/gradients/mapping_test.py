@@ -1,0 +1,48 @@
+"""A function of one record for all records, and which tensors hold records."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.gradients import UnsupportedModelError
+from tfdp.gradients.mapping import comes_from_records, holds_records, map_records, meets_records
+
+
+def test_function_is_applied_to_batches_of_one():
+    shapes = []
+
+    def one(record):
+        shapes.append(tuple(record[0].shape))
+        return tf.reduce_sum(record[0]) * 2.0
+
+    call, structure = map_records(one, [tf.zeros([3, 2])])
+    np.testing.assert_allclose(call(tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])), [6, 14, 22])
+    assert set(shapes) == {(1, 2)}
+    assert structure.shape.rank == 1
+
+
+def test_tensor_of_all_records_is_refused():
+    @tf.function(autograph=False)
+    def step(x):
+        x = tf.compat.v1.placeholder_with_default(x, [None, 2])
+        mean = tf.reduce_mean(x)
+        return map_records(lambda record: tf.reduce_sum(record[0]) - mean, [x])[0](x)
+
+    with pytest.raises(UnsupportedModelError, match="comes from all records"):
+        step.get_concrete_function(tf.TensorSpec([3, 2]))
+
+
+def test_records_are_an_axis_of_unknown_length():
+    assert not holds_records(tf.zeros([3, 2]))
+    with tf.Graph().as_default():
+        records = tf.compat.v1.placeholder_with_default(tf.zeros([3, 2]), [None, 2])
+        assert holds_records(records)
+        assert comes_from_records(tf.reduce_mean(records))
+        assert not comes_from_records(tf.zeros([3]) + 1.0)
+        # [n, 2] meets records of rank 2, but positions of [n, t, 2].
+        assert meets_records(records, 2)
+        assert not meets_records(records, 3)
+        # A constant of lower rank, or with one record, is the same for every record.
+        assert meets_records(tf.zeros([2]), 2)
+        assert meets_records(tf.zeros([1, 2]), 2)
+        assert not meets_records(tf.zeros([3, 2]), 2)

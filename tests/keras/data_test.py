@@ -1,0 +1,62 @@
+"""What `fit` takes as data: lengths, splits, weights of classes, and first looks at data sets."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, shares_memory, weighted_arrays
+
+X, Y = np.arange(10.0)[:, None], np.arange(10) % 2
+
+
+def test_data_sets_yield_batches_and_arrays_hold_examples():
+    for held in (X, [X, X], (X,), {"a": X}, tf.constant(X)):
+        assert not is_dataset(held)
+    for yields in (tf.data.Dataset.from_tensors(X), iter([X]), (x for x in [X])):
+        assert is_dataset(yields)
+
+
+def test_length_is_shared():
+    assert length(X, {"y": Y}, None) == 10
+    with pytest.raises(ValueError, match=r"Received lengths: \[9, 10\]"):
+        length(X, Y[1:])
+    with pytest.raises(ValueError, match="no training data"):
+        length(None)
+    with pytest.raises(ValueError, match="are empty"):
+        length(X[:0])
+
+
+def test_validation_is_split_from_the_end():
+    x, y, weight, validation = prepare_arrays(X, Y, None, None, 0.2, None)
+    assert (len(x), len(y), weight) == (8, 8, None)
+    assert [part.tolist() for part in validation] == [[[8.0], [9.0]], [0, 1]]
+
+
+@pytest.mark.parametrize("split", [1e-20, 0.999])
+def test_no_part_of_a_split_is_empty(split):
+    with pytest.raises(ValueError, match="leaves one part empty"):
+        prepare_arrays(X[:3], Y[:3], None, None, split, None)
+
+
+def test_weights_of_classes_by_hand():
+    _, _, weight = weighted_arrays(X[:3], Y[:3], None, {0: 2.0, 1: 0.5})
+    np.testing.assert_allclose(weight, [2.0, 0.5, 2.0])
+    with pytest.raises(ValueError, match="not both"):
+        weighted_arrays(X, Y, np.ones(10), {0: 1.0})
+
+
+def test_validation_data_may_not_be_the_training_data():
+    assert shares_memory(X, (X[3:], Y))
+    assert not shares_memory(X, (X.copy(), Y))
+
+
+def test_first_look_at_an_iterator_takes_nothing_away():
+    (x, y, _), dataset, rows = peek(iter([(X[:4], Y[:4]), (X[4:8], Y[4:8])]))
+    assert (x.shape, y.shape, rows) == ((1, 1), (1,), 4)
+    assert float(tf.reduce_sum(tf.abs(x))) == 0.0
+    assert [len(batch[0]) for batch in dataset] == [4, 4]
+
+
+def test_empty_data_set_is_refused():
+    with pytest.raises(ValueError, match="are empty"):
+        peek(iter([]))

@@ -1,0 +1,180 @@
+"""Models and callbacks that private training refuses, by name and with what to do."""
+
+import keras
+import numpy as np
+import pytest
+import toy
+from toy import L
+
+import tfdp
+from tfdp.keras import NotPrivateError, make_private
+from tfdp.sampling import FullBatch
+
+X, Y = toy.data()
+
+
+class Plain(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x):
+        return self.out(x)
+
+
+class OwnTrainStep(Plain):
+    def train_step(self, data):
+        return {}
+
+
+class PlainOwnLoss(Plain):
+    def compute_loss(self, *args, **kwargs):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("model_class", "name"), [(OwnTrainStep, "train_step"), (PlainOwnLoss, "compute_loss")]
+)
+def test_own_training_code_of_a_plain_model_is_refused(model_class, name):
+    with pytest.raises(
+        NotPrivateError, match=f"{model_class.__name__} has its own {name}.*DPModel"
+    ):
+        make_private(model_class())
+
+
+def with_layer(layer):
+    return keras.Sequential([keras.Input((4,)), L.Dense(4), layer, L.Dense(2)])
+
+
+class Nest(keras.layers.Layer):
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.blocks = [inner]
+
+    def call(self, x):
+        return self.blocks[0](x)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_batch_normalization_is_refused_by_name_with_the_fix(nested):
+    layer = L.BatchNormalization(name="culprit")
+    model = make_private(with_layer(Nest(layer) if nested else layer))
+    with pytest.raises(NotPrivateError, match="culprit.*GroupNormalization.*trainable = False"):
+        model.compile(toy.dp(), loss=toy.LOGITS_LOSS)
+
+
+def test_frozen_batch_normalization_is_accepted():
+    layer = L.BatchNormalization(trainable=False)
+    model = toy.private(with_layer(layer), run_eagerly=True)
+    before = [w.numpy() for w in layer.weights]
+    model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    for b, a in zip(before, layer.weights, strict=True):
+        np.testing.assert_array_equal(b, a)
+
+
+def test_batch_normalization_made_in_build_is_refused():
+    class Late(keras.layers.Layer):
+        def build(self, shape):
+            self.inner = L.BatchNormalization(name="culprit")
+            self.inner.build(shape)
+
+        def call(self, x):
+            return self.inner(x)
+
+    model = make_private(keras.Sequential([L.Dense(4), Late(), L.Dense(2)]))
+    model.compile(toy.dp(), loss=toy.LOGITS_LOSS)
+    with pytest.raises(NotPrivateError, match="culprit"):
+        model.fit(X, Y, batch_size=4, verbose=0)
+    assert model.ledger.total_count == 0
+
+
+def test_spectral_normalization_is_refused():
+    model = make_private(with_layer(L.SpectralNormalization(L.Dense(4), name="culprit")))
+    with pytest.raises(NotPrivateError, match="culprit"):
+        model.compile(toy.dp(), loss=toy.LOGITS_LOSS)
+
+
+def test_stateful_rnn_is_refused():
+    layers = [keras.Input(batch_shape=(4, 3, 2)), L.SimpleRNN(2, stateful=True, name="culprit")]
+    model = make_private(keras.Sequential(layers))
+    with pytest.raises(NotPrivateError, match="culprit.*stateful=False"):
+        model.compile(toy.dp(), loss="mse")
+
+
+class Remembering(keras.layers.Layer):
+    """Publishes the mean of the last record."""
+
+    def build(self, shape):
+        self.memory = self.add_weight(shape=(), trainable=False, name="memory")
+
+    def call(self, x):
+        self.memory.assign(keras.ops.mean(x))
+        return x
+
+
+def test_layer_that_stores_data_in_a_weight_is_refused_by_the_weights_name():
+    layer = Remembering()
+    model = toy.private(with_layer(layer))
+    start = toy.weights(model)
+    model(np.zeros([1, 4]))
+    memory = layer.memory.numpy()
+    with pytest.raises(NotPrivateError, match="memory.*trainable = False"):
+        model.fit(X, Y, sampling=FullBatch(), verbose=0)
+    toy.assert_weights(model, start, 0)
+    assert layer.memory.numpy() == memory
+
+
+@pytest.mark.parametrize(
+    ("make", "accepted"),
+    [
+        (lambda path: keras.callbacks.EarlyStopping(monitor="loss"), False),
+        (lambda path: keras.callbacks.EarlyStopping(monitor="val_loss"), True),
+        (lambda path: keras.callbacks.ReduceLROnPlateau(monitor="accuracy"), False),
+        (
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path, monitor="accuracy", save_best_only=True
+            ),
+            False,
+        ),
+        (
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path, monitor="val_accuracy", save_best_only=True
+            ),
+            True,
+        ),
+        (lambda path: keras.callbacks.ModelCheckpoint(path, monitor="accuracy"), True),
+    ],
+)
+@pytest.mark.parametrize("form", ["list", "nested", "single", "CallbackList"])
+def test_callbacks_that_act_on_training_metrics_are_refused(make, accepted, form, tmp_path):
+    callback = make(tmp_path / "model.keras")
+    model = make_private(toy.dense())
+    model.compile(toy.dp(), loss=toy.LOGITS_LOSS)
+    callbacks = {
+        "list": [callback],
+        "nested": [[keras.callbacks.History()], [callback]],
+        "single": callback,
+        "CallbackList": keras.callbacks.CallbackList([callback], model=model),
+    }[form]
+    if accepted:
+        tfdp.keras.validation.check_callbacks(callbacks)
+        return
+    with pytest.raises(NotPrivateError, match=f"{type(callback).__name__}.*monitor='val_"):
+        model.fit(X, Y, batch_size=4, verbose=0, callbacks=callbacks)
+    assert model.ledger.total_count == 0
+
+
+def test_accepted_callbacks_act(tmp_path):
+    model = toy.private(toy.linear(), metrics=["accuracy"])
+    path = tmp_path / "best.keras"
+    callbacks = [
+        # Nothing improves by 100: training stops after the second epoch.
+        keras.callbacks.EarlyStopping(monitor="val_loss", min_delta=100.0, patience=1),
+        keras.callbacks.ModelCheckpoint(path, monitor="val_accuracy", save_best_only=True),
+    ]
+    public = (X.copy(), Y.copy())
+    history = model.fit(
+        X, Y, sampling=FullBatch(), epochs=5, verbose=0, callbacks=callbacks, validation_data=public
+    )
+    assert len(history.history["loss"]) == model.ledger.total_count == 2
+    assert path.exists()
