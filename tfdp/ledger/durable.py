@@ -8,7 +8,6 @@ import sqlite3
 import threading
 import uuid
 import weakref
-from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tfdp.ledger.chain import Row, check_key
 from tfdp.ledger.entry import MAX_COUNT, pass_index
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
 from tfdp.ledger.ledger import Permit, PrivacyLedger
+from tfdp.ledger.row_index import RowIndex
 from tfdp.ledger.storage import schema
 from tfdp.ledger.storage.files import open_to_write, sqlite_errors
 from tfdp.ledger.storage.rows import RowReader
@@ -161,32 +161,22 @@ class DurableLedger(PrivacyLedger):
         first.check_end(header, extent)
         self._reader = RowReader(self._path, self._chain)
         self._clear()
-        self._ends: list[int] = []  # Events up to each row, and how the row is known again.
-        self._marks: list[int] = []
-        self._saved_count = 0  # Events that `save` wrote.
+        self._index = RowIndex()
         self._others_passes: set[int] = set()
         for row, digest in self._reader.rows(self._connection):
             self._read(row, digest, first.given_back[row.position])
 
     def _read(self, row: Row, digest: bytes, given_back: int) -> None:
-        self._note(row, digest)
+        self._index.add(row, digest)
         if row.target is not None:
             return
         event, count = self._reader.entry(row)
-        if row.session == "":
-            self._saved_count = self._ends[-1]
         if row.session != self._session:
             self._others_passes.update(_passes(event))
         if self._lease is not None and self._lease.row == row.position:
             given_back = self._lease.left
         if count > given_back:
             self._append(event, count - given_back)
-
-    def _note(self, row: Row, digest: bytes) -> None:
-        """Keeps what is asked of a row later."""
-        is_release = row.target is None
-        self._ends.append((self._ends[-1] if self._ends else 0) + (row.count if is_release else 0))
-        self._marks.append(int(digest.hex()[:15], 16))
 
     def _refresh(self) -> None:
         """Reads what other processes added, and notices what nobody may do."""
@@ -207,7 +197,7 @@ class DurableLedger(PrivacyLedger):
         num_rows = 0 if final is None else final + 1
         rows = list(reader.rows(self._connection))
         reader.check_end(header, schema.Extent(num_rows, num_rows))
-        if any(row.target is not None for row, _ in rows):
+        if any(row.target is not None and row.count for row, _ in rows):
             self._revision += 1
             self._reload()
             return
@@ -264,7 +254,7 @@ class DurableLedger(PrivacyLedger):
         digest = self._chain.next(self._reader.digest, row)
         insert(self._connection, row, digest)
         self._reader.add(row, digest)
-        self._note(row, digest)
+        self._index.add(row, digest)
         return row
 
     def _put_head(self) -> None:
@@ -395,20 +385,16 @@ class DurableLedger(PrivacyLedger):
 
     def place(self) -> tuple[int, int]:
         with self._lock:
-            position = self._ends[-1] if self._ends else 0
+            position = self._index.end
             if self._lease is not None:
-                position = self._ends[self._lease.row] - self._lease.left
-            return (
-                (position, self._marks[bisect_left(self._ends, position)]) if position else (0, 0)
-            )
+                position = self._index.end_of(self._lease.row) - self._lease.left
+            return self._index.place(position)
 
     def holds(self, position: int, key: int) -> bool:
         if position <= 0:
             return position == 0
-        if position <= self._saved_count and key == self._key:
-            return True
-        row = bisect_left(self._ends, position)
-        return row < len(self._ends) and self._marks[row] == key
+        was_saved = self._index.was_saved(position) and key == self._key
+        return was_saved or self._index.holds(position, key)
 
     def continues(self, saved: PrivacyLedger, position: int, key: int) -> bool:
         return saved.ledger_id == self.ledger_id and self.holds(position, key)
