@@ -133,7 +133,7 @@ def clipped_gradient_sum(
     groups = None
     if ids is not None:
         number = num_microbatches if tf.is_tensor(num_microbatches) else int(num_microbatches)
-        # Nothing would bound an example of a microbatch that is not there.
+        # Nothing would bound an example whose microbatch does not exist.
         ids, exist = in_range(ids, number, axis=[])
         mask &= exist
         groups = Microbatches(tf.cast(ids, tf.int32), number)
@@ -219,7 +219,7 @@ class _Task(NamedTuple):
         def run(leaves, mask, groups):
             return self.batched(gradients, leaves, mask, groups)
 
-        # What the layers do is watched while a graph is built.
+        # The layers are watched while a graph is built, so there must be one.
         run = tf.function(run, autograph=False) if tf.executing_eagerly() else run
         return run(leaves, mask, groups)
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
 
-# From what holds a record, [1, ...], and values of weights, to the layer's outputs, [1, ...].
+# A function from the inputs of one record, [1, ...], and the values of weights to the layer's
+# outputs, [1, ...].
 Run = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
@@ -51,7 +52,7 @@ class MappedCall(NamedTuple):
             def gradients(*at_outputs, variables=()):
                 of_inputs = self._backward(inputs, outputs, at_outputs, in_use)
                 result = (tf.zeros_like(start), *of_inputs)
-                # Variables that nobody asks about.
+                # No gradient of these variables is asked for.
                 return (result, [None] * len(variables)) if variables else result
 
             return outputs, gradients
@@ -77,7 +78,7 @@ class MappedCall(NamedTuple):
         smooth = [i for i, tensor in enumerate(inputs) if tensor.dtype.is_floating]
         leaves = [*inputs, *(at_outputs[i] for i in at)]
         of_others: list[Any] = []
-        # Which of the gradients that are asked for there are.
+        # Which of the wanted gradients exist.
         wanted_at: list[int] = []
         weights_at: list[int] = []
 
@@ -86,7 +87,7 @@ class MappedCall(NamedTuple):
             record.
             """
             record, at_record = record[: len(inputs)], record[len(inputs) :]
-            # Copies, so that a use of one here is seen, whoever uses it elsewhere.
+            # These are copies, so that a use of a weight here is seen even if it is used elsewhere.
             weights, others = (
                 [tf.identity(value) for value in values] for values in (self.weights, self.others)
             )
@@ -102,7 +103,7 @@ class MappedCall(NamedTuple):
             weights_at[:] = [i for i, g in enumerate(of_weights) if g is not None]
             present = [tf.squeeze(tf.convert_to_tensor(g), 0) for g in of_record if g is not None]
             present += [tf.convert_to_tensor(g) for g in of_weights if g is not None]
-            # There must be something to map.
+            # TensorFlow needs at least one tensor to map over.
             return present or [tf.zeros([])]
 
         try:

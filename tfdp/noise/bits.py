@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Fill = Callable[[np.ndarray], None]  # Overwrites a contiguous array with random bits.
 
-# Encrypted in place of a message. Small enough to stay in a cache.
+# Zeros, which are encrypted in the place of a message. They are few enough to stay in a cache.
 _ZEROS = memoryview(bytes(1 << 18))
 _LONGEST = 2**36 - 32
 

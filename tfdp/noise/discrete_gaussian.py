@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdp.noise.bits import Fill
 
-# Proposals that are worked on at once, so that they stay in the processor's cache.
+# How many proposals are worked on at once: few enough to stay in the processor's cache.
 _BLOCK = 2**14
 # Uniforms nearer than this to a probability that was computed in float64 are compared with it
 # exactly. It must be no smaller than the error, which is below 2^-39 (`DiscreteGaussian._accept`).
@@ -66,13 +66,15 @@ class DiscreteGaussian:
                 f"variance={float(variance)!r}."
             )
         self._variance = Fraction(variance)
-        # 0.6 to 1.2 standard deviations in a block: half of the proposals are kept, or more.
+        # A block is 0.6 to 1.2 standard deviations wide, so at least half of the proposals are
+        # kept.
         self._log_block = 0
         while 4**self._log_block < Fraction(9, 25) * self._variance:
             self._log_block += 1
         square = float(4**self._log_block / self._variance)
         largest = math.exp(max(v * math.log(2) - v * v * square / 2 for v in range(1, 9)))
-        # With such blocks the largest is at v = 0, 1 or 2. Rounded up by more than it can err.
+        # With such blocks the maximum is at v = 0, 1 or 2. It is rounded up by more than its
+        # possible error.
         self._scale = Fraction(max(64, math.floor(64 * largest + 1e-6) + 1), 64)
 
     def draw(self, fill: Fill, size: int) -> np.ndarray:

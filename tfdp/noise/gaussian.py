@@ -5,17 +5,17 @@ import math
 import numpy as np
 import tensorflow as tf
 
-# Words for the radius and for the angle of a pair of draws.
+# How many words the radius and the angle of a pair of draws take.
 _RADIUS_WORDS = {tf.float32: 2, tf.float64: 3}
 _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
-# Of a word, its low bits.
+# The number of low bits of a word that are used, and their mask.
 _BITS = 31
 _LOW = 2**_BITS - 1
-# Numbers of 31 bits whose product with this, modulo 2^31, begins with so many zeros lie evenly
-# between 0 and 2^31: they are the first multiples of a golden section.
+# The numbers of 31 bits whose product with this factor, modulo 2^31, begins with a given number of
+# zeros lie evenly between 0 and 2^31, because they are the first multiples of a golden section.
 _SPREAD = pow(round(2**_BITS * (math.sqrt(5) - 1) / 2) | 1, -1, 2**_BITS)
-# Terms of power series, so that what is left out is less than half a unit in the last place:
-# atanh at 1 / 3, sine at pi / 2.
+# The number of terms of power series: so many that the terms left out are less than half a unit in
+# the last place, for atanh at 1 / 3 and for the sine at pi / 2.
 _ATANH_TERMS = 17
 _SINE_TERMS = 12
 
@@ -78,7 +78,7 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
     columns = tf.unstack(tf.bitcast(words, tf.int32), words_per_pair(dtype))
     first, second = _pairs(columns, dtype)
     if rows is not None and rows % 2:
-        # A slice of the result would stand in the way of vector instructions.
+        # Slicing the result would keep XLA from using vector instructions.
         _, second = _pairs([column[:-1] for column in columns], dtype)
     return tf.concat([first, second], 0)
 
@@ -110,7 +110,7 @@ def _zeros(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     for k, word in enumerate(reversed(words[1:]), start=1):
         spread = tf.bitcast(tf.bitcast(word, tf.uint32) * _SPREAD, tf.int32) & _LOW
         number += tf.cast(_highest(spread), dtype) * 2.0 ** (-_BITS * k)
-    # The exponent of its binary form counts them, but for zero.
+    # The exponent of the number's binary form counts them, except for zero.
     integer, digits, bias = (tf.int32, 23, 127) if dtype == tf.float32 else (tf.int64, 52, 1023)
     exponent = tf.bitwise.right_shift(tf.bitcast(number, integer), tf.constant(digits, integer))
     return tf.minimum(_BITS - 1 + bias - exponent, _BITS * len(words))
@@ -124,7 +124,7 @@ def _highest(word: tf.Tensor) -> tf.Tensor:
 def _twice_log(v: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns -2 ln(1 - v / 2) / v for v in (0, 1)."""
     if dtype == tf.float32:
-        # XLA would not fuse a quotient into the loop, but write it to memory.
+        # XLA would not fuse a quotient into the loop; it would write it to memory.
         return _series(_LOG_POLYNOMIAL, v, dtype)
     # 4 atanh(a) = 4 (a + a^3 / 3 + a^5 / 5 + ...) for a = v / (4 - v)
     a = v / (4 - v)

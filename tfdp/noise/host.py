@@ -10,7 +10,7 @@ class HostGenerator:
 
     Arguments and results are NumPy's. All draws are exact: integers by rejection, never by a
     remainder; a binomial as the sum of its trials. No draw goes through a floating-point uniform,
-    but for `random` itself.
+    except for `random` itself.
 
     Args:
         fill: Where the bits come from; by default the operating system keys every draw.
@@ -63,7 +63,8 @@ class HostGenerator:
         """
         if n < 0 or not 0 <= p <= 1:
             raise ValueError(f"n must be at least 0 and p in [0, 1]. Received: n={n}, p={p}.")
-        # A trial compares 80 bits with p: 16 of them, and 64 more where those are equal.
+        # A trial compares 80 random bits with p: first 16 of them, and the other 64 only if these
+        # are equal to the first 16 bits of p.
         high = int(p * 2**16)
         low = int((p * 2**16 - high) * 2**64)
         successes = 0
@@ -100,7 +101,7 @@ class HostGenerator:
     def permutation(self, n: int) -> np.ndarray:
         """Returns the integers 0 .. n - 1 (int64) in an order drawn uniformly."""
         while True:
-            # Equal keys, which have no random order, are as good as never seen.
+            # Equal keys have no random order. If there are any, all keys are drawn anew.
             keys = self._bits(n, np.uint64)
             order = np.argsort(keys)
             if np.all(np.diff(keys[order]) != 0):

@@ -4,17 +4,17 @@ import collections
 
 import numpy as np
 
-# TensorFlow takes an array over without a copy if it begins at a multiple of this.
+# TensorFlow takes an array over without a copy if the array begins at a multiple of this address.
 _ALIGNMENT = 64
-# Between these sizes, in bytes, memory is kept: for less it is not worth it, more is too much to
-# hold on to.
+# Memory of a size in this range, in bytes, is kept. Keeping less is not worth the effort, and more
+# would be too much to hold on to.
 _KEPT = range(1 << 20, (1 << 25) + 1)
 
-_Given = collections.deque[np.ndarray]  # Its methods are atomic, also where a finalizer calls them.
+_Given = collections.deque[np.ndarray]  # Its methods are atomic, even in finalizers.
 
 
 class _Lease:
-    """Memory that arrays look at. It is given back when the last of them is gone.
+    """Memory that arrays are views of. It is given back when the last of these arrays is gone.
 
     Whatever NumPy or TensorFlow derive from an array (slices, views, tensors) holds on to this
     object, not only to the array: that is what `__array_interface__` is for.
@@ -47,14 +47,14 @@ def _take(size: int, given: _Given) -> np.ndarray:
     return np.empty(nbytes, np.uint8)
 
 
-# What was given back last: a step asks for as much as the step before. The operating system zeroes
-# new memory page by page, which takes nearly as long as to draw the words that go there.
+# The memory that was given back last. It is kept because a step asks for as much as the step
+# before, and because the operating system zeroes new memory page by page, which takes nearly as
+# long as drawing the words.
 _given: _Given = collections.deque(maxlen=2)
 
 
 def words(size: int) -> np.ndarray:
-    """Returns an array of uint32 that is aligned as TensorFlow wants it; what is in it is left over
-    from earlier draws, or from anything.
+    """Returns an array of uint32 that is aligned as TensorFlow wants it, with arbitrary contents.
 
     Guarantees:
         No other array that is still reachable, from Python or from a tensor, shares its memory.

@@ -13,30 +13,31 @@ from tfdp.noise import gaussian, memory
 
 Write = Callable[[np.ndarray], None]  # Overwrites a uint32 array.
 
-# Rows of fewer numbers than this are not worth a loop of their own.
+# A row of fewer numbers than this is not worth a loop of its own.
 _LONG_ROW = 64
 
-# Where XLA meets a draw it fails with the name of the operation.
+# XLA fails where it meets a draw, and its message holds the name of the operation. So the name says
+# what to do.
 _OPERATION = "host_draw__use_tfdp.noise.staged"
 _HOST_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
-# Fewer normal draws than this are made together with others: XLA compiles one loop for all of them.
+# Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
 _POOLED = 2**15
-# Arguments of no more numbers than this are not worth the time that XLA takes to compile.
+# If the arguments hold no more numbers than this, compiling with XLA takes more time than it saves.
 _SMALL = 2**14
-# For more numbers than this, words are drawn when the arguments are there: a forward and a backward
-# pass have then given their memory back.
+# If the arguments hold more numbers than this, the words are drawn only once the arguments have
+# been computed. By then the forward and the backward pass have given their memory back.
 _LATE = 2**24
 _DTYPES = (tf.float32, tf.float64)
 
 
 class _NotStageable(Exception):  # noqa: N818, never seen by a caller.
-    """A draw in a part of a function that may run any number of times."""
+    """A draw stands in a part of a function that may run any number of times."""
 
 
 @dataclasses.dataclass
 class _Requests:
-    """Draws that stand one after another in an array: (what overwrites words, how many)."""
+    """Draws that stand one after another in an array: (writer of words, number of words)."""
 
     draws: list[tuple[Write, int]] = dataclasses.field(default_factory=list)
     size: int = 0
@@ -126,8 +127,8 @@ class _Stage:
         return self._pools[dtype].take(fill, size, self._pooled[dtype])
 
     def _check(self, count: Any) -> None:
-        # The body of a loop, or a function that is called twice, is traced once: each run of it
-        # would see the same words.
+        # The body of a loop, or of a function that is called twice, is traced only once. Each run
+        # of it would see the same words.
         if tf.compat.v1.get_default_graph() is not self._graph or tf.is_tensor(count):
             raise _NotStageable
 
@@ -196,8 +197,8 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
 def _row(shape: Sequence[int]) -> list[int]:
     """Returns the shape of a row: [] where a tensor of this shape is one long row of numbers.
 
-    Both draws of a pair are in one column, half of the rows are made in one way, half in another.
-    XLA has fast loops for that along rows that the sum has, too, or along one axis.
+    Both draws of a pair are in one column: half of the rows are made in one way, and half in
+    another. XLA has fast loops for this along rows that the sum has as well, or along one axis.
     """
     return [shape[-1]] if len(shape) > 1 and shape[-1] >= _LONG_ROW else []
 
@@ -215,20 +216,20 @@ def staged(
 ) -> Any:
     """Returns `fn(*args)`, compiled by XLA, with the words of all its draws from one host call.
 
-    XLA fuses what a draw is made of with what is done to it: for noise on a sum, that is one pass
-    over the sum. `RandomSource` calls inside `fn` are served with parts of one array, which is
-    drawn on the host each time the graph runs, outside of what is compiled.
+    XLA fuses the computation of a draw with what is done to the draw. Adding noise to a sum is then
+    a single pass over the sum. `RandomSource` calls inside `fn` are served with parts of one array,
+    which is drawn on the host each time the graph runs, outside of the compiled function.
 
     Guarantees:
         Every call inside `fn` gets words of its own, and new ones each time the graph runs.
 
     Edge cases:
-        Eagerly, and inside another `staged`, `fn` is simply called. Where the arguments are small
-        it is not worth compiling; one host call draws all the same. Where a draw inside `fn` stands
-        in a loop or a nested `tf.function`, or its shape is not known when the graph is built, or
-        `fn` calls the host itself, `fn` is traced into the graph as it is, without XLA. Inside a
-        function that is itself compiled by XLA there is no host, and XLA refuses the draw: call
-        `staged` outside of it.
+        Eagerly, and inside another `staged`, `fn` is simply called. If the arguments are small,
+        `fn` is not compiled, but there is still a single host call for all draws. If a draw inside
+        `fn` stands in a loop or a nested `tf.function`, or its shape is not known when the graph is
+        built, or if `fn` calls the host itself, `fn` is traced into the graph as it is, without
+        XLA. Inside of a function that is itself compiled by XLA there is no host, and XLA refuses
+        the draw: call `staged` outside of it.
 
     Args:
         fn: Operations that XLA can compile. Arguments and closure may be any tensors.
@@ -292,7 +293,7 @@ def staged(
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
-    """Returns `fn(*args)`, of which nothing is there before `after`, be it an argument itself."""
+    """Returns `fn(*args)`, of which nothing is available before `after`, not even its arguments."""
     if not after:
         return fn(*args)
     with tf.control_dependencies(after):

@@ -24,9 +24,11 @@ from tfdp.query.dp_query import Structure, record_dtype
 # A clip norm is between 2^30 and 2^31 steps of its grid: squares of norms fit into 62 bits, and the
 # sum of 2^31 records into 63. Larger sums wrap around, which is post-processing of the true sum.
 _LOG_STEPS = 31
-# For the distance of the noises (`tfdp.accounting.discrete_noise`), and for 64-bit sums of squares.
+# The limit serves the bound on the distance between the two noises
+# (`tfdp.accounting.discrete_noise`), and keeps sums of squares within 64 bits.
 MAX_COORDINATES = 2**30
-# The noise, in steps of the grid: less says too little of a Gaussian, more does not fit.
+# The range of the noise, in steps of the grid. Less noise is too far from a Gaussian, and more does
+# not fit into the integers.
 _LEAST_NOISE, _MOST_NOISE = 2.0**10, 2.0**50
 
 

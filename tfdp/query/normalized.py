@@ -47,7 +47,7 @@ class NormalizedQuery(DPQuery):
                 f"numerator_query={self.numerator_query!r}."
             )
         real_number("denominator", self.denominator, minimum=0, inclusive=False)
-        # float32 can divide by it, and by what is close to it.
+        # float32 can divide by the denominator, and by numbers close to it.
         denominator = real_number(
             "denominator", self.denominator, minimum=1e-12, inclusive=True, maximum=1e18
         )

@@ -7,15 +7,16 @@ import numpy as np
 
 from tfdp.accounting.losses.grid import LossSum
 
-# Exponents are kept within it.
+# Exponents are kept below this, in absolute value.
 _LARGE = 600.0
-# Terms below exp(-_NEGLIGIBLE) delta are bounded, not summed.
+# Terms below exp(-_NEGLIGIBLE) delta are not summed, but bounded.
 _NEGLIGIBLE = 30.0
-# t, in units of s, by which noise may hide where a loss was; see `tfdp.accounting.losses.grid`.
+# How far noise may move a loss, as t in units of s; see `tfdp.accounting.losses.grid`.
 _REACH = 2.1
-# Share of its variance that rounding adds to a loss with a density; the rest is in the cell before.
+# The share of the variance of rounding that is added to a loss with a density. The rest of that
+# variance is already in the cell before it is rounded.
 _ADDED = 2 / 3
-# The lower bound is searched to this part of its distance from the upper.
+# How often the distance between a lower bound and the upper one is halved in the search.
 _BISECTIONS = 8
 
 
@@ -63,7 +64,7 @@ class DeltaBounds:
         """An upper bound of delta at every loss of the grid."""
         bound = self._delta * (1 + self._relative) + self._rounding * self._unit(self._x)
         bound = np.minimum(1.0, bound + self._losses.lost + self._losses.infinite)
-        # Below what is usable only that delta falls with epsilon would be known.
+        # Below the usable epsilons nothing is known of delta except that it falls with epsilon.
         return np.where(self._usable | (self._x > self._centre), bound, 1.0)
 
     def _at(self, deltas: np.ndarray, epsilon: float) -> float:
@@ -124,7 +125,7 @@ class DeltaBounds:
         while low > 0 and self.lower_delta(low) <= delta:
             high, step = low, 2 * step
             low = high - step
-        # What is returned was seen to have a larger delta, whatever lies between.
+        # It was checked that the returned epsilon has a larger delta, whatever lies between.
         found = max(low, 0.0) if low > 0 else 0.0
         for _ in range(_BISECTIONS):
             middle = (max(low, 0.0) + high) / 2

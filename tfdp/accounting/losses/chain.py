@@ -45,7 +45,7 @@ class ChainBounds:
             low, high = high, 2 * high
             if high > 1e4:
                 return math.inf
-        # The end that is returned was seen to be within delta.
+        # It was checked that the end that is returned is within delta.
         while high - low > 1e-10 * high:
             middle = (low + high) / 2
             if self.upper_delta(middle) > delta:

@@ -39,9 +39,9 @@ from tfdp.accounting.losses.pairs import LossPair
 # Units in the last place by which a transcendental function, or a butterfly of a transform, may be
 # off (Higham 2002, Accuracy and Stability of Numerical Algorithms, theorem 24.2).
 _ROUNDOFF = 8 * 2.0**-53
-# Smaller values of a transform are left out.
+# Values of a transform that are smaller than this are left out.
 _NEGLIGIBLE = 1e-25
-# Larger losses count as infinite: e^loss would overflow.
+# Losses larger than this count as infinite, because e^loss would overflow.
 _LARGEST_LOSS = 700.0
 
 
@@ -93,7 +93,7 @@ def round_losses(pair: LossPair, interval: float, log_tail: float) -> GridPMF:
     atoms[0] += p[0]
     variance = np.zeros(len(atoms))
     np.divide(up * (inner - up), inner, out=variance[1:], where=inner > 0)
-    # Probabilities of cells are differences of those of tails.
+    # The probability of a cell is a difference of the probabilities of two tails.
     tails = _nearer_tail(p)[1:-1] + ratio * _nearer_tail(q)[1:-1]
     roundoff = np.append(_ROUNDOFF * tails / -math.expm1(-interval), 0.0)
     return GridPMF(
@@ -191,7 +191,7 @@ def add_losses(steps: Iterable[tuple[GridPMF, int]], window: Window) -> LossSum:
     h, tilt = steps[0][0].interval, window.tilt
     first = math.floor(window.low / h)
     size = fft.next_fast_len(math.ceil(window.high / h) - first + 2, real=True)
-    # Frequencies at which the product is not yet negligible.
+    # The frequencies at which the product is not negligible.
     active, product = np.arange(size // 2 + 1), np.ones(size // 2 + 1, np.complex128)
     offset, log_scale, below, above = 0, 0.0, 0.0, 0.0
     norm = moved = scaled = infinite = cut = variance = 0.0
@@ -200,7 +200,8 @@ def add_losses(steps: Iterable[tuple[GridPMF, int]], window: Window) -> LossSum:
         log_scale += count * log_moment
         below += count * tilted(pmf, window.tilt_below)[0]
         above += count * tilted(pmf, window.tilt_above)[0]
-        # Around its mean a transform's argument is small where its modulus is not.
+        # Once a loss is centred at its mean, the argument of its transform is small wherever the
+        # modulus is not.
         index = np.arange(len(atoms))
         mean = round(float(index @ atoms))
         offset += count * (pmf.first + mean)

@@ -37,7 +37,7 @@ from tfdp.accounting.mechanisms import (
     SampledLaplace,
 )
 
-# Newton's method for a convex function, from within log(k) of the solution.
+# Steps of Newton's method for a convex function, begun within log(k) of the solution.
 _NEWTON_STEPS = 12
 
 
@@ -80,7 +80,8 @@ def _mixture(z: float, log_weights: np.ndarray) -> LossPair:
         return total, without
 
     def bounds(log_tail: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        # Half of the tail for the Gaussians, half for samples that hold more of the group.
+        # One half of the tail is for the Gaussians, the other for samples that hold more of the
+        # group.
         width = z * math.sqrt(-2 * (log_tail - 1))
         tails = np.logaddexp.accumulate(log_weights[::-1])[::-1]
         most = int(np.flatnonzero(tails > log_tail - 1)[-1])

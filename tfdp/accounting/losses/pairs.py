@@ -81,7 +81,7 @@ def laplace_pair(scale: float) -> LossPair:
     most = 1 / scale
 
     def cells(edges: np.ndarray) -> _Cells:
-        # Between 0 and 1 the loss of x is (2x - 1) / scale; beyond it stays what it is.
+        # Between 0 and 1 the loss of x is (2x - 1) / scale; outside of this it is constant.
         x = (1 + np.clip(edges * scale, -1.0, 1.0)) / 2
         low, high = np.exp(-x / scale) / 2, np.exp((x - 1) / scale) / 2
         p_below, q_above = high, low
@@ -165,7 +165,7 @@ def _fixed_size(mechanism: FixedSizeGaussian) -> list[LossPair]:
     at_zero = (1 - q) * float(special.erf(0.5 / z / math.sqrt(2)))
 
     def cells(edges: np.ndarray) -> _Cells:
-        # Zero is made an edge, and the cell that it ends takes what is left.
+        # Zero becomes an edge of a cell, and the cell that ends there takes what is left.
         zero = int(np.searchsorted(edges, 0.0))
         split = np.insert(edges, zero, 0.0)
         parts = []
@@ -186,7 +186,7 @@ def _fixed_size(mechanism: FixedSizeGaussian) -> list[LossPair]:
 def _randomized_response(mechanism: RandomizedResponse) -> list[LossPair]:
     p, k = mechanism.noise_parameter, mechanism.num_buckets
     own, other = 1 - p + p / k, p / k
-    # log(own / other) and log(own k), without what cancels where p is close to 1.
+    # log(own / other) and log(own k), in a form in which nothing cancels if p is close to 1.
     if not mechanism.from_uniform:
         most = math.log1p((1 - p) * k / p)
         rest = (k - 2) * other
@@ -233,8 +233,8 @@ def _sampled(base: LossPair, q: float) -> list[LossPair]:
     return [base] if q == 1 else [pair, reverse(pair)]
 
 
-# Mechanism type -> its dominating pairs: one that is its own reverse, or that for removing a unit
-# and that for adding one.
+# From the type of a mechanism to its dominating pairs: a single pair that is its own reverse, or
+# one pair for removing a unit and one for adding a unit.
 PAIRS: Mapping[type[Mechanism], Callable[[Any], list[LossPair]]] = {
     BoundedRange: _bounded_range,
     FixedSizeGaussian: _fixed_size,

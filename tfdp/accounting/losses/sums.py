@@ -18,18 +18,19 @@ from tfdp.accounting.losses.window import (
 
 Steps = Sequence[tuple[LossPair, int]]
 
-# Losses on a grid, at most. With a wider interval bounds would be worth nothing, with a smaller one
-# rounding errors would exceed it.
+# The largest number of losses on a grid. If the interval is too wide, the bounds are worth nothing;
+# if it is too narrow, rounding errors exceed it.
 _MOST_POINTS = 2**22
-# With an interval so many times the wanted one, bounds are wider than what they bound.
+# If the interval is wider than the wanted one by this factor, the bounds are wider than what they
+# bound.
 _WIDEST = 10.0
 _SMALLEST_INTERVAL, _LARGEST_INTERVAL = 1e-13, 1.0
-# Of delta, the logarithm of the share that may be lost where losses are beyond their grid.
+# Logarithm of the share of delta that may be lost because losses are beyond their grid.
 _LOG_SHARE = -9.0
 _SMALLEST_DELTA = 1e-280
-# How many tilts are tried, until one shows more than the divergences do.
+# How many tilts are tried at most, until one of them gives a better bound than the divergences do.
 _TILTS = 6
-# The points of a grid that only shows where losses are.
+# How many points a grid has that only shows where losses are.
 _COARSE_POINTS = 2**14
 
 
@@ -87,7 +88,7 @@ def bound_delta(
             shown = bounds.upper_epsilon(delta) if epsilon is None else bounds.upper_delta(epsilon)
             if shown < best[1]:
                 break
-            # Where few units are hit at all, divergences are about rarer and larger losses.
+            # If few units are sampled at all, divergences are about rarer and larger losses.
             tilt /= 2
         found.append(bounds)
     return found

@@ -1,4 +1,4 @@
-"""Where to look for a sum of privacy losses, and on which grid: found with Renyi divergences.
+"""Renyi divergences tell where a sum of privacy losses is to be looked for, and on which grid.
 
 Nothing here is part of a proof: a bad choice makes the bounds of `tfdp.accounting.losses.bounds`
 wide, never wrong. Where rdp(a) is the divergence of order a, log E_P[exp(t L)] is t rdp(1 + t).
@@ -11,24 +11,25 @@ import numpy as np
 
 from tfdp.accounting.losses.grid import GridPMF, Window, tilted
 
-# Float64 vector of orders above 1 -> divergences of everything composed.
+# A function from a float64 vector of orders above 1 to the divergences of everything composed.
 Renyi = Callable[[np.ndarray], np.ndarray]
 
-# Logarithms of exponents: those tried first, and the ends of the search.
+# Logarithms of the exponents that are tried first, and the ends of the search.
 _FIRST = np.linspace(math.log(0.01), math.log(300.0), 16)
 _LOWEST, _HIGHEST = math.log(1e-9), math.log(1e15)
 _REFINEMENTS = 3
-# Tilts that are tried, in units of another one.
+# Tilts that are tried, as multiples of the smallest one.
 _LARGER = (1.0, 1.5, 2.2, 3.3, 5.0, 8.0, 13.0)
-# At the ends of a window exp(-_LOG_TAIL) of the tilted sum is left.
+# Beyond each end of a window there is at most exp(-_LOG_TAIL) of the tilted sum.
 _LOG_TAIL = 18.0
-# Differences of exponents by which a window's ends are found, of that which is best for a Gaussian.
+# The ends of a window are found with exponents that differ from the tilt. These are the differences
+# that are tried, as fractions of the difference that would be best if the sum were Gaussian.
 _PARTS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5)
-# Sums of many kinds of losses are like Gaussians.
+# A sum of many kinds of losses is nearly Gaussian, so fewer differences are enough.
 _MANY, _PARTS_OF_MANY = 50, (0.4, 1.0)
-# Larger epsilons are left to Renyi divergences, and so are losses of a smaller mean.
+# Epsilons larger than this, and losses of a smaller mean, are left to Renyi divergences.
 LARGEST_EPSILON, _SMALLEST_MEAN = 500.0, 1e-12
-# The grid is made for this delta, and is the same for all.
+# The grid is made for this delta, and the same grid serves every delta.
 _REFERENCE_DELTA = 1e-8
 
 
@@ -49,7 +50,10 @@ def rounded_curve(directions: Sequence[Sequence[tuple[GridPMF, int]]]) -> Renyi:
 
 
 def _best(costs: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
-    """Returns about the exponent at which costs, which fall and then rise, are smallest."""
+    """Returns, approximately, the exponent at which costs are smallest, and the smallest cost.
+
+    Costs must first fall and then rise.
+    """
     x = _FIRST
     values = costs(np.exp(x))
     while True:
@@ -92,7 +96,7 @@ def larger_tilt(
     delta: float,
     epsilon: float | None,
 ) -> float:
-    """Returns a tilt between the two that suits a direction with smaller losses than the other."""
+    """Returns a tilt between the two that suits the direction with the smaller losses."""
     smallest, largest = tilts
     t = np.array([smallest * factor for factor in _LARGER if smallest * factor <= largest])
     if len(t) < 2:
@@ -119,7 +123,7 @@ def make_window(steps: Sequence[tuple[GridPMF, int]], tilt: float, log_delta: fl
         atoms = tilted(pmf, tilt)[1]
         mean = float(atoms @ pmf.losses)
         variance += count * float(atoms @ (pmf.losses - mean) ** 2)
-    # What is best for a Gaussian, and smaller ones for heavier tails.
+    # The difference that is best for a Gaussian. Heavier tails need smaller ones.
     reach = math.sqrt(2 * _LOG_TAIL / variance)
     parts = _PARTS if len(steps) < _MANY else _PARTS_OF_MANY
     above = [tilt + reach * part for part in parts]
@@ -133,13 +137,13 @@ def make_window(steps: Sequence[tuple[GridPMF, int]], tilt: float, log_delta: fl
 
 
 def grid_interval(renyi: Renyi, steps: int, relative_error: float) -> tuple[float, float]:
-    """Returns an interval with which the bounds of epsilon are about so far apart, and a tilt.
+    """Returns an interval of the grid that gives about the wanted relative error, and a tilt.
 
-    They are about 2 n h^2 (1 + tilt) apart for n steps, and the tilt is about 2 log(1/delta) /
-    epsilon. Larger ones than the tilt that is returned show nothing but the largest loss.
+    For n steps the bounds of epsilon are about 2 n h^2 (1 + tilt) apart, where the tilt is about
+    2 log(1/delta) / epsilon. Tilts larger than the returned one show nothing but the largest loss.
     """
     _, epsilon = epsilon_bound(renyi, _REFERENCE_DELTA)
-    # What a coarse grid left out can make a divergence at an order near one negative.
+    # A coarse grid leaves something out, which can make a divergence at an order near 1 negative.
     deviation = math.sqrt(2 * max(0.0, float(renyi(np.array([1 + 1e-6]))[0])))
     scale = max(epsilon, deviation)
     tilt = -2 * math.log(_REFERENCE_DELTA) / scale

@@ -17,21 +17,22 @@ Without the second term that maximum is the bound of Canonne, Kamath and Steinke
 import math
 from collections.abc import Callable
 
-# What the search for p leaves open, relative to the result, and is added to it.
+# How far off the search for p may end, relative to the result. It is added to the result.
 _TOLERANCE = 1e-12
 # The odds of p are searched from exp(-_LOWEST) to exp(_HIGHEST).
 _LOWEST, _HIGHEST = 700.0, 30.0  # Where p is still below 1.
-# Beyond this divergence nothing but a closed form is worth the search.
+# For divergences larger than this the search is not worth its time, and a closed form is used.
 _HUGE = 1e9
-# Below this divergence the search would see its own rounding errors. Closed forms serve there, and
-# Pinsker's inequality: delta is at most sqrt(rdp / 2), whatever epsilon is.
+# For divergences smaller than this the search would see only its own rounding errors. There closed
+# forms are used, and Pinsker's inequality: delta is at most sqrt(rdp / 2), whatever epsilon is.
 _TINY = 1e-16
 
 
 def _loss(order: float, rdp: float, p: float) -> tuple[float, float]:
     """Returns d = log(p / r) of the worst pair with this p, and d log(r) / d log(p)."""
     a, log_p, moment = order - 1, math.log(p), (order - 1) * rdp
-    # Newton's method for a convex function, from above: rounding aside no iterate is too small.
+    # This is Newton's method for a convex function, begun from above, so that no iterate is too
+    # small, except for rounding.
     d = (moment - log_p) / a
     while True:
         r = p * math.exp(-d)
@@ -67,7 +68,7 @@ def _maximum(value_and_slope: Callable[[float], tuple[float, float]], start: flo
         x = min(max(x + step, -_LOWEST), _HIGHEST)
         value, slope = value_and_slope(x)
         step *= 4
-    # Regula falsi; the slope at an end that stays is halved (Illinois).
+    # Regula falsi in the variant of Illinois: the slope at an end that stays is halved.
     for _ in range(200):
         if abs(slope * (x - before)) <= _TOLERANCE * min(abs(value), 1e3):
             break
@@ -146,7 +147,7 @@ def log_odds_of_delta(order: float, rdp: float, epsilon: float) -> float:
     if rdp > _HUGE:
         return min(simple, 700.0)
     if rdp < _TINY:
-        # Of so small a delta the odds are the delta.
+        # For so small a delta the odds are equal to the delta.
         return min(simple, math.log(rdp / 2) / 2)
 
     def log_delta(log_odds: float) -> tuple[float, float]:

@@ -29,12 +29,12 @@ from tfdp.accounting.mechanisms import FixedSizeGaussian
 from tfdp.accounting.renyi.gaussian import LARGEST_MULTIPLIER, log_likelihood_ratio
 from tfdp.accounting.renyi.moments import log_sum_psi
 
-# Gauss and Legendre's rule in intervals of this width, relative to the distance over which the
-# integrand changes.
+# The rule of Gauss and Legendre is applied in intervals of this width, relative to the distance
+# over which the integrand changes.
 _NODES = np.polynomial.legendre.leggauss(24)
 _WIDTH = 1.5
 _TAIL = 9.5
-# Where an integral would need more points, a sample is priced as everything.
+# If an integral would need more points than this, the sample is priced as a full batch.
 _MOST_POINTS = 2**22
 
 

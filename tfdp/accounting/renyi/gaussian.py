@@ -20,17 +20,17 @@ import numpy as np
 from tfdp.accounting.mechanisms import SampledGaussian
 from tfdp.accounting.renyi.moments import log_sum_psi
 
-# The trapezoidal rule is exact up to exp(-_NEGLIGIBLE).
+# The relative error of the trapezoidal rule is at most exp(-_NEGLIGIBLE).
 _NEGLIGIBLE = 36.0
-# Half the width, in units of z, of what is kept of a Gaussian.
+# Half the width, in units of z, of the part of a Gaussian that is kept.
 _TAIL = 9.5
-# Smaller probabilities and larger multipliers are priced as these, which costs more.
+# Smaller probabilities and larger multipliers are priced as if they were these, which costs more.
 _SMALLEST_PROBABILITY = 1e-60
 LARGEST_MULTIPLIER = 1e60
-# Where one integral would need more points than this, it is not taken: a sample costs at most what
-# everything costs.
+# An integral that would need more points than this is not computed. The sample is then priced as a
+# full batch, which costs at least as much.
 _MOST_POINTS = 2**22
-# Points that are worked on at once, so that they stay in the processor's cache.
+# How many points are worked on at once: few enough to stay in the processor's cache.
 _BLOCK_POINTS = 2**15
 
 
@@ -69,7 +69,7 @@ class _Block:
         self._largest_order = 0.0
 
     def columns(self, order: float) -> int:
-        # For every order the mass lies between 0 and max(order, 2), as far as Gaussian tails.
+        # For every order the mass lies between 0 and max(order, 2), except for Gaussian tails.
         widths = (max(order, 2.0) + 2 * _TAIL * self._z) / self._step
         return math.ceil(float(np.max(widths))) + 1
 
@@ -88,7 +88,7 @@ class _Block:
         if n > _MOST_POINTS:
             return _log_expm1(orders * (orders - 1) / 2 / self._z / self._z)
         if order > self._largest_order:
-            # An order is seldom the last one that is asked for.
+            # Other orders will probably be asked for as well.
             self._prepare(max(order, 8.0) if order > 1000 else max(2 * order, 8.0))
         powers = log_sum_psi(
             self._log_weights[:, np.newaxis, :n],
@@ -148,7 +148,7 @@ class SampledGaussians:
         if apart.any():
             self._parts.append((sampled[apart], _Apart(q[apart], z[apart])))
         sampled, q, z = sampled[~apart], q[~apart], z[~apart]
-        # Those that need about as many points work together.
+        # Orders that need about the same number of points are computed together.
         by_size = np.argsort(z, kind="stable")
         sampled, q, z = sampled[by_size], q[by_size], z[by_size]
         start = 0

@@ -17,10 +17,10 @@ none of which is lost, with psi(y) = e^y - 1 - y:
 import numpy as np
 import numpy.typing as npt
 
-# psi(y) = y^2/2 (1 + y/3 (1 + y/4 (1 + ...))): below _NEAR four terms give all digits, and above it
-# e^y - 1 - y loses two.
+# psi(y) = y^2/2 (1 + y/3 (1 + y/4 (1 + ...))). Below _NEAR four terms of it give all digits; above
+# _NEAR the formula e^y - 1 - y loses only two digits.
 _NEAR, _TERMS = 0.01, 4
-# Beyond it e^y is scaled, so that nothing overflows.
+# If y is larger than this, e^y is scaled, so that nothing overflows.
 _LARGE = 600.0
 
 
@@ -62,14 +62,14 @@ def log_sum_psi(
     y = np.multiply(scale, losses)
     if weights is None:
         weights = np.exp(log_weights)
-    with np.errstate(divide="ignore", under="ignore"):  # The logarithm of zero is meant.
+    with np.errstate(divide="ignore", under="ignore"):  # Here log(0) is intended.
         if y.max() < _LARGE:
             terms = _psi(y)
             terms *= weights
             return np.log(terms.sum(axis=-1))
         exponents = log_weights + y
         shift = np.maximum(exponents.max(axis=-1, keepdims=True), 0.0)
-        # Sums of which the largest term is below 1 are those of small y.
+        # If the largest term is below 1, y is small.
         small = _psi(np.minimum(y, _LARGE)) * np.where(y < 1, weights, 0.0) * np.exp(-shift)
         large = np.exp(exponents - shift) - (1 + y) * np.exp(log_weights - shift)
         return np.log(np.where(y < 1, small, large).sum(axis=-1)) + shift[..., 0]

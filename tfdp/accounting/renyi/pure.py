@@ -28,7 +28,7 @@ import numpy as np
 from tfdp.accounting.mechanisms import amplified_epsilon
 from tfdp.accounting.renyi.moments import log_sum_psi
 
-# Squares of larger epsilons, times an order, would overflow.
+# The square of a larger epsilon, times an order, would overflow.
 _HUGE = 1e140
 
 _Curve = Callable[[np.ndarray], np.ndarray]
@@ -55,7 +55,7 @@ def _log_sinh_over_x(x: np.ndarray) -> np.ndarray:
 
 def rdp_bounded_range(epsilon: float, orders: np.ndarray) -> np.ndarray:
     """Returns the divergence of an epsilon-bounded-range mechanism at every order."""
-    if epsilon > _HUGE:  # Divergences of what has pure epsilon are below it.
+    if epsilon > _HUGE:  # No divergence of a pure-epsilon mechanism exceeds epsilon.
         return np.full(orders.shape, epsilon)
     a, half = orders, epsilon / 2
     log_moment = (
@@ -111,8 +111,8 @@ def rdp_sampled_laplace(
     q, epsilon = sampling_probability, 1 / noise_multiplier
     if noise_multiplier < _SMALLEST_SCALE:
         return rdp_pure_epsilon(amplified_epsilon(epsilon, q), orders)
-    # The integrand changes with the order, and most at the right end of the interval: distances
-    # from there, in scales, that double up to 1.
+    # The integrand changes most at the right end of the interval, and the faster the higher the
+    # order. So the interval is cut at distances from that end which double, up to 1.
     unit = min(epsilon, 1.0)
     halvings = max(0, math.ceil(math.log2(float(orders.max()) * unit)))
     edges = [0.0, *(unit / 2**k for k in range(halvings, -1, -1))]
@@ -140,7 +140,7 @@ def _sum(rdp: Callable[..., np.ndarray], *fields: str) -> Callable[[Sequence, np
     def curve(mechanisms: Sequence, counts: np.ndarray) -> _Curve:
         def total(orders: np.ndarray) -> np.ndarray:
             parts = [rdp(*(getattr(m, name) for name in fields), orders) for m in mechanisms]
-            with np.errstate(over="ignore"):  # What is too large to be a number is infinite.
+            with np.errstate(over="ignore"):  # A result that is too large becomes infinite.
                 return counts @ np.array(parts)
 
         return total

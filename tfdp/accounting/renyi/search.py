@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Distances from 1 beyond which no epsilon and no delta moves any more.
+# Distances from order 1 beyond which neither epsilon nor delta changes any more.
 _LOWEST, _HIGHEST = 1e-9, 1e15
-# Ends whose ratio, and whose values' relative difference, are below these show what lies between
-# them. The step brings them so near.
+# Two ends are near enough to show what lies between them if their ratio, and the relative
+# difference of their values, are below the first two numbers. The third is the ratio of a step.
 _NEAR, _ALIKE, _STEP = 1.07, 0.02, 1.03
 _MOST_STEPS = 100
-# Relative distance of the two orders that give a slope.
+# Relative distance between the two orders from which a slope is computed.
 _APART = 2e-6
-# The search ends when what its tangents leave possible is this near, relative to the value.
+# The search ends when the tangents show that the value can improve by at most this fraction.
 _TOLERANCE = 2e-7
 
 
@@ -67,27 +67,27 @@ def minimize_over_orders(
         factor = max(factor, min(factor**2, 4.0))
         ends = [ends[-1], tangent(distance)]
     left, right = sorted(ends)
-    # An epsilon may be tiny and still matter; a logarithm near zero is no better than others.
+    # An epsilon may be tiny and still matter. A logarithm near zero is not special.
     least = 0.0 if inverse else 1.0
     for number in range(_MOST_STEPS):
         (a, value_a, slope_a), (b, value_b, slope_b) = left, right
         alike = max(value_a, value_b) - best[0] <= _ALIKE * max(abs(best[0]), least)
         near = b / a < _NEAR and alike
         if math.isfinite(slope_a) and math.isfinite(slope_b):
-            # Where the tangents meet.
+            # The point at which the tangents meet.
             x = (value_a - value_b + slope_b * b - slope_a * a) / (slope_b - slope_a)
             x = min(max(x, a), b)
             possible = value_a + slope_a * (x - a)
             if near and best[0] - possible <= _TOLERANCE * max(abs(best[0]), least):
                 break
             if not near or number % 2 == 0:
-                # Where the cubic through both ends with their slopes is lowest.
+                # The lowest point of the cubic that has the values and slopes of both ends.
                 secant = (value_b - value_a) / (b - a)
                 third = slope_a + slope_b - 3 * secant
                 root = math.sqrt(max(0.0, third * third - slope_a * slope_b))
                 x = b - (b - a) * (slope_b + root - third) / (slope_b - slope_a + 2 * root)
             if not near:
-                # Far tangents show little. What is close to one end is brought between two ends.
+                # Tangents at far points show little, so a point close to one end is moved inwards.
                 step = min(_STEP, (b / a) ** 0.4)
                 x = min(max(x, a * step), b / step) if number % 3 < 2 else math.sqrt(a * b)
         else:

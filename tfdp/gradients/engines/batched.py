@@ -11,7 +11,8 @@ from tfdp.numerics.norms import segment_sum
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import DPQuery
 
-# From leaves of examples, [n, ...], to losses [n], aux [n, ...] and one gradient a variable.
+# A function from the leaves of examples, [n, ...], to losses [n], aux [n, ...] and one gradient for
+# each variable.
 BatchGradients = Callable[..., tuple[tf.Tensor, Any, list[PerRecordGradient]]]
 
 

@@ -34,7 +34,7 @@ def loop_sum(
     `gradient` takes the leaves of a batch of one example and returns (loss, aux, gradients).
     """
     if mask.shape[0] == 0:
-        # No row is looked at, but a graph of one is built.
+        # The loop runs for no row, but its graph is built for a row.
         examples = [tf.zeros([1, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
     initial = clipping.query.initial_sample_state(clipping.variables)
     if groups is None:

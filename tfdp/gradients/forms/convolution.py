@@ -19,7 +19,7 @@ from tfdp.numerics.norms import (
     to_accumulate,
 )
 
-# Products of two numbers whose squares are below this are finite.
+# The product of two numbers is finite if the square of each is below this.
 _LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
 
 
@@ -279,7 +279,7 @@ class ConvolutionGradient(PerRecordGradient):
     def squared_norms(self):
         if self._way == cost.PATCHES:
             squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
-            # The sum is a product with clipping factors.
+            # The sum is computed as a product with clipping factors.
             return rounding.with_product_error(tf.concat(squares, 0))
         return tf.concat(self._in_parts(self._squares_from_grams), 0)
 
@@ -297,7 +297,7 @@ class ConvolutionGradient(PerRecordGradient):
         return rounding.enlarged(totals, rounding.sum_error(self._groups, totals.dtype))
 
     def magnitudes(self):
-        # Each number is in as many patches as a window has places, at most.
+        # Each number is in at most as many patches as a window has places.
         patches = math.prod(self._windows.kernel) * sum_of_squares(self._source)
         return tf.sqrt(patches * sum_of_squares(self._positions))
 
@@ -324,7 +324,7 @@ class ConvolutionGradient(PerRecordGradient):
         return tf.concat(gradients, -1)
 
     def explicit(self):
-        # What is not finite must show here.
+        # Numbers that are not finite must be visible here.
         products = [
             tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype)) for x, kept in self._made()
         ]

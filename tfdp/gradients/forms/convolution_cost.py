@@ -8,7 +8,7 @@ PATCH_GRAM = "patch_gram"
 PIXEL_GRAM = "pixel_gram"
 WAYS = (PATCHES, PATCH_GRAM, PIXEL_GRAM)
 
-# Costs in multiply-adds of a large matrix product, as benchmarks/convolution.py shows them:
+# Costs, as benchmarks/convolution.py measures them, in multiply-adds of a large matrix product:
 _BATCHED = 1.5  # a multiply-add in a batched product
 _NARROW = 48  # columns of a result below which a product becomes no cheaper
 _PRODUCT = 1e5  # the start of one product in a batch
@@ -21,9 +21,9 @@ _COPIED = 20.0  # a number copied by it
 
 # Numbers that stay in a processor's cache between two operations.
 _CACHED = 2**19
-# More parts save little and cost the start of many operations.
+# More parts than this save little, and each costs the start of many operations.
 _MOST_PARTS = 8
-# Where the number of records is not known when the graph is built.
+# Taken as the number of records if that is not known when the graph is built.
 _USUAL_RECORDS = 128
 
 

@@ -16,7 +16,7 @@ def _as_2d(windows: Windows, *tensors: tf.Tensor) -> tuple[Windows, list[tf.Tens
     """Returns the same with two spatial axes, the first of size one if it was not there."""
     if windows.rank == 2:
         return windows, list(tensors)
-    # TensorFlow asks for equal strides; along an axis of size one any will do.
+    # TensorFlow requires equal strides. Along an axis of size one any stride gives the same.
     stride, dilation = windows.strides[0], windows.dilations[0]
     flat = Windows((1, *windows.kernel), (stride, stride), (1, dilation), windows.padding)
     return flat, [tensor[:, None] for tensor in tensors]
@@ -53,7 +53,7 @@ def _records_as_channels(tensor: tf.Tensor, multiplier: int = 1) -> list[tf.Tens
     They come from [n, rows, columns, channels * multiplier].
     """
     rows, columns = spatial_sizes(tensor)
-    # The number of channels is that of one record times n, which need not be known.
+    # The number of channels is n times that of one record, and n need not be known.
     n = tf.shape(tensor)[0] if tensor.shape[0] is None else tensor.shape[0]
     channels = tensor.shape[-1] // multiplier
     split = tf.reshape(tensor, [n, rows, columns, channels, multiplier])

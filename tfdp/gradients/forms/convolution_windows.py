@@ -142,8 +142,8 @@ class Windows(NamedTuple):
         ones = (1,) * (self.rank - 1)
         numbers = width * source.shape[-1]
         identity = tf.eye(numbers, dtype=source.dtype)
-        # Padding beforehand: TensorFlow's 3-D convolution of float64 misplaces windows under "SAME"
-        # if the stride is larger than the kernel.
+        # The input is padded beforehand, because TensorFlow's 3-D convolution of float64 misplaces
+        # windows under "SAME" if the stride is larger than the kernel.
         along = Windows((*ones, width), (*ones, stride), (*ones, dilation), "VALID")
         rows = along.convolve(
             source, tf.reshape(identity, [*along.kernel, source.shape[-1], numbers])
@@ -160,7 +160,7 @@ class Windows(NamedTuple):
             kernel,
             self.strides,
             self.padding,
-            # Without it the gradient of a 3-D convolution fails in eager mode.
+            # Otherwise the gradient of a 3-D convolution fails in eager mode.
             data_format=["NWC", "NHWC", "NDHWC"][self.rank - 1],
             dilations=self.dilations,
         )

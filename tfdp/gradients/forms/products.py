@@ -22,7 +22,7 @@ from tfdp.numerics.norms import (
 # multiply-add in batched products (benchmarks/cost_model.py).
 _TRAFFIC = 12.0
 _BATCHED = 1.3
-# Where the number of positions is not known when the graph is built.
+# Taken as the number of positions if that is not known when the graph is built.
 _USUAL_POSITIONS = 128
 
 
@@ -85,7 +85,7 @@ class Outer(PerRecordGradient):
 
     def squared_norms(self):
         left, right = (sum_of_squares(x) for x in (self._left, self._right))
-        # One factor is multiplied by a clipping factor, and rounded.
+        # One of the two factors is multiplied by a clipping factor, and this product is rounded.
         return rounding.with_product_error(rounding.enlarged(left * right, 3))
 
     def weighted_sum(self, factors):

@@ -7,7 +7,7 @@ from tfdp.gradients.indices import in_range, nowhere
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import not_negative, scale_records, sum_of_squares, vanished
 
-# Up to so many positions a matrix of all their inner products is faster than sorting.
+# Up to this number of positions, computing all their inner products is faster than sorting.
 _FEW_POSITIONS = 128
 
 
@@ -52,7 +52,7 @@ class Rows(PerRecordGradient):
         magnitudes = tf.reduce_sum(magnitudes, 1)
         squares += error * rounding.unit(norms.dtype) * magnitudes
         squares = rounding.enlarged(not_negative(squares), 4) + vanished(t * t, norms.dtype)
-        # Only rows that meet can cancel: the norm of all errors is no more than this root.
+        # Only rows of the same place can cancel, so the norm of all errors is at most this root.
         return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
     def magnitudes(self):
@@ -84,7 +84,7 @@ class Rows(PerRecordGradient):
         sizes = tf.math.unsorted_segment_sum(parts, tf.cumsum(first), n * t)
         roundings = (sizes[:, 1] + 4) * rounding.unit(sizes.dtype)
         squares = rounding.with_error(squares, roundings * sizes[:, 0])
-        # The owner of every total is that of any of its rows.
+        # All rows of a total have the same owner, so any of them tells it.
         owner = tf.math.unsorted_segment_max(
             tf.cast(keys // self._num_rows, tf.int32), tf.cumsum(first), n * t
         )
@@ -117,5 +117,5 @@ class Rows(PerRecordGradient):
         return Rows(ids, tf.concat([self.rows, other.rows], 1), self._num_rows)
 
     def inner(self, other):
-        # Products know how to meet rows; neither knows how to meet itself, which merges.
+        # A product knows its inner product with rows. Two forms of one kind are merged instead.
         return super().inner(other) if isinstance(other, Rows) else other.inner(self)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# Elementwise, or along the last axis unless told otherwise.
+# These functions work elementwise, or along the last axis unless they are told otherwise.
 _NAMES = (
     *("celu", "elu", "exp", "exponential", "gelu", "glu", "hard_shrink", "hard_sigmoid"),
     *("hard_silu", "hard_swish", "hard_tanh", "leaky_relu", "linear", "log_sigmoid", "log_softmax"),
@@ -25,7 +25,7 @@ _KNOWN = [
 def is_known(function: Any) -> bool:
     """Returns whether a function is Keras' or TensorFlow's own and treats records separately.
 
-    Any other could do anything with a batch, such as take its mean away.
+    Any other function could do anything with a batch, such as subtract the batch's mean.
     """
     if isinstance(function, functools.partial):
         own_arguments = function.args or "axis" in function.keywords

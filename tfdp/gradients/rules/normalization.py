@@ -101,7 +101,7 @@ def _moments(view: View) -> tuple[tf.Tensor, tf.Tensor]:
         variance = view.pooled(tf.reduce_mean(squares, axes, keepdims=True))
 
         def gradient(of_mean, of_variance):
-            # To pool is a symmetric map.
+            # Pooling is a symmetric map.
             slope = view.pooled(of_variance) * (2 / count)
             return (x - mean) * slope + view.pooled(of_mean) / count
 
@@ -117,7 +117,7 @@ def _sum_of_others(tensor: tf.Tensor, kept: list[int], weights: tf.Tensor | None
     if weights is None:
         return tf.reduce_sum(tensor, others)
     if kept == [rank - 1] and others and weights.shape[-1] == 1:
-        # A matrix product reads the tensor once.
+        # As a matrix product this reads the tensor only once.
         n, features = tf.shape(tensor)[0], tensor.shape[-1]
         columns = tf.reshape(weights, [n, -1, 1])
         return tf.matmul(columns, tf.reshape(tensor, [n, -1, features]), transpose_a=True)[:, 0]
