@@ -230,7 +230,7 @@ def test_verify_says_what_it_checked(path, key, capsys, tmp_path):
     assert ("as it was written by who has the key" in out) == (key is not None)
     assert ("whoever rewrites all" in out) == (key is None)
     assert main([*arguments, "--head", head]) == 0
-    assert "all that the given head stood for" in capsys.readouterr().out
+    assert "after the given head, at which it held 6 steps" in capsys.readouterr().out
     assert main([*arguments, "--head", "00"]) == 2
     assert "never had the head 00" in capsys.readouterr().err
     edit(path, *CHANGES["edited"][0])
