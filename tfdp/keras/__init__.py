@@ -12,5 +12,6 @@ from tfdp.keras.errors import PrivacyBudgetExceededError as PrivacyBudgetExceede
 from tfdp.keras.models import DPModel as DPModel
 from tfdp.keras.models import DPSequential as DPSequential
 from tfdp.keras.models import make_private as make_private
+from tfdp.keras.normalization import convert_norm as convert_norm
 from tfdp.keras.optimizer import DPOptimizer as DPOptimizer
 from tfdp.keras.public_clips import clips_from_public_data as clips_from_public_data

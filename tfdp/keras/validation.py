@@ -17,21 +17,34 @@ def check_layers(model: keras.Model) -> None:
         NotPrivateError: names every such layer and what to do about it.
     """
     # Keras has no public way to the layers inside custom layers.
-    problems = [problem for layer in model._flatten_layers() if (problem := _problem(layer))]
+    layers = model._flatten_layers()
+    problems = [problem for layer in layers if (problem := _problem(layer))]
+    norms = [
+        layer.name
+        for layer in layers
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
+    if norms:
+        problems.insert(0, _batch_normalization(norms))
     if problems:
         raise NotPrivateError(
             "This model cannot be trained privately:\n" + "\n".join(f"  - {p}" for p in problems)
         )
 
 
+def _batch_normalization(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"BatchNormalization ({shown}{more}) normalizes each record by the others of its batch, "
+        "and its moving averages publish raw statistics. tfdp.keras.convert_norm(model) makes a "
+        "model with GroupNormalization in its place, gamma and beta kept; or freeze it: "
+        "layer.trainable = False."
+    )
+
+
 def _problem(layer: keras.Layer) -> str | None:
     kind = type(layer).__name__
-    if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-        return (
-            f"{kind} {layer.name!r} normalizes each record by the others of its batch, and its "
-            "moving averages publish raw statistics. Use GroupNormalization or "
-            "LayerNormalization, or freeze it: layer.trainable = False."
-        )
     if isinstance(layer, keras.layers.SpectralNormalization) and layer.trainable:
         return (
             f"{kind} {layer.name!r} updates state in training. Use the wrapped layer itself, "
