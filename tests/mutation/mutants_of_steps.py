@@ -232,8 +232,8 @@ TRAINING = in_folder(
         "batch_normalization_accepted",
         "layers that mix records are accepted",
         "validation.py",
-        "isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:",
-        "isinstance(layer, keras.layers.BatchNormalization) and False:",
+        "isinstance(layer, keras.layers.BatchNormalization) and layer.trainable",
+        "isinstance(layer, keras.layers.BatchNormalization) and False",
         f"{ACCOUNTING_TRAPS}::test_batch_norm_moving_averages_ship_raw_statistics",
     ),
     (

@@ -246,7 +246,7 @@ class Recording:
         return watched
 
     def _own(self, operation: Any) -> list[Any]:
-        return [v for v in getattr(operation, "trainable_variables", ()) if id(v) in self._wanted]
+        return _wanted_of(operation, self._wanted)
 
     @contextlib.contextmanager
     def _at_home(self, variables: list[Any]) -> Iterator[None]:
@@ -318,6 +318,14 @@ def _refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
         )
 
 
+def _wanted_of(operation: Any, wanted: set[int]) -> list[Any]:
+    """Returns the weights in an operation whose gradients are wanted.
+
+    A frozen layer calls none trainable, but a layer in it may have been made so again.
+    """
+    return [v for v in getattr(operation, "weights", ()) if id(v) in wanted]
+
+
 def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
     """Returns the operations of a model that must be watched, each with its rule, or None where it
     runs record by record, as one that is `RecordWise` does where that does not hold for a call.
@@ -346,7 +354,7 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
             if rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue
-        own = [v for v in getattr(operation, "trainable_variables", ()) if id(v) in wanted]
+        own = _wanted_of(operation, wanted)
         if rule is not None and not own and not rule.records_when_frozen:
             continue  # Frozen: it runs on the batch, and nothing is noted.
         if own:

@@ -407,3 +407,35 @@ def test_works_under_xla():
     expected = by_engine(loss, variables, examples, query, "loop")
     for a, e in zip(step(examples), expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_layer_in_a_frozen_block_that_is_trainable_again(lora):
+    class Block(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras.layers.Dense(4)
+
+        def build(self, shape):
+            self.inner.build(shape)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    block = Block()
+    model = keras.Sequential([keras.Input((3,)), block, keras.layers.Dense(2)])
+    block.trainable = False
+    block.inner.trainable = True
+    if lora:
+        block.inner.enable_lora(2)
+    assert not block.trainable_variables and len(model.trainable_variables) > 2
+    assert "block: record by record" in tfdp.gradients.explain(model)
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - y)))
+    examples = tf.random.stateless_normal([5, 3], [1, 2]), tf.zeros([5, 2])
+    query = tfdp.GaussianSumQuery(0.1, 0.0)
+    sums = [
+        tfdp.clipped_gradient_sum(loss, model.trainable_variables, examples, query, engine=engine)
+        for engine in ("bookkeeping", "loop")
+    ]
+    for fast, slow in zip(sums[0].sample_state, sums[1].sample_state, strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-5, atol=1e-7)
