@@ -413,7 +413,7 @@ def test_works_under_xla():
 def test_layer_in_a_frozen_block_that_is_trainable_again(lora):
     class Block(keras.layers.Layer):
         def __init__(self):
-            super().__init__()
+            super().__init__(name="block")
             self.inner = keras.layers.Dense(4)
 
         def build(self, shape):
