@@ -50,6 +50,15 @@ def test_ledger_loads_no_accounting():
     assert _loaded_after("import tfdp.ledger", ("tfdp.accounting", "dp_accounting")) == []
 
 
+def test_import_leaves_the_devices_to_be_configured():
+    # Which devices there are cannot be said any more once one has been used.
+    report = "import tfdp.keras, tensorflow as tf\ncpus = tf.config.list_physical_devices('CPU')\n"
+    two = "[tf.config.LogicalDeviceConfiguration()] * 2"
+    report += f"tf.config.set_logical_device_configuration(cpus[0], {two})"
+    run = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_keras_loads_no_tensorflow_probability():
     loaded = _loaded_after("import tfdp.keras")
     assert "tensorflow" in loaded  # The check sees what is loaded.

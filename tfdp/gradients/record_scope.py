@@ -2,6 +2,7 @@
 state that another record or step could find.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -169,14 +170,19 @@ def _refuse_assignment(variable: Any) -> None:
     )
 
 
-_SEED_STATE = keras.random.SeedGenerator(0).state
+@functools.cache
+def _form_of_seed_states() -> tuple[str, str, tuple[int, ...]]:
+    """Returns name, dtype and shape of the state of a `keras.random.SeedGenerator`.
+
+    It is asked for when it is needed: a variable that is made while a module is imported starts
+    TensorFlow's devices, which nobody could configure afterwards.
+    """
+    with tf.init_scope():
+        state = keras.random.SeedGenerator(0).state
+    return state.name, state.dtype, tuple(state.shape)
 
 
 def _is_seed_state(variable: Any) -> bool:
     """Returns whether a variable is the state of a `keras.random.SeedGenerator`."""
-    return (
-        variable.name == _SEED_STATE.name
-        and variable.dtype == _SEED_STATE.dtype
-        and tuple(variable.shape) == tuple(_SEED_STATE.shape)
-        and not variable.trainable
-    )
+    form = (variable.name, variable.dtype, tuple(variable.shape))
+    return form == _form_of_seed_states() and not variable.trainable
