@@ -279,9 +279,9 @@ TRAINING = in_folder(
     (
         "undeclared_is_poisson",
         "a data set that nobody declared is a Poisson sample",
-        "training.py",
-        "policy = sampling_policies.Unknown()",
-        "policy = sampling_policies.Poisson(0.01)",
+        "fit_data.py",
+        "policy = policies.Unknown()",
+        "policy = policies.Poisson(0.01)",
         f"{ACCOUNTING_TRAPS}::test_batches_that_nobody_declared_are_not_amplified",
     ),
 )

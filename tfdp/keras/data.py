@@ -150,10 +150,15 @@ def shares_memory(x: Any, validation_data: Any) -> bool:
     if x is validation_data and x is not None:
         return True
     parts = [
-        [leaf for leaf in tf.nest.flatten(part) if isinstance(leaf, np.ndarray)]
+        [leaf for leaf in tf.nest.flatten(part) if hasattr(leaf, "shape")]
         for part in (x, validation_data)
     ]
-    return any(np.may_share_memory(a, b) for a in parts[0] for b in parts[1])
+    return any(_is_same_memory(a, b) for a in parts[0] for b in parts[1])
+
+
+def _is_same_memory(a: Any, b: Any) -> bool:
+    are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return a is b or (are_arrays and np.may_share_memory(a, b))
 
 
 def length(*parts: Any) -> int:

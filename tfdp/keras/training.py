@@ -3,20 +3,24 @@
 import contextlib
 import functools
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp import sampling as sampling_policies
-from tfdp.events.arguments import positive_integer
 from tfdp.gradients import MetricScope
-from tfdp.keras import distributed_data, distribution, inputs, metric_updates, validation
+from tfdp.keras import (
+    distributed_data,
+    distribution,
+    fit_data,
+    inputs,
+    metric_updates,
+    validation,
+)
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.carrying import CarriesLedger
-from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, shares_memory, weighted_arrays
+from tfdp.keras.data import length, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -134,12 +138,7 @@ class PrivateTraining(CarriesLedger):
                 policy.
         """
         optimizer = self._dp_optimizer()
-        distribution.check_strategy(self.distribute_strategy)
-        if distribution.is_mirrored(self.distribute_strategy) and self.steps_per_execution != 1:
-            raise ValueError(
-                "Keras cannot run several steps at once under "
-                f"{type(self.distribute_strategy).__name__}: compile with steps_per_execution=1."
-            )
+        self._check_strategy()
         public_validation = not validation_split and not shares_memory(x, validation_data)
         validation.check_callbacks(callbacks, public_validation)
         if sampling is not None and not isinstance(sampling, SamplingPolicy):
@@ -149,7 +148,6 @@ class PrivateTraining(CarriesLedger):
         inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
         if not shuffle:
             raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
-
         arguments = {
             "x": x,
             "y": y,
@@ -157,22 +155,21 @@ class PrivateTraining(CarriesLedger):
             "class_weight": class_weight,
             "batch_size": batch_size,
             "steps_per_epoch": steps_per_epoch,
-            "callbacks": callbacks,
             "validation_split": validation_split,
             "validation_data": validation_data,
         }
-        drawn = not is_dataset(x)
-        prepare = self._sample_arrays if drawn else self._take_dataset
-        policy = prepare(arguments, sampling)
-        arguments["callbacks"] = _with(arguments["callbacks"], _PassEnds(optimizer))
+        data = fit_data.prepare(arguments, sampling, optimizer, self.distribute_strategy)
+        self._set_batch_size(data.batch_size)
+        self._build_for(*data.example)
         with (
             self._fitting(True),
-            optimizer.charging.fitting(policy, drawn),
+            optimizer.charging.fitting(data.policy, data.drawn),
             optimizer.temporary_guards(),
             self._private_use(),
         ):
             history = super().fit(
-                **arguments,
+                **data.arguments,
+                callbacks=_with(callbacks, _PassEnds(optimizer)),
                 epochs=epochs,
                 verbose=verbose,
                 shuffle=False,
@@ -184,6 +181,14 @@ class PrivateTraining(CarriesLedger):
         optimizer.settle()
         return history
 
+    def _check_strategy(self) -> None:
+        distribution.check_strategy(self.distribute_strategy)
+        if distribution.is_mirrored(self.distribute_strategy) and self.steps_per_execution != 1:
+            raise ValueError(
+                "Keras cannot run several steps at once under "
+                f"{type(self.distribute_strategy).__name__}: compile with steps_per_execution=1."
+            )
+
     @contextlib.contextmanager
     def _fitting(self, is_fitting: bool) -> Iterator[None]:
         """Says whether steps that the model runs meanwhile are those of `fit`."""
@@ -192,69 +197,6 @@ class PrivateTraining(CarriesLedger):
             yield
         finally:
             self._is_fitting = before
-
-    def _take_dataset(
-        self, arguments: dict[str, Any], policy: SamplingPolicy | None
-    ) -> SamplingPolicy:
-        """Prepares `fit` for a data set; returns how it samples, as declared or unknown."""
-        distributed_data.check_dataset(self.distribute_strategy, arguments["x"])
-        if self._dp_optimizer().privacy_unit == "microbatch":
-            raise ValueError(
-                "With privacy_unit='microbatch', `fit` must know which examples of a data set come "
-                "and go together. Pass arrays."
-            )
-        if policy is None:
-            warnings.warn(
-                "How this data set samples its records is unknown to tfdp, so no amplification is "
-                "granted. Pass arrays, or declare it: fit(..., "
-                "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
-                stacklevel=3,
-            )
-            policy = sampling_policies.Unknown()
-        class_weight = arguments.pop("class_weight")
-        if class_weight is not None:
-            arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
-        size, microbatches = policy.expected_batch_size, self._dp_optimizer().num_microbatches
-        ask = size is None and microbatches is not None
-        first, arguments["x"], rows = peek(arguments["x"], know_rows=ask)
-        # As many microbatches as examples: each example was meant to be a record.
-        self._begin(policy, rows if ask and rows == microbatches else size)
-        self._build_for(*first)
-        return policy
-
-    def _sample_arrays(
-        self, arguments: dict[str, Any], policy: SamplingPolicy | None
-    ) -> SamplingPolicy:
-        """Prepares `fit` to draw samples from arrays; returns by which policy."""
-        policy = sampling_policies.Poisson() if policy is None else policy
-        if policy.hides_population and arguments["validation_split"]:
-            raise ValueError(
-                "validation_split cuts at a share of the number of examples, which is not public "
-                "under ADD_OR_REMOVE_ONE: one more would push another one out of the training "
-                "part. Pass validation_data, or take ZERO_OUT, the default. Received: "
-                f"validation_split={arguments['validation_split']}, sampling={policy!r}."
-            )
-        x, y, sample_weight, validation_data = prepare_arrays(
-            *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
-            arguments.pop("validation_split"),
-            arguments["validation_data"],
-        )
-        num_examples = length(x, y, sample_weight)
-        policy, examples_per_unit = self._resolve(policy, num_examples, arguments.pop("batch_size"))
-        first = tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
-        self._build_for(*first)
-        arguments["validation_data"] = validation_data
-        steps = arguments.pop("steps_per_epoch")
-        steps = policy.steps_per_epoch if steps is None else steps
-        steps = positive_integer("steps_per_epoch", steps)
-        arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
-            self.distribute_strategy,
-            (x, y, sample_weight),
-            policy,
-            examples_per_unit,
-            steps,
-        )
-        return policy
 
     @_in_turn
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
@@ -279,35 +221,7 @@ class PrivateTraining(CarriesLedger):
         with self._fitting(False), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
-    def _resolve(self, policy, num_examples, batch_size):
-        """Returns (policy for these sizes, examples that come and go together)."""
-        optimizer = self._dp_optimizer()
-        if batch_size is not None:
-            batch_size = positive_integer("batch_size", batch_size)
-            if policy.hides_population and optimizer.num_microbatches is None:
-                raise ValueError(
-                    "Under ADD_OR_REMOVE_ONE the sampling policy says how large samples are, not "
-                    f"batch_size: leave it out. Received: batch_size={batch_size}, "
-                    f"sampling={policy!r}."
-                )
-        else:
-            batch_size = policy.default_batch_size(num_examples)
-        if optimizer.privacy_unit == "example":
-            policy = policy.resolve(num_examples, batch_size)
-            self._begin(policy, batch_size)
-            return policy, 1
-        if batch_size is None or batch_size % optimizer.num_microbatches:
-            raise ValueError(
-                "With privacy_unit='microbatch', batch_size must be a multiple of "
-                f"num_microbatches. Received: batch_size={batch_size}, "
-                f"num_microbatches={optimizer.num_microbatches}."
-            )
-        size = batch_size // optimizer.num_microbatches
-        policy = policy.resolve(-(-num_examples // size), batch_size // size)
-        self._begin(policy, batch_size)
-        return policy, size
-
-    def _begin(self, policy: SamplingPolicy, batch_size: float | None) -> None:
+    def _set_batch_size(self, batch_size: float | None) -> None:
         optimizer = self._dp_optimizer()
         if optimizer.set_batch_size(batch_size):
             self.train_function = None

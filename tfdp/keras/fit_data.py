@@ -1,0 +1,134 @@
+"""What `fit` trains on: samples that tfdp draws from arrays, or batches of a data set."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp import sampling as policies
+from tfdp.events.arguments import positive_integer
+from tfdp.keras import distributed_data, inputs
+from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
+from tfdp.keras.optimizer import DPOptimizer
+from tfdp.sampling import SamplingPolicy
+
+
+class FitData(NamedTuple):
+    """What `fit` trains on.
+
+    Attributes:
+        arguments: For Keras' `fit`: the data set, steps of an epoch, validation data.
+        policy: By which tfdp draws samples, or as which they were declared.
+        drawn: Whether tfdp draws them.
+        batch_size: Examples that a batch is expected to hold; None where that is not known.
+        example: (x, y, sample_weight) of one example, whose values do not matter.
+    """
+
+    arguments: dict[str, Any]
+    policy: SamplingPolicy
+    drawn: bool
+    batch_size: float | None
+    example: tuple[Any, Any, Any]
+
+
+def prepare(
+    arguments: dict[str, Any],
+    policy: SamplingPolicy | None,
+    optimizer: DPOptimizer,
+    strategy: tf.distribute.Strategy,
+) -> FitData:
+    """Returns what `fit` trains on.
+
+    Args:
+        arguments: Those of `fit` that are about data.
+        policy: As given to `fit`.
+        optimizer: Whose records the examples become.
+        strategy: Whose replicas take the steps.
+
+    Raises:
+        ValueError: the data are empty or of different lengths, or do not fit the policy.
+        NotPrivateError: replicas cannot be given these data exactly.
+    """
+    of = _of_dataset if is_dataset(arguments["x"]) else _of_arrays
+    return of(dict(arguments), policy, optimizer, strategy)
+
+
+def _of_dataset(arguments, policy, optimizer, strategy):
+    distributed_data.check_dataset(strategy, arguments["x"])
+    if optimizer.privacy_unit == "microbatch":
+        raise ValueError(
+            "With privacy_unit='microbatch', `fit` must know which examples of a data set come "
+            "and go together. Pass arrays."
+        )
+    if policy is None:
+        warnings.warn(
+            "How this data set samples its records is unknown to tfdp, so no amplification is "
+            "granted. Pass arrays, or declare it: fit(..., "
+            "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
+            stacklevel=5,
+        )
+        policy = policies.Unknown()
+    class_weight = arguments.pop("class_weight")
+    if class_weight is not None:
+        arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
+    size, microbatches = policy.expected_batch_size, optimizer.num_microbatches
+    look = size is None and microbatches is not None
+    example, arguments["x"], rows = peek(arguments["x"], know_rows=look)
+    # As many microbatches as examples: each example was meant to be a record.
+    size = rows if look and rows == microbatches else size
+    return FitData(arguments, policy, False, size, example)
+
+
+def _of_arrays(arguments, policy, optimizer, strategy):
+    policy = policies.Poisson() if policy is None else policy
+    _check_split(arguments["validation_split"], policy)
+    *arrays, arguments["validation_data"] = prepare_arrays(
+        *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
+        arguments.pop("validation_split"),
+        arguments["validation_data"],
+    )
+    batch_size = arguments.pop("batch_size")
+    policy, batch_size, together = _resolve(policy, length(*arrays), batch_size, optimizer)
+    steps = arguments.pop("steps_per_epoch")
+    steps = policy.steps_per_epoch if steps is None else steps
+    arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
+        strategy, tuple(arrays), policy, together, positive_integer("steps_per_epoch", steps)
+    )
+    example = tf.nest.map_structure(lambda a: None if a is None else a[:1], tuple(arrays))
+    return FitData(arguments, policy, True, batch_size, example)
+
+
+def _check_split(validation_split: float, policy: SamplingPolicy) -> None:
+    if policy.hides_population and validation_split:
+        raise ValueError(
+            "validation_split cuts at a share of the number of examples, which is not public "
+            "under ADD_OR_REMOVE_ONE: one more would push another one out of the training part. "
+            "Pass validation_data, or take ZERO_OUT, the default. Received: "
+            f"validation_split={validation_split}, sampling={policy!r}."
+        )
+
+
+def _resolve(
+    policy: SamplingPolicy, num_examples: int, batch_size: int | None, optimizer: DPOptimizer
+) -> tuple[SamplingPolicy, int | None, int]:
+    """Returns (policy for these sizes, batch size, examples that come and go together)."""
+    if batch_size is not None:
+        batch_size = positive_integer("batch_size", batch_size)
+        if policy.hides_population and optimizer.num_microbatches is None:
+            raise ValueError(
+                "Under ADD_OR_REMOVE_ONE the sampling policy says how large samples are, not "
+                f"batch_size: leave it out. Received: batch_size={batch_size}, "
+                f"sampling={policy!r}."
+            )
+    else:
+        batch_size = policy.default_batch_size(num_examples)
+    if optimizer.privacy_unit == "example":
+        return policy.resolve(num_examples, batch_size), batch_size, 1
+    if batch_size is None or batch_size % optimizer.num_microbatches:
+        raise ValueError(
+            "With privacy_unit='microbatch', batch_size must be a multiple of "
+            f"num_microbatches. Received: batch_size={batch_size}, "
+            f"num_microbatches={optimizer.num_microbatches}."
+        )
+    size = batch_size // optimizer.num_microbatches
+    return policy.resolve(-(-num_examples // size), batch_size // size), batch_size, size
