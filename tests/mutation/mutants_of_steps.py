@@ -78,7 +78,7 @@ RANDOMNESS = in_folder(
         "poisson.py",
         "size = generator.binomial(self.population_size, self.sampling_probability)",
         "size = round(self.expected_batch_size)",
-        "tests/sampling/policy_test.py",
+        "tests/sampling/poisson_test.py",
     ),
     (
         "sample_of_the_first",
@@ -86,7 +86,7 @@ RANDOMNESS = in_folder(
         "poisson.py",
         "yield generator.choice(self.population_size, size, replace=False, shuffle=False)",
         "yield np.arange(size)",
-        "tests/sampling/policy_test.py",
+        "tests/sampling/poisson_test.py",
     ),
     (
         "order_not_shuffled",
@@ -94,7 +94,7 @@ RANDOMNESS = in_folder(
         "shuffled.py",
         "order = generator.permutation(self.population_size)",
         "order = np.arange(self.population_size)",
-        "tests/sampling/policy_test.py",
+        "tests/sampling/shuffled_test.py",
     ),
     (
         "last_batch_dropped",

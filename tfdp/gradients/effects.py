@@ -57,7 +57,7 @@ def refuse_side_effects_of_batch(
         SideEffectError: an operation is refused for single records as well.
         UnsupportedModelError: it is not, so another engine can take it.
     """
-    # Inside a function it cannot be seen where a seed comes from.
+    # Inside of a function it is not visible where a seed comes from.
     inside = _inside(graph, operations)
     for op in (*operations, *inside):
         _refuse(op)
@@ -85,7 +85,7 @@ def refuse_other_writes(
     handles = {id(handle) for variable in variables for handle in _handles(variable)}
     allowed = {id(inside) for outside, inside in graph.captures if id(outside) in handles}
     for op in operations:
-        # What a function that writes could write to is what it is called with.
+        # A function that writes can only write to the variables that it is called with.
         if not any(_writes(part) for part in (op, *_inside(graph, [op]))):
             continue
         resources = [tensor for tensor in op.inputs if tensor.dtype == tf.resource]

@@ -38,8 +38,8 @@ def map_records(
     try:
         return vectorized(fn, leaves, rows)
     except TypeError as error:
-        # Such as for recurrent layers with a mask. If the fault is the caller's, the same error
-        # comes again below.
+        # This happens for recurrent layers with a mask, for example. If the caller made a mistake,
+        # the same error is raised again below.
         warnings.warn(
             "Gradients are computed one example at a time, because TensorFlow cannot vectorize: "
             f"{error}",
@@ -82,7 +82,7 @@ def vectorized(
         try:
             stacked, call = _with_checks(fn, leaves, rows, mapped)
         except (TypeError, ValueError):
-            # What cannot be vectorized may be what must not be done at all.
+            # An operation that cannot be vectorized may also be one that must not run at all.
             one = tf.function(lambda *record: fn(list(record)), autograph=False)
             refuse_side_effects(one.get_concrete_function(*_specs(leaves, 1)).graph)
             raise

@@ -13,7 +13,7 @@ from tfdp.noise import system_random_source
 
 # Keras takes the numbers of a seed modulo this before it draws.
 _MODULUS = 2**31 - 2
-# How many draws one block of seeds is good for, and how many blocks there are.
+# How many draws one block of seeds serves, and how many blocks there are.
 _BLOCK = 2**16
 _BLOCKS = 2**14
 
@@ -35,8 +35,8 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
     """Returns int64 [rows, 2]: fresh secret bits for the randomness of each of so many records.
 
     They come from the operating system's generator through `tfdp.noise`, anew each time the graph
-    runs, so the numbers that a record draws are a function of neither its row nor of who else is
-    there.
+    runs. So the numbers that a record draws depend neither on its row nor on which other records
+    are there.
     """
     numbers = system_random_source().integers([rows, 2], _MODULUS)
     return tf.reshape(tf.cast(numbers, tf.int64), [-1, 2])
@@ -122,7 +122,7 @@ class RecordScope(keras.StatelessScope):
         """
         variable, _ = update
         if _is_seed_state(variable):
-            return  # The next draw has a new seed without it.
+            return  # The next draw has a new seed in any case.
         if id(variable) not in self._metrics:
             _refuse_assignment(variable)
         super().add_update(update)

@@ -40,11 +40,11 @@ def bookkeeping_gradients(
 
     def gradients(*leaves):
         of_batch = _first(rebuild(leaves)[1])
-        # What has an axis of unknown length in front holds records; all else is a constant.
+        # A tensor whose first axis has an unknown length holds records. Any other is a constant.
         leaves = [
             tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]]) for leaf in leaves
         ]
-        # At the root TensorFlow refuses some names that Keras gives to models.
+        # Outside of a name scope TensorFlow refuses some of the names that Keras gives to models.
         with tf.name_scope("batch"), tf.GradientTape(watch_accessed_variables=False) as tape:
             examples, seeds = rebuild(leaves)
             both = None if seeds is None else (of_batch, seeds)
@@ -95,7 +95,8 @@ def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> 
 
     def one(record):
         (example, seeds), values = rebuild(record[: len(leaves)]), record[len(leaves) :]
-        # Copies, so that a use of a weight in the loss is seen here, whoever has used it before.
+        # These are copies, so that a use of a weight in the loss is seen here, even if something
+        # else has used the weight before.
         weights = [(variable, tf.identity(alias)) for variable, alias in recording.aliases]
         at = [i for i, value in enumerate(values) if value.dtype.is_floating]
         sources = [*(values[i] for i in at), *(weight for _, weight in weights)]

@@ -54,7 +54,7 @@ def _gets_sequences_for_heads(
         return True
     axes = getattr(layer, "attention_axes", None)
     positions = query.shape.rank - 2 if axes is None else len(axes)
-    # Keras puts more axes behind the first one, if there are so many.
+    # Keras inserts further axes behind the first one where the scores have more.
     rank = max(len(attention_mask.shape), 1 + 2 * positions)
     return meets_records(attention_mask, rank)
 

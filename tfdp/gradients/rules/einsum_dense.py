@@ -103,7 +103,7 @@ class EinsumDenseRule(LayerRule):
         if not (layer.built and super().holds_for(layer)):
             return False
         c = parse(layer.equation, layer.input_spec.ndim)
-        # If there is no other axis, an activation along the last one is along the records.
+        # Without another axis, an activation along the last axis would go along the records.
         return c.is_product() and len(c.outputs) > 1
 
     def variables(self, layer):
@@ -121,8 +121,8 @@ class EinsumDenseRule(LayerRule):
         if layer.lora_enabled:
             a, b = layer.lora_kernel_a, layer.lora_kernel_b
             scale = layer.lora_alpha / layer.lora_rank
-            # A is a kernel that produces the rank in the place of the last axis; B is one that
-            # turns it into that axis.
+            # A is a kernel that produces the axis of the low rank in the place of the last axis; B
+            # is a kernel that turns the axis of the low rank into the last axis.
             last, rank = c.kernel[-1], next(x for x in string.ascii_letters if x not in "".join(c))
             to_rank = Contraction(c.inputs, c.kernel[:-1] + rank, c.outputs.replace(last, rank))
             from_rank = Contraction(to_rank.outputs, rank + last, c.outputs)

@@ -83,7 +83,7 @@ class ReversibleEmbeddingRule(EmbeddingRule):
     """As `EmbeddingRule`; in reverse, the outputs are products with the rows of the same table."""
 
     def variables(self, layer):
-        # A soft cap comes after the product and out of reach.
+        # A soft cap is applied after the product, where the rule cannot see it.
         if layer.logit_soft_cap is not None or layer.lora_enabled:
             return []
         reverse = [] if layer.tie_weights else [layer.reverse_embeddings]

@@ -63,8 +63,8 @@ def _not_across_records(layer: Any) -> bool:
     axes = [axis] if isinstance(axis, int) else list(axis or ())
     if axis is None:
         axes = [layer.axes] if isinstance(layer.axes, int) else list(layer.axes)
-    # What a negative axis means depends on the rank of the input. -1 is that of records only where
-    # a record is one number, and then the layer runs record by record.
+    # What a negative axis means depends on the rank of the input. Axis -1 is that of records only
+    # if a record is a single number, and then the layer runs record by record.
     return bool(axes) and all(a > 0 or a == -1 for a in axes)
 
 
@@ -125,5 +125,5 @@ for _name in ("AlphaDropout", "Dropout"):
     register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
-# Frozen, it uses its moving averages; models in which it is not are refused.
+# A frozen layer uses its moving averages. Models in which it is not frozen are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))

@@ -1,0 +1,96 @@
+"""Where a test of something is: every module has the mirrored test file, tests/a/b_test.py."""
+
+import pathlib
+
+import tfdp
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = pathlib.Path(tfdp.__file__).parent
+
+# Modules without a file of tests of their own, and why.
+WITHOUT = {
+    "cli/budget.py": "Its arguments are tested where commands take them: cli/calibrate_test.py.",
+    "gradients/engines/batched.py": "gradients/clipped_sum_test.py compares the engines.",
+    "gradients/indices.py": "gradients/integers_test.py tests it with the rewriting.",
+    "gradients/keras_internals.py": "Its one function is tested by gradients/effects_test.py.",
+    "gradients/rewriting.py": "gradients/integers_test.py tests it with the indices.",
+    "keras/bookkeeper.py": "keras/distribution_test.py tests that several agree.",
+    "keras/carrying.py": "keras/weights_and_ledgers_test.py goes through all cases.",
+    "keras/charges.py": "keras/weights_and_ledgers_test.py goes through all cases.",
+    "keras/distributed_data.py": "keras/distribution_test.py tests it with what draws from it.",
+    "keras/errors.py": "It holds classes of errors only.",
+    "keras/inputs.py": "keras/bad_input_test.py tests it by what fit and train_on_batch say.",
+    "keras/records.py": "keras/losses_test.py compares it with Keras, loss by loss.",
+    "keras/step.py": "keras/training_test.py and keras/optimizer_test.py test steps.",
+    "keras/weights_file.py": "keras/weights_and_ledgers_test.py goes through all cases.",
+    "ledger/errors.py": "It holds classes of errors only.",
+    "migration.py": "keras/migration_test.py tests it with what users wrote.",
+    "query/arguments.py": "query/bad_input_test.py tests it by what queries say.",
+    "query/exact.py": "query/gaussian_test.py tests both precisions together.",
+    "query/parts.py": "query/layers_test.py and query/arranged_test.py test the parts.",
+    "sampling/known_size.py": "sampling/policy_test.py tests what policies share.",
+}
+# Files in the folders of tests that are about several modules, and what they are about.
+ABOUT_SEVERAL = {
+    "accounting/base_accountant_test.py": "what every accountant inherits",
+    "accounting/support_table_test.py": "docs/accounting.md against all accountants",
+    "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
+    "cli/ledger_files_test.py": "files that every command reads",
+    "cli/main_test.py": "the command line as a whole",
+    "gradients/bad_input_test.py": "arguments of a step, of every entry",
+    "gradients/called_on_test.py": "layers of every rule on fewer axes than usual",
+    "gradients/clip_bound_test.py": "the bound of a clipped record, for every form and engine",
+    "gradients/ignored_weights_test.py": "weights that a loss ignores, by every engine",
+    "gradients/integers_test.py": "integers of records in indices and their rewriting",
+    "gradients/mixing_test.py": "code of one's own in layers of every rule",
+    "gradients/rounded_products_test.py": "rounding of products in every form",
+    "keras/bad_input_test.py": "data of fit and of train_on_batch",
+    "keras/checkpoint_test.py": "weights, optimizer and ledger together",
+    "keras/durable_training_test.py": "fit on a ledger on the disk",
+    "keras/epsilon_logger_test.py": "one of the callbacks, with fit",
+    "keras/exact_precision_test.py": "exact precision, from fit to the query",
+    "keras/losses_test.py": "records of every loss of Keras",
+    "keras/migration_test.py": "names of TensorFlow Privacy in all packages",
+    "keras/relation_test.py": "the neighbouring relation of a whole run",
+    "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
+    "keras/steering_test.py": "callbacks of Keras, with fit",
+    "keras/weights_and_ledgers_test.py": "weights, their files and their ledgers together",
+    "ledger/fuzz_test.py": "every reader of text",
+    "ledger/golden_test.py": "stored ledgers and every accountant",
+    "ledger/interrupted_test.py": "all of storage, cut short",
+    "ledger/sql_edits_test.py": "all of storage, edited",
+    "query/bad_input_test.py": "arguments of every query",
+    "query/conformance_test.py": "what every query promises",
+    "query/sensitivity_test.py": "sensitivity and noise of every query",
+    "query/tf_privacy_values_test.py": "published values of every query",
+    "report/chromium_test.py": "a whole report in a browser",
+}
+# Folders of tests that mirror no package.
+OF_THEIR_OWN = {"fuzz", "mutation", "traps"}
+
+
+def _modules():
+    names = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+    return {name for name in names if name.name not in ("__init__.py", "__main__.py")}
+
+
+def _tests():
+    names = (path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*_test.py"))
+    return {name for name in names if len(name.parts) > 1 and name.parts[0] not in OF_THEIR_OWN}
+
+
+def _test_of(module):
+    return module.with_name(f"{module.stem}_test.py")
+
+
+def test_every_module_has_its_tests():
+    missing = {str(module) for module in _modules() if _test_of(module) not in _tests()}
+    assert missing - WITHOUT.keys() == set(), "Write the test file, or say in WITHOUT why not."
+    assert WITHOUT.keys() - missing == set(), "These need no exception any more."
+
+
+def test_every_test_file_mirrors_a_module():
+    mirrored = {_test_of(module) for module in _modules()}
+    others = {str(test) for test in _tests() - mirrored}
+    assert others - ABOUT_SEVERAL.keys() == set(), "Move it, or say what it is about."
+    assert ABOUT_SEVERAL.keys() - others == set(), "These need no exception any more."

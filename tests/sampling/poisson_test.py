@@ -1,0 +1,188 @@
+"""Poisson samples: every unit independently, with the same probability."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tfdp.events import (
+    PoissonSampling,
+)
+from tfdp.noise import host_generator
+from tfdp.sampling import FixedSize, Poisson
+from tfdp.sampling.sizes import Sizes
+
+
+def _take(policy, steps):
+    return list(itertools.islice(policy.draw(host_generator()), steps))
+
+
+def _inclusions(samples, population):
+    included = np.zeros((len(samples), population))
+    for row, units in zip(included, samples, strict=True):
+        row[units] = 1
+    return included
+
+
+def _subset_p_value(samples, probabilities):
+    """Chi-square test of the distribution over whole samples, as sets."""
+    counts = dict.fromkeys(probabilities, 0)
+    for units in samples:
+        key = tuple(sorted(units.tolist()))
+        if key not in counts:
+            return 0.0
+        counts[key] += 1
+    expected = [probability * len(samples) for probability in probabilities.values()]
+    return stats.chisquare(list(counts.values()), expected).pvalue
+
+
+def _poisson_subsets(population, q):
+    return {
+        subset: q**size * (1 - q) ** (population - size)
+        for size in range(population + 1)
+        for subset in itertools.combinations(range(population), size)
+    }
+
+
+STEPS, UNITS, BATCH = 4000, 50, 10
+
+
+@pytest.fixture(scope="module")
+def poisson_samples():
+    return _take(Poisson().resolve(UNITS, BATCH), STEPS)
+
+
+@pytest.fixture(scope="module")
+def fixed_size_samples():
+    return _take(FixedSize().resolve(UNITS, BATCH), STEPS)
+
+
+def test_poisson_probability_is_batch_size_over_population():
+    policy = Poisson().resolve(60000, 256)
+    assert policy.sampling_probability == 256 / 60000
+    assert policy.description(0) == PoissonSampling(256 / 60000, 60000)
+    assert policy.expected_batch_size == 256  # And not int(q * N) = 255.
+
+
+@pytest.mark.parametrize("population", [7, 999, 50_000, 60_000, 1_281_167])
+@pytest.mark.parametrize("batch", [1, 3, 6])
+def test_poisson_expected_batch_size_is_exact(population, batch):
+    assert Poisson().resolve(population, batch).expected_batch_size == batch
+
+
+def test_poisson_expected_batch_size_may_be_a_fraction():
+    assert Poisson(0.25, 10).expected_batch_size == 2.5
+    assert Poisson(0.25).expected_batch_size is None
+
+
+def test_poisson_includes_every_unit_with_the_same_probability(poisson_samples):
+    counts = _inclusions(poisson_samples, UNITS).sum(axis=0)
+    low, high = stats.binom.interval(1 - 1e-10, STEPS, 0.2)
+    assert np.all((low <= counts) & (counts <= high))
+    for wrong in (0.25, 0.15):
+        low, high = stats.binom.interval(1 - 1e-10, STEPS, wrong)
+        assert not np.all((low <= counts) & (counts <= high))
+
+
+def _size_variance_is_binomial(samples):
+    # N q (1 - q) = 8. The variance of n nearly normal sizes is off by (2 / n)^1/2 = 2.2%.
+    variance = np.var([len(units) for units in samples])
+    return abs(variance / 8.0 - 1) < 6.5 * math.sqrt(2 / STEPS)
+
+
+def test_poisson_sizes_are_binomial(poisson_samples, fixed_size_samples):
+    sizes = [len(units) for units in poisson_samples]
+    assert abs(np.mean(sizes) - 10) < 6.2 * math.sqrt(8 / STEPS)
+    assert _size_variance_is_binomial(poisson_samples)
+    assert not _size_variance_is_binomial(fixed_size_samples)
+    half_step = [units[: len(units) // 2] for units in poisson_samples]
+    assert not _size_variance_is_binomial(half_step)
+
+
+def _units_are_independent(samples):
+    correlations = np.corrcoef(_inclusions(samples, UNITS).T) - np.eye(UNITS)
+    # 1225 pairs; 7.5 standard deviations, because counts are only nearly normal.
+    return np.max(np.abs(correlations)) < 7.5 / math.sqrt(STEPS)
+
+
+def test_poisson_units_are_independent_of_each_other(poisson_samples):
+    assert _units_are_independent(poisson_samples)
+    # Units 2k and 2k + 1 together: right probabilities, wrong samples.
+    in_pairs = [np.unique(np.concatenate([u, u ^ 1])) for u in poisson_samples]
+    assert not _units_are_independent(in_pairs)
+
+
+def test_poisson_steps_are_independent_of_each_other(poisson_samples, check_independent):
+    included = _inclusions(poisson_samples, UNITS)
+    check_independent(included[:-1], included[1:])
+
+
+def test_poisson_gives_every_subset_its_probability():
+    subsets = _poisson_subsets(3, 1 / 3)
+    assert _subset_p_value(_take(Poisson(1 / 3, 3), 3000), subsets) > 1e-9
+    assert _subset_p_value(_take(FixedSize(1, 3), 3000), subsets) < 1e-9
+    assert _subset_p_value(_take(Poisson(0.4, 3), 3000), subsets) < 1e-9
+
+
+def test_poisson_yields_empty_samples():
+    # (1 - 0.05)^10 = 0.6
+    samples = _take(Poisson(0.05, 10), 200)
+    empty = sum(len(units) == 0 for units in samples)
+    low, high = stats.binom.interval(1 - 1e-9, 200, 0.95**10)
+    assert low <= empty <= high
+    assert low > 50
+
+
+def test_poisson_with_probability_one_takes_every_unit():
+    for units in _take(Poisson(1.0, 5), 3):
+        assert sorted(units) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "q, error",
+    [(0, ValueError), (-0.1, ValueError), (1.1, ValueError), (math.nan, ValueError)]
+    + [(True, TypeError), ("0.1", TypeError), ([0.1], TypeError)],
+)
+def test_poisson_refuses_a_bad_probability(q, error):
+    with pytest.raises(error, match="sampling_probability must be"):
+        Poisson(q)
+
+
+def test_poisson_refuses_to_contradict_the_data():
+    assert Poisson(0.1, 100).resolve(100, 10) == Poisson(0.1, 100)
+    with pytest.raises(
+        ValueError, match="made for sampling_probability=0.2, but batch_size=10 of 100"
+    ):
+        Poisson(0.2).resolve(100, 10)
+    with pytest.raises(
+        ValueError, match="population_size=50, but the data have population_size=100"
+    ):
+        Poisson(population_size=50).resolve(100, 10)
+
+
+def test_poisson_batches_are_padded_for_three_standard_deviations():
+    # 256 + 3 sqrt(256 (1 - q)) = 303.9, up to a multiple of 8; never more than the population.
+    assert Poisson().resolve(60000, 256).padded_size == 304
+    assert Poisson().resolve(100, 90).padded_size == 100  # 90 + 3 * 3 = 99.
+    assert Poisson().resolve(10, 10).padded_size == 10
+
+
+def _contradiction(policy, sizes):
+    seen = Sizes()
+    for size in sizes:
+        seen.add(int(size))
+        found = policy.contradiction(seen)
+        if found is not None:
+            return found
+    return None
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("population", [1, 5, 640, 60_000])
+@pytest.mark.parametrize("q", [0.001, 0.1, 0.5, 0.97, 1.0])
+def test_poisson_samples_do_not_contradict(population, q, declared):
+    draws = np.random.default_rng(11).binomial(population, q, (20, 300))
+    policy = Poisson(q, population if declared else None)
+    assert [_contradiction(policy, sizes) for sizes in draws] == [None] * 20
