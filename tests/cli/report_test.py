@@ -98,3 +98,22 @@ def test_without_the_packages(path, tmp_path):
     )
     assert result.returncode == 2 and not out.exists()
     assert "pip install tfdp[report]" in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html"])
+def test_what_the_reader_is_told_beside_the_ledger(tmp_path, capsys, name):
+    path, out = tmp_path / "my_run-2.sqlite", tmp_path / name
+    with PrivacyLedger.open(path, create=True, dataset_id="patients 2026") as ledger:
+        ledger.append(STEP, 10)
+    arguments = ["--model", "a <b>net</b>", "--purpose", "triage", "--accountant", "zcdp"]
+    arguments += ["--accountant", "gdp", "--accountant", "rdp"]
+    assert main(["report", str(path), "--out", str(out), "--delta", "1e-5", *arguments]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "about the data set patients 2026" in text
+    assert "not by the ledger" in text and "triage" in text and "<b>net" not in text
+    assert "tfdp replay my_run-2.sqlite --delta 1e-5" in text
+    assert "sums are those of its gradients" in " ".join(text.split())
+    # Numbers and events as people write them.
+    assert "1e-05" not in text and "1e-5" in text
+    assert "SampledEvent(" not in text and "PoissonSampling(" not in text
+    capsys.readouterr()

@@ -42,7 +42,7 @@ def test_numbers_are_those_of_the_smallest_bound_rounded_up():
     facts = facts_of((STEP, 1000), accountants=("rdp", "pld", "dp_accounting.rdp"))
     text, epsilon = text_of(facts), facts.costs.epsilon
     assert facts.summary.holds
-    assert "1,000 steps" in text and "accountant “pld”" in text and "δ = 1e-05" in text
+    assert "1,000 steps" in text and "accountant “pld”" in text and "δ = 1e-5" in text
     shown = numbers(r"(?<!\^)ε [≤=] ([0-9.]+)", text)
     assert len(shown) == 2
     assert all(epsilon <= number < epsilon * 1.001 for number in shown)

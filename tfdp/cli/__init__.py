@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from tfdp import __version__
 from tfdp.cli import calibrate, export, plan, replay, report, verify
 from tfdp.cli.common import printable
 
@@ -28,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tfdp", description="Differential privacy: ledgers and what they cost."
     )
+    parser.add_argument("--version", action="version", version=f"tfdp {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in _COMMANDS.items():
         command.add_arguments(commands.add_parser(name, help=command.HELP))

@@ -1,6 +1,9 @@
 """What the commands about a budget share."""
 
 import argparse
+import contextlib
+import re
+from collections.abc import Iterator
 
 from tfdp import events
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
@@ -19,6 +22,32 @@ def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[relation.value for relation in events.NeighboringRelation],
         help="which data sets are neighbours; default: what tfdp.sampling has for the sampling",
     )
+
+
+# The arguments of functions, and what the command line calls them.
+_OPTIONS = {
+    "batch_size": "--batch-size",
+    "batch_sizes": "--batch-size",
+    "epochs": "--epochs",
+    "neighboring_relation": "--relation",
+    "noise_multiplier": "--noise",
+    "population_size": "--population",
+    "steps": "--steps",
+    "target_delta": "--delta",
+    "target_epsilon": "--epsilon",
+    "target_epsilons": "--epsilon",
+}
+_NAMED = re.compile(rf"(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))")
+
+
+@contextlib.contextmanager
+def named_by_options() -> Iterator[None]:
+    """Errors raised within name what is wrong as the command line does, not as functions do."""
+    try:
+        yield
+    except ValueError as error:
+        text = _NAMED.sub(lambda found: _OPTIONS[found[1]], str(error))
+        raise ValueError(text) from error
 
 
 def relation_of(arguments: argparse.Namespace) -> events.NeighboringRelation | None:

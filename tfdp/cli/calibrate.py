@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from tfdp.cli.budget import add_budget_arguments, relation_of
-from tfdp.cli.common import finite, read_delta
+from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
+from tfdp.cli.common import counted, finite, read_delta
 
 HELP = "find the noise, steps, batch size or epsilon that fits the rest"
 
@@ -49,15 +49,16 @@ def run(arguments: argparse.Namespace) -> str:
             raise ValueError(
                 f"--solve {arguments.solve} finds it: leave it out. Received: {wanted:g}."
             )
-    plan = calibrate(
-        target_delta=delta,
-        population_size=arguments.population,
-        epochs=arguments.epochs,
-        accountant=arguments.accountant,
-        sampling=arguments.sampling,
-        neighboring_relation=relation_of(arguments),
-        **given,
-    )
+    with named_by_options():
+        plan = calibrate(
+            target_delta=delta,
+            population_size=arguments.population,
+            epochs=arguments.epochs,
+            accountant=arguments.accountant,
+            sampling=arguments.sampling,
+            neighboring_relation=relation_of(arguments),
+            **given,
+        )
     result = {
         "noise_multiplier": plan.noise_multiplier,
         "epsilon": finite(plan.epsilon(delta, arguments.accountant)),
@@ -79,8 +80,9 @@ def run(arguments: argparse.Namespace) -> str:
     lines = [
         f"noise multiplier {plan.noise_multiplier:.6g}",
         f"epsilon = {epsilon} at delta = {delta:g} ({arguments.accountant})",
-        f"{plan.steps} steps ({plan.epochs:.6g} epochs) on batches of {plan.batch_size} of "
-        f"{plan.population_size} ({plan.sampling}, {plan.neighboring_relation.value})",
+        f"{counted(plan.steps, 'step')} ({plan.epochs:.6g} epochs) on batches of "
+        f"{plan.batch_size} of {plan.population_size} "
+        f"({plan.sampling}, {plan.neighboring_relation.value})",
         f"noise-batch ratio {plan.noise_batch_ratio:.6g}",
     ]
     if delta >= 1 / plan.population_size:

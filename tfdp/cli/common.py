@@ -105,6 +105,11 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns "1 step", "2 steps" and so on."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def finite(number: float) -> float | str:
     """Returns what stands for `number` in JSON, which has no infinity."""
     return number if math.isfinite(number) else "inf"

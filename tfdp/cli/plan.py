@@ -2,7 +2,7 @@
 
 import argparse
 
-from tfdp.cli.budget import add_budget_arguments, relation_of
+from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import read_delta
 
 HELP = "compare runs of equal budget by their noise-batch ratio"
@@ -26,17 +26,18 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.accounting.planning.plan import plan
 
-    table = plan(
-        arguments.epsilon,
-        read_delta(arguments.delta),
-        population_size=arguments.population,
-        batch_sizes=arguments.batch_size,
-        steps=arguments.steps,
-        epochs=arguments.epochs,
-        accountant=arguments.accountant,
-        sampling=arguments.sampling,
-        neighboring_relation=relation_of(arguments),
-    )
+    with named_by_options():
+        table = plan(
+            arguments.epsilon,
+            read_delta(arguments.delta),
+            population_size=arguments.population,
+            batch_sizes=arguments.batch_size,
+            steps=arguments.steps,
+            epochs=arguments.epochs,
+            accountant=arguments.accountant,
+            sampling=arguments.sampling,
+            neighboring_relation=relation_of(arguments),
+        )
     if arguments.plot is not None:
         table.plot(arguments.plot)
     formats = {"text": table.to_text, "csv": table.to_csv, "json": table.to_json}

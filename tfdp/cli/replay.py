@@ -14,6 +14,7 @@ from tfdp.cli.common import (
     add_key_argument,
     authentication,
     check_out,
+    counted,
     finite,
     read_delta,
     read_key,
@@ -170,7 +171,7 @@ def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
 
 def _text(summary: dict[str, Any]) -> str:
     ids, steps, held = (summary[key] for key in ("ledger_ids", "steps", "steps_in_ledgers"))
-    which = f"first {steps} of {held} steps" if steps != held else f"{steps} steps"
+    which = f"first {steps} of {counted(held, 'step')}" if steps != held else counted(steps, "step")
     lines = [f"ledger{'s' if len(ids) > 1 else ''} {', '.join(ids)}: {which}", ""]
     mechanisms = summary["mechanisms"]
     for mechanism in mechanisms[:_MOST_PRINTED]:

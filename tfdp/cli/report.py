@@ -9,6 +9,8 @@ from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
 from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
+# What the reader may be told of the training, which no ledger holds.
+_ABOUT = ("model", "data", "date", "purpose")
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
 
@@ -31,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(ACCOUNTANTS),
         help="may be given several times; default: all",
     )
+    for name in _ABOUT:
+        parser.add_argument(f"--{name}", help=f"the {name}, to be shown as not from the ledger")
 
 
 def _format(arguments: argparse.Namespace) -> str:
@@ -55,8 +59,15 @@ def run(arguments: argparse.Namespace) -> str:
     with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:
         ledger = PrivacyLedger.from_stream(stream)
     says = stream.evidence.value
+    about = {name: getattr(arguments, name) for name in _ABOUT}
     facts = report.gather(
-        ledger, delta, arguments.accountant, Path(arguments.ledger).name, authentication=says
+        ledger,
+        delta,
+        arguments.accountant,
+        Path(arguments.ledger).name,
+        dataset_id=stream.dataset_id,
+        about={name: text for name, text in about.items() if text is not None},
+        authentication=says,
     )
     Path(arguments.out).write_text(render(facts), encoding="utf-8", newline="\n")
     return f"{says}\nwrote {arguments.out}: {facts.summary.verdict}"

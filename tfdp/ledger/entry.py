@@ -98,11 +98,13 @@ class EntryStream(NamedTuple):
         ledger_id: 32 hexadecimal digits.
         entries: To be gone through once, to the end: only there is it known that none is missing.
         evidence: What speaks for the entries, once they were gone through.
+        dataset_id: Which data set they are about; None where that is not known.
     """
 
     ledger_id: str
     entries: Iterator[LedgerEntry]
     evidence: Evidence
+    dataset_id: str | None = None
 
 
 def check_header(header: Mapping[str, Any], where: str) -> str:

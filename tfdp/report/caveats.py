@@ -195,8 +195,8 @@ def _population(rows: Sequence[Mechanism], delta: float) -> list[Caveat]:
                 ATTENTION,
                 "Unknown population",
                 "The ledger does not say how many units there are, so this report cannot say "
-                f"whether δ = {delta:g} is small enough: it should be well below one divided by "
-                "that number.",
+                f"whether δ = {plain(delta)} is small enough: it should be well below one divided "
+                "by that number.",
             )
         )
     elif known and delta * max(known) >= 1:
@@ -204,7 +204,7 @@ def _population(rows: Sequence[Mechanism], delta: float) -> list[Caveat]:
             Caveat(
                 ATTENTION,
                 "δ is too large",
-                f"δ = {delta:g} is not below one divided by the population "
+                f"δ = {plain(delta)} is not below one divided by the population "
                 f"({plain(max(known))}). At such a δ, publishing the whole record of somebody "
                 "chosen at random would count as private.",
             )

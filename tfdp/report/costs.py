@@ -11,6 +11,7 @@ from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.registry import ACCOUNTANTS, make_accountant
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.ledger import PrivacyLedger
+from tfdp.report.numbers import plain
 from tfdp.report.tradeoff import Profile, make_profile
 
 # Beside the target delta.
@@ -22,6 +23,8 @@ _CURVE_POINTS = 16
 # squeeze the other to the ground.
 _BESIDE = "rdp"
 _LARGEST_SHOWN = 2.5
+# Characters of a reason for a refusal; other accountants' may hold all of a ledger.
+_LONGEST_REASON = 400
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 def _number(name: str, get_epsilon: Callable[[float], Any], delta: float) -> float:
     epsilon = float(get_epsilon(delta))
     if math.isnan(epsilon) or epsilon < 0:
-        raise ArithmeticError(f"{name} returned {epsilon} at delta = {delta:g}.")
+        raise ArithmeticError(f"{name} returned {epsilon} at delta = {plain(delta)}.")
     return epsilon
 
 
@@ -97,6 +100,21 @@ def _kind(accountant: Any) -> str:
     if isinstance(accountant, Accountant):
         return f"Upper bound. {(kind.__doc__ or kind.__name__).strip().splitlines()[0]}"
     return f"For comparison, computed by {kind.__module__.split('.')[0]}."
+
+
+def _reason(error: Exception, ledger: PrivacyLedger) -> str:
+    """Returns why an accountant refuses, without the event as Python writes it.
+
+    The report shows what the events hold already.
+    """
+    text = str(error)
+    for event, _ in ledger:
+        written = repr(event)
+        if written in text:
+            text = text.replace(f": {written}", "").replace(written, "an event of the ledger")
+            break
+    text = " ".join(text.split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
 def _cost(
@@ -110,7 +128,7 @@ def _cost(
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
     except _refusals() as error:
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = _reason(error, ledger)
         return Cost(name, kind, upper, text, ()), None
     return Cost(name, kind, upper, None, epsilons), accountant
 

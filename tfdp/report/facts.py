@@ -1,7 +1,8 @@
 """Everything that a report says, as data."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from tfdp import __version__
 from tfdp.events.arguments import real_number
@@ -10,6 +11,7 @@ from tfdp.report import costs as pricing
 from tfdp.report.caveats import Caveat, caveats
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
+from tfdp.report.numbers import plain
 from tfdp.report.releases import Mechanism, mechanisms
 from tfdp.report.summary import Summary, summarize
 
@@ -29,6 +31,9 @@ class Facts:
         steps: Its number of events, repetitions included.
         entries: Its number of entries.
         source: Where it was read from, as the reader gave it; None where that is not known.
+        dataset_id: Which data set the ledger says it is about; None where it says nothing.
+        about: What whoever made the report says of the model, its data and so on: a name and a
+            text each.
         delta_reason: Why the report is about this delta.
         mechanisms: What was released.
         costs: What that costs.
@@ -43,6 +48,8 @@ class Facts:
     steps: int
     entries: int
     source: str | None
+    dataset_id: str | None
+    about: tuple[tuple[str, str], ...]
     delta_reason: str
     mechanisms: tuple[Mechanism, ...]
     costs: Costs
@@ -50,6 +57,12 @@ class Facts:
     summary: Summary
     tfdp_version: str
     authentication: str
+
+    @property
+    def file(self) -> str:
+        """What commands call the ledger: the name of its file, unless a shell may change it."""
+        named = self.source is not None and re.fullmatch(r"\w[\w.+-]*", self.source, re.ASCII)
+        return str(self.source) if named else "run.ledger"
 
 
 def default_delta(rows: Sequence[Mechanism]) -> tuple[float, str]:
@@ -60,11 +73,11 @@ def default_delta(rows: Sequence[Mechanism]) -> tuple[float, str]:
     sizes = [row.sampling_fields.get("population_size") for row in rows]
     largest = int(max((size.high for size in sizes if size is not None), default=0))
     if not largest:
-        return _USUAL_DELTA, "δ was not chosen; 1e-05 is customary."
+        return _USUAL_DELTA, "δ was not chosen; 1e-5 is customary."
     # The digits are exact: 10^d > population, and 10^(d - 1) is not.
     delta = float(f"1e-{len(str(largest))}")
     return delta, (
-        f"δ was not chosen; {delta:g} is the largest power of ten below one divided by the "
+        f"δ was not chosen; {plain(delta)} is the largest power of ten below one divided by the "
         f"population of {largest:,}."
     )
 
@@ -75,6 +88,8 @@ def gather(
     accountants: Sequence[str] | None = None,
     source: str | None = None,
     *,
+    dataset_id: str | None = None,
+    about: Mapping[str, str] | None = None,
     authentication: str = IN_MEMORY,
 ) -> Facts:
     """Reads a ledger, prices it, and says what follows.
@@ -84,6 +99,10 @@ def gather(
         target_delta: In (0, 1); None for `default_delta`.
         accountants: Names from `tfdp.accounting.ACCOUNTANTS`; all of them by default.
         source: Name of the file, to be shown.
+        dataset_id: Which data set the ledger is about, as its file says; by default what the
+            ledger itself says.
+        about: What to say of the model, its data, the date or the purpose: a name of each, such as
+            "model", and a text. The report says that it is not from the ledger.
         authentication: What speaks for the ledger, to be shown first.
 
     Raises:
@@ -105,6 +124,8 @@ def gather(
         steps=ledger.total_count,
         entries=len(ledger),
         source=source,
+        dataset_id=dataset_id or getattr(ledger, "dataset_id", None),
+        about=tuple((about or {}).items()),
         delta_reason=reason,
         mechanisms=rows,
         costs=costs,

@@ -2,6 +2,7 @@
 
 import decimal
 import math
+import re
 
 from tfdp.report.releases import Range
 
@@ -51,11 +52,12 @@ def plain(value: float) -> str:
 
     Example:
         >>> plain(14040), plain(256 / 60000), plain(1e-5), plain(1.0)
-        ('14,040', '0.00426667', '1e-05', '1')
+        ('14,040', '0.00426667', '1e-5', '1')
     """
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.6g}"
+    # Python writes 1e-05, and nobody else does.
+    return re.sub(r"e([+-])0+", r"e\1", f"{value:.6g}")
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -33,6 +33,10 @@ def escape_markdown(value: Any) -> str:
     return _MARKDOWN.sub(r"\\\1", text).replace("://", ":&#8203;//")
 
 
+class _Code(str):
+    """What stands in a block of code, and is shown there as it is."""
+
+
 def _environment(**settings: Any) -> Any:
     jinja2 = _jinja()
     environment = jinja2.Environment(
@@ -60,6 +64,8 @@ def _context(facts: Facts) -> dict[str, Any]:
     profiles = {cost.name: cost.profile for cost in shown if cost.profile is not None}
     return {
         "facts": facts,
+        "file": _Code(facts.file),
+        "delta": _Code(numbers.plain(facts.costs.target_delta)),
         "costs": facts.costs,
         "profiles": profiles,
         "rates": FALSE_POSITIVE_RATES,
@@ -90,6 +96,10 @@ def to_html(facts: Facts) -> str:
     return environment.get_template("report.html.j2").render(**context, **safe)
 
 
+def _in_markdown(value: Any) -> str:
+    return value if isinstance(value, _Code) else escape_markdown(value)
+
+
 def to_markdown(facts: Facts) -> str:
     """Returns the report as Markdown, with tables in place of plots.
 
@@ -99,5 +109,5 @@ def to_markdown(facts: Facts) -> str:
     Raises:
         ModuleNotFoundError: Jinja2 is not installed.
     """
-    environment = _environment(autoescape=False, finalize=escape_markdown)
+    environment = _environment(autoescape=False, finalize=_in_markdown)
     return environment.get_template("report.md.j2").render(**_context(facts))

@@ -37,7 +37,10 @@ def _what(rows: Sequence[Mechanism], steps: int) -> str:
         return (
             f"The ledger records {counted(steps, 'step')}. In each, sums over data were released; "
             f"according to the ledger {name} moves a sum by no more than a recorded bound, and "
-            "random (Gaussian) noise of a recorded size was added to it."
+            "random (Gaussian) noise of a recorded size was added to it. Where a model was "
+            "trained, as tfdp does it, a step is one update of its weights, the sums are those of "
+            "its gradients, one of each record and clipped to the bound, and what was released is "
+            "the model after every step."
         )
     names = " and ".join(words.RELEASES.get(kind, kind) for kind in kinds) or "nothing"
     return f"The ledger records {counted(steps, 'step')}. What they released: {names}."
@@ -49,8 +52,8 @@ def _meaning(costs: Costs, relation: str) -> list[str]:
     number = f" = {round_up(math.exp(costs.epsilon))}" if costs.epsilon < 30 else ""
     return [
         f"Everything that was released, taken together, is (ε, δ)-differentially private with "
-        f"ε = {round_up(costs.epsilon)} at δ = {delta:g}; this is an upper bound, computed by the "
-        f"accountant “{costs.headline.name if costs.headline else ''}”.",
+        f"ε = {round_up(costs.epsilon)} at δ = {plain(delta)}; this is an upper bound, computed by "
+        f"the accountant “{costs.headline.name if costs.headline else ''}”.",
         f"That is a statement about any two data sets that {relation}: whatever somebody "
         f"concludes or does from what was released, its probability with the one data set is at "
         f"most the factor e^ε{number} times its probability with the other, plus δ.",
@@ -98,7 +101,7 @@ def summarize(
     rows: Sequence[Mechanism], steps: int, costs: Costs, caveats: Sequence[Caveat]
 ) -> Summary:
     """Returns the first page."""
-    delta = f"δ = {costs.target_delta:g}"
+    delta = f"δ = {plain(costs.target_delta)}"
     if not steps:
         return Summary(
             "Nothing is recorded",

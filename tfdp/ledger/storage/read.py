@@ -139,4 +139,6 @@ def open_entries(path: str | os.PathLike[str], key: bytes | None = None) -> Iter
         Exception: as `open_book`.
     """
     with open_book(path, key) as book:
-        yield EntryStream(book.header.ledger_id, book.entries(), book.evidence)
+        yield EntryStream(
+            book.header.ledger_id, book.entries(), book.evidence, book.header.dataset_id
+        )
