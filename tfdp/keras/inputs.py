@@ -268,10 +268,11 @@ def check_learning_rate(learning_rate: Any) -> None:
         return
     if callable(learning_rate) and not isinstance(learning_rate, keras.Variable):
         return
-    if not math.isfinite(float(learning_rate)):
-        raise ValueError(
-            f"The learning rate must be finite. Received: learning_rate={float(learning_rate)!r}."
-        )
+    value = learning_rate.value if isinstance(learning_rate, keras.Variable) else learning_rate
+    # A variable of several replicas is no number, but a tensor can be made of it.
+    rate = float(tf.convert_to_tensor(value)) if isinstance(value, tf.Variable) else float(value)
+    if not math.isfinite(rate):
+        raise ValueError(f"The learning rate must be finite. Received: learning_rate={rate!r}.")
 
 
 def warn_of_denominator(query: DPQuery, records: float | None) -> None:
