@@ -280,3 +280,23 @@ def test_fit_before_compile_says_how_to_compile():
     ):
         with pytest.raises(NotPrivateError, match="compile"):
             use()
+
+
+def test_functional_class_with_training_of_its_own_is_told_what_works():
+    # As the task models of KerasHub are.
+    class Task(keras.Model):
+        def __init__(self):
+            inputs = {"ids": keras.Input((3,), dtype="int32", name="ids")}
+            outputs = L.Dense(2)(L.GlobalAveragePooling1D()(L.Embedding(5, 2)(inputs["ids"])))
+            super().__init__(inputs=inputs, outputs=outputs)
+
+        def train_step(self, *args):
+            return super().train_step(*args)
+
+    task = Task()
+    with pytest.raises(NotPrivateError, match=r"keras.Model\(model.input, model.output\)"):
+        make_private(task)
+    model = make_private(keras.Model(task.input, task.output))
+    model.compile(toy.dp(), loss=toy.LOGITS_LOSS)
+    model.fit({"ids": np.ones([8, 3], "int32")}, np.zeros(8, "int32"), batch_size=4, verbose=0)
+    assert model.trainable_variables[0] is task.trainable_variables[0]

@@ -152,6 +152,22 @@ MECHANISM = in_folder(
 SUMS = in_folder(
     "gradients",
     (
+        "ids_out_of_range_reach_other_records",
+        "ids of an embedding are not checked",
+        "forms/rows.py",
+        "self.rows = tf.where(good[:, None, None], rows, nowhere(rows))",
+        "self.ids, self.rows = tf.where(ids < 0, ids + num_rows, ids), rows",
+        f"{GRADIENTS}/integers_test.py::test_ids_and_labels_out_of_range",
+    ),
+    (
+        "places_are_not_checked",
+        "operations on a record's integers are made as they are",
+        "rewriting.py",
+        "            return self.on(op.inputs[i] for i in check.places)",
+        "            return False",
+        f"{GRADIENTS}/integers_test.py::test_checked_operation_is_the_same_in_range_and_nan_out_of_it",
+    ),
+    (
         "clip_after_the_sum",
         "the sum is clipped, the records are not",
         "engines/batched.py",

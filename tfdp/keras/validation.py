@@ -158,8 +158,18 @@ def check_plain_training(model: keras.Model) -> None:
     for name in ("train_step", "compute_loss", "fit"):
         defined = next(c for c in type(model).__mro__ if name in vars(c))
         if not defined.__module__.startswith("keras."):
-            raise NotPrivateError(
-                f"{type(model).__name__} has its own {name}, which a private step would bypass. "
+            advice = (
                 "Derive it from tfdp.keras.DPModel (which calls your compute_loss), or write the "
                 "loop with tfdp.clipped_gradient_sum."
+            )
+            if getattr(model, "outputs", None):
+                # Such as the task models of KerasHub, which add preprocessing to training.
+                advice = (
+                    "Its layers are a functional model: train "
+                    "make_private(keras.Model(model.input, model.output)), which has the same "
+                    "weights, on data that are preprocessed as this class would do it."
+                )
+            raise NotPrivateError(
+                f"{type(model).__name__} has its own {name}, which a private step would bypass. "
+                + advice
             )
