@@ -155,7 +155,7 @@ def test_relations_have_zero_out_in_common(make):
         for relation, f in ((ADD, 1), (REPLACE, 2), (ZERO, 1))
     ]
     mixed, alike = make(), make().compose(steps[2], 3)
-    for step in steps:
+    for step in reversed(steps):
         mixed.compose(step)
     assert mixed.neighboring_relation is ZERO
     assert mixed.get_epsilon(DELTA) == alike.get_epsilon(DELTA)
