@@ -20,7 +20,6 @@ WITHOUT = {
     "keras/distributed_data.py": "keras/distribution_test.py tests it with what draws from it.",
     "keras/errors.py": "It holds classes of errors only.",
     "keras/inputs.py": "keras/bad_input_test.py tests it by what fit and train_on_batch say.",
-    "keras/records.py": "keras/losses_test.py compares it with Keras, loss by loss.",
     "keras/step.py": "keras/training_test.py and keras/optimizer_test.py test steps.",
     "keras/weights_file.py": "keras/weights_and_ledgers_test.py goes through all cases.",
     "ledger/errors.py": "It holds classes of errors only.",

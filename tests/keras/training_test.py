@@ -1,7 +1,6 @@
 """`fit` with a DPOptimizer takes the step that the paper writes down, and logs what records say."""
 
 import time
-import warnings
 
 import keras
 import numpy as np
@@ -11,9 +10,11 @@ import toy
 from toy import L
 
 import tfdp
-from tfdp.sampling import FullBatch, Poisson, Shuffled, Unknown
+from tfdp.sampling import FullBatch, Poisson, Shuffled
 
 X, Y = toy.data()
+
+
 N = len(X)
 
 
@@ -27,9 +28,6 @@ def crossentropy(model, i, **kwargs):
 def fit_step(model, x=X, y=Y, sampling=None, **kwargs):
     """One step on the whole of the data."""
     return model.fit(x, y, sampling=sampling or FullBatch(), verbose=0, **kwargs)
-
-
-# The step equals the one written by hand.
 
 
 def test_step_clips_each_example_sums_and_divides():
@@ -103,98 +101,6 @@ def test_several_steps_an_execution_are_that_many_events(run_eagerly):
     assert len(batches) == 4  # Two executions an epoch.
 
 
-def test_sample_weight_multiplies_the_loss_before_the_clip():
-    weight = np.linspace(0, 3, N).astype("float32")
-    model = toy.private()
-    losses = [lambda i=i: weight[i] * crossentropy(model, i) for i in range(N)]
-    expected, _ = toy.step_by_hand(model, losses)
-    fit_step(model, sample_weight=weight)
-    toy.assert_weights(model, expected)
-
-
-def test_class_weight_multiplies_the_loss_before_the_clip():
-    class_weight = {0: 0.2, 1: 3.0}
-    model = toy.private()
-    losses = [lambda i=i: class_weight[int(Y[i])] * crossentropy(model, i) for i in range(N)]
-    expected, _ = toy.step_by_hand(model, losses)
-    fit_step(model, class_weight=class_weight)
-    toy.assert_weights(model, expected)
-
-
-def test_class_weight_of_one_hot_labels():
-    class_weight = {0: 0.2, 1: 3.0}
-    model = toy.private(loss=keras.losses.CategoricalCrossentropy(from_logits=True))
-    losses = [lambda i=i: class_weight[int(Y[i])] * crossentropy(model, i) for i in range(N)]
-    expected, _ = toy.step_by_hand(model, losses)
-    fit_step(model, y=np.eye(2, dtype="float32")[Y], class_weight=class_weight)
-    toy.assert_weights(model, expected)
-
-
-def test_weight_regularizer_is_added_after_the_clip():
-    # Its gradient, 2 * 30 * w, is far above the clip: inside a record it would be cut down.
-    model = toy.private(toy.dense(kernel_regularizer=keras.regularizers.L2(30.0)))
-    kernel = model.get_layer("first").kernel
-    losses = [lambda i=i: crossentropy(model, i) for i in range(N)]
-    expected, _ = toy.step_by_hand(
-        model, losses, penalty=lambda: 30 * tf.reduce_sum(kernel.value**2)
-    )
-    start = toy.weights(model)
-    fit_step(model)
-    toy.assert_weights(model, expected, 1e-5)
-    assert np.linalg.norm(toy.weights(model)[0] - start[0]) > 10 * 0.5 * toy.CLIP * N / 10
-
-
-def test_activity_regularizer_is_part_of_the_record():
-    model = toy.private(toy.dense(activity_regularizer=keras.regularizers.L2(50.0)))
-    first = model.get_layer("first")
-
-    def loss(i):
-        hidden = tf.tanh(X[i : i + 1] @ first.kernel.value + first.bias.value)
-        return crossentropy(model, i) + 50 * tf.reduce_sum(hidden**2)
-
-    expected, norms = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
-    assert max(norms) > 10 * toy.CLIP
-    fit_step(model)
-    toy.assert_weights(model, expected)
-
-
-class AddsLoss(keras.layers.Layer):
-    def call(self, x):
-        self.add_loss(20.0 * keras.ops.mean(x**2))
-        return x
-
-
-def test_add_loss_is_part_of_the_record():
-    keras.utils.set_random_seed(3)
-    plain = keras.Sequential([keras.Input((4,)), L.Dense(3, name="first"), AddsLoss(), L.Dense(2)])
-    model = toy.private(plain)
-    first = model.get_layer("first")
-
-    def loss(i):
-        hidden = X[i : i + 1] @ first.kernel.value + first.bias.value
-        return crossentropy(model, i) + 20 * tf.reduce_mean(hidden**2)
-
-    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
-    fit_step(model)
-    toy.assert_weights(model, expected)
-
-
-def test_frozen_layer_does_not_move_and_takes_no_part_in_the_norm():
-    plain = toy.dense()
-    plain.get_layer("first").trainable = False
-    model = toy.private(plain)
-    frozen = [w.numpy() for w in model.get_layer("first").weights]
-    assert len(model.trainable_variables) == 2
-    expected, norms = toy.step_by_hand(
-        model, [lambda i=i: crossentropy(model, i) for i in range(N)]
-    )
-    assert max(norms) > toy.CLIP
-    fit_step(model)
-    toy.assert_weights(model, expected)
-    for before, after in zip(frozen, model.get_layer("first").weights, strict=True):
-        np.testing.assert_array_equal(before, after.numpy())
-
-
 def two_in_two_out():
     keras.utils.set_random_seed(3)
     a, b = keras.Input((3,), name="a"), keras.Input((1,), name="b")
@@ -206,128 +112,11 @@ def two_in_two_out():
     return keras.Model({"a": a, "b": b}, outputs)
 
 
-TWO_X = {"a": X[:, :3], "b": X[:, 3:]}
-TWO_Y = {"logits": Y, "value": X[:, :1] + 2}
-
-
-def two_losses(model, i):
-    out = model({"a": X[i : i + 1, :3], "b": X[i : i + 1, 3:]})
-    value_loss = tf.reduce_mean((out["value"] - TWO_Y["value"][i : i + 1]) ** 2)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(Y[i : i + 1], out["logits"])[
-        0
-    ], value_loss
-
-
 def private_two_in_two_out(**kwargs):
     loss = {"logits": toy.LOGITS_LOSS, "value": "mse"}
     return toy.private(
         two_in_two_out(), loss=loss, loss_weights={"logits": 1.0, "value": 0.3}, **kwargs
     )
-
-
-def test_several_inputs_and_outputs_with_loss_weights():
-    model = private_two_in_two_out(metrics={"logits": ["accuracy"], "value": ["mae"]})
-    singles = np.array([[float(v) for v in two_losses(model, i)] for i in range(N)])
-    predictions = model.predict(TWO_X, verbose=0)
-
-    def loss(i):
-        logits_loss, value_loss = two_losses(model, i)
-        return logits_loss + 0.3 * value_loss
-
-    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
-    logs = {k: v[0] for k, v in fit_step(model, TWO_X, TWO_Y).history.items()}
-    toy.assert_weights(model, expected)
-    assert logs == pytest.approx(
-        {
-            "loss": singles[:, 0].mean() + 0.3 * singles[:, 1].mean(),
-            "logits_loss": singles[:, 0].mean(),
-            "value_loss": singles[:, 1].mean(),
-            "logits_accuracy": (predictions["logits"].argmax(1) == Y).mean(),
-            "value_mae": np.abs(predictions["value"] - TWO_Y["value"]).mean(),
-        },
-        rel=1e-5,
-    )
-
-
-def test_list_inputs_and_outputs():
-    keras.utils.set_random_seed(3)
-    a, b = keras.Input((3,)), keras.Input((1,))
-    hidden = L.Concatenate()([a, b])
-    model = toy.private(
-        keras.Model([a, b], [L.Dense(2)(hidden), L.Dense(1)(hidden)]), loss=[toy.LOGITS_LOSS, "mse"]
-    )
-    y = TWO_Y["value"]
-
-    def loss(i):
-        logits, value = model([X[i : i + 1, :3], X[i : i + 1, 3:]])
-        crossentropy = tf.nn.sparse_softmax_cross_entropy_with_logits(Y[i : i + 1], logits)[0]
-        return crossentropy + tf.reduce_mean((value - y[i : i + 1]) ** 2)
-
-    expected, _ = toy.step_by_hand(model, [lambda i=i: loss(i) for i in range(N)])
-    fit_step(model, [X[:, :3], X[:, 3:]], [Y, y])
-    toy.assert_weights(model, expected)
-
-
-class WithTraining(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.out = L.Dense(2)
-
-    def call(self, x, training=False):
-        # Training doubles the logits, so the step shows which way was taken.
-        return self.out(x) * (2.0 if training else 1.0)
-
-
-class WithoutTraining(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.out = L.Dense(2)
-
-    def call(self, x):
-        return self.out(x)
-
-
-@pytest.mark.parametrize(
-    ("model_class", "kwargs"), [(WithTraining, {"training": True}), (WithoutTraining, {})]
-)
-def test_subclassed_model(model_class, kwargs):
-    plain = model_class()
-    plain(X[:1])
-    model = toy.private(plain)
-    losses = [lambda i=i: crossentropy(plain, i, **kwargs) for i in range(N)]
-    expected, _ = toy.step_by_hand(model, losses)
-    fit_step(model)
-    toy.assert_weights(model, expected)
-
-
-def test_float64_data_is_cast_as_keras_does():
-    model = toy.private()
-    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
-    fit_step(model, X.astype("float64"), Y.astype("float64"))
-    toy.assert_weights(model, expected)
-
-
-def squared_hinge_of_margin(y_true, y_pred):
-    sign = 2.0 * keras.ops.cast(keras.ops.reshape(y_true, (-1,)), y_pred.dtype) - 1.0
-    return keras.ops.square(keras.ops.relu(1.0 - sign * y_pred[:, 0]))
-
-
-class MarginLoss(keras.losses.Loss):
-    def call(self, y_true, y_pred):
-        return squared_hinge_of_margin(y_true, y_pred)
-
-
-@pytest.mark.parametrize("loss", [squared_hinge_of_margin, MarginLoss()], ids=["function", "class"])
-def test_custom_loss(loss):
-    model = toy.private(toy.linear(), loss=loss)
-
-    def by_hand(i):
-        margin = (2.0 * Y[i] - 1.0) * model(X[i : i + 1])[0, 0]
-        return tf.nn.relu(1.0 - margin) ** 2
-
-    expected, _ = toy.step_by_hand(model, [lambda i=i: by_hand(i) for i in range(N)])
-    fit_step(model)
-    toy.assert_weights(model, expected)
 
 
 def test_train_on_batch():
@@ -337,9 +126,6 @@ def test_train_on_batch():
     toy.assert_weights(model, expected)
     assert np.isfinite(logs["loss"])
     assert [event.sampling for event in toy.events(model)] == [tfdp.events.UnknownSampling()]
-
-
-# Dropout, precision, optimizers.
 
 
 def test_dropout_differs_between_records_and_between_steps():
@@ -424,9 +210,6 @@ def test_optimizer_moves_weights_by_what_it_does_with_the_average(name):
     assert toy.all_finite(model)
     assert np.abs(toy.weights(model)[0] - start[0]).max() > 1e-5
     toy.assert_weights(model, toy.weights(twin), 1e-4)
-
-
-# Metrics.
 
 
 class Draws(Poisson):
@@ -539,9 +322,6 @@ def test_record_that_is_not_finite_leaves_no_trace(outputs, bad):
     assert with_record[2] == without[2]
 
 
-# Schedules, callbacks, validation.
-
-
 def test_learning_rate_schedule_object():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.0])
     model = toy.private(toy.linear(), toy.dp(keras.optimizers.SGD(schedule)))
@@ -594,119 +374,6 @@ def test_validation_split_trains_on_the_first_part_only():
     assert history["val_loss"] == pytest.approx(model.evaluate(X[9:], Y[9:], verbose=0))
     (event,) = toy.events(model)
     assert event.sampling.population_size == 9
-
-
-# Data sets and generators.
-
-
-def dataset(batch_size=4):
-    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
-
-
-def test_data_set_takes_the_same_step():
-    model = toy.private()
-    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
-    model.fit(dataset(N), sampling=Shuffled(batch_size=N, population_size=N), verbose=0)
-    toy.assert_weights(model, expected)
-
-
-def test_undeclared_data_set_warns_and_is_unknown():
-    model = toy.private(toy.linear())
-    with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled"):
-        model.fit(dataset(), verbose=0)
-    (entry,) = model.ledger
-    assert (entry.event.sampling, entry.count) == (tfdp.events.UnknownSampling(), 3)
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        (Poisson(sampling_probability=1 / 3), tfdp.events.PoissonSampling(1 / 3)),
-        (Poisson(1 / 3, N), tfdp.events.PoissonSampling(1 / 3, N)),
-        (Unknown(), tfdp.events.UnknownSampling()),
-    ],
-)
-def test_declared_data_set_is_recorded_as_declared(policy, expected):
-    model = toy.private(toy.linear(), run_eagerly=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.fit(dataset(), sampling=policy, verbose=0)
-    assert {event.sampling for event in toy.events(model)} == {expected}
-
-
-def passes(model):
-    return [event.sampling.pass_index for event in toy.events(model)]
-
-
-def test_every_epoch_of_a_data_set_begins_a_pass_also_after_another_fit():
-    model = toy.private(toy.linear())
-    policy = Shuffled(batch_size=4, population_size=N)
-    model.fit(dataset(), sampling=policy, epochs=2, verbose=0)
-    assert passes(model) == [0, 0, 0, 1, 1, 1]
-    model.fit(dataset(), sampling=policy, epochs=3, steps_per_epoch=1, verbose=0)
-    assert passes(model)[6:] == [
-        2,
-        3,
-        4,
-    ]  # Partial epochs; a pass that has begun is never continued.
-    model.fit(dataset().repeat(), sampling=policy, steps_per_epoch=4, verbose=0)
-    assert passes(model)[9:] == [5, 5, 5, 6]  # An epoch of more than a pass.
-
-
-def test_array_passes_are_numbered_on():
-    model = toy.private(toy.linear())
-    for _ in range(2):
-        model.fit(X, Y, batch_size=5, sampling=Shuffled(), epochs=2, verbose=0)
-    assert passes(model) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3  # 5 + 5 + 2 examples a pass.
-
-
-def test_passes_over_arrays_see_every_record_once():
-    # Gradients of a linear loss do not depend on the weights: the order of records is no matter.
-    model = toy.private(toy.linear(), loss=lambda y, y_pred: keras.ops.sum(y_pred, axis=-1))
-    losses = [lambda i=i: tf.reduce_sum(model(X[i : i + 1])) for i in range(N)]
-    expected, _ = toy.step_by_hand(model, losses)
-    model.fit(X, Y, batch_size=5, sampling=Shuffled(), verbose=0)
-    toy.assert_weights(model, expected)
-
-
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return X[4 * index : 4 * index + 4], Y[4 * index : 4 * index + 4]
-
-
-def test_py_dataset():
-    model = toy.private(toy.linear())
-    model.fit(Batches(), sampling=Shuffled(batch_size=4, population_size=N), epochs=2, verbose=0)
-    assert passes(model) == [0, 0, 0, 1, 1, 1]
-
-
-def test_generator():
-    def generator():
-        while True:
-            yield X[:4], Y[:4]
-
-    model = toy.private(toy.linear())
-    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(4)])
-    model.fit(generator(), sampling=Unknown(), steps_per_epoch=1, verbose=0)
-    toy.assert_weights(model, expected)
-    assert model.ledger.total_count == 1
-
-
-def test_data_set_of_sequences_of_any_length():
-    model = toy.private(
-        keras.Sequential([keras.Input((None, 4)), L.GlobalAveragePooling1D(), L.Dense(2)])
-    )
-    lengths = tf.data.Dataset.from_generator(
-        lambda: ((X[None, : 2 + i], Y[:1]) for i in range(2)),
-        output_signature=(tf.TensorSpec([None, None, 4]), tf.TensorSpec([None], tf.int32)),
-    )
-    model.fit(
-        lengths.apply(tf.data.experimental.assert_cardinality(2)), sampling=Unknown(), verbose=0
-    )
-    assert model.ledger.total_count == 2
 
 
 @pytest.mark.parametrize("unroll", [False, True])

@@ -403,7 +403,7 @@ DISK = (
             "bookkeeper.py",
             "        self._clock_of(batch).advance(event.sampling)\n",
             "",
-            f"{KERAS}/training_test.py::test_array_passes_are_numbered_on",
+            f"{KERAS}/fit_data_test.py::test_array_passes_are_numbered_on",
         ),
     )
     + in_folder(

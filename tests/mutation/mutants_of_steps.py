@@ -210,7 +210,7 @@ TRAINING = in_folder(
         "training.py",
         "if self._record_scope is not None:",
         "if False:",
-        f"{KERAS}/training_test.py::test_weight_regularizer_is_added_after_the_clip",
+        f"{KERAS}/records_test.py::test_weight_regularizer_is_added_after_the_clip",
     ),
     (
         "padding_in_metrics",

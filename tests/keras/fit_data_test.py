@@ -1,0 +1,134 @@
+"""Data sets and generators in `fit`: their steps, what is declared of them, and their passes."""
+
+import warnings
+
+import keras
+import pytest
+import tensorflow as tf
+import toy
+from toy import L
+
+import tfdp
+from tfdp.sampling import Poisson, Shuffled, Unknown
+
+X, Y = toy.data()
+
+
+N = len(X)
+
+
+def crossentropy(model, i, **kwargs):
+    """The loss of example i, without Keras' loss machinery."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        Y[i : i + 1], model(X[i : i + 1], **kwargs)
+    )
+
+
+def dataset(batch_size=4):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
+
+
+def test_data_set_takes_the_same_step():
+    model = toy.private()
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(N)])
+    model.fit(dataset(N), sampling=Shuffled(batch_size=N, population_size=N), verbose=0)
+    toy.assert_weights(model, expected)
+
+
+def test_undeclared_data_set_warns_and_is_unknown():
+    model = toy.private(toy.linear())
+    with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled"):
+        model.fit(dataset(), verbose=0)
+    (entry,) = model.ledger
+    assert (entry.event.sampling, entry.count) == (tfdp.events.UnknownSampling(), 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Poisson(sampling_probability=1 / 3), tfdp.events.PoissonSampling(1 / 3)),
+        (Poisson(1 / 3, N), tfdp.events.PoissonSampling(1 / 3, N)),
+        (Unknown(), tfdp.events.UnknownSampling()),
+    ],
+)
+def test_declared_data_set_is_recorded_as_declared(policy, expected):
+    model = toy.private(toy.linear(), run_eagerly=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(dataset(), sampling=policy, verbose=0)
+    assert {event.sampling for event in toy.events(model)} == {expected}
+
+
+def passes(model):
+    return [event.sampling.pass_index for event in toy.events(model)]
+
+
+def test_every_epoch_of_a_data_set_begins_a_pass_also_after_another_fit():
+    model = toy.private(toy.linear())
+    policy = Shuffled(batch_size=4, population_size=N)
+    model.fit(dataset(), sampling=policy, epochs=2, verbose=0)
+    assert passes(model) == [0, 0, 0, 1, 1, 1]
+    model.fit(dataset(), sampling=policy, epochs=3, steps_per_epoch=1, verbose=0)
+    assert passes(model)[6:] == [
+        2,
+        3,
+        4,
+    ]  # Partial epochs; a pass that has begun is never continued.
+    model.fit(dataset().repeat(), sampling=policy, steps_per_epoch=4, verbose=0)
+    assert passes(model)[9:] == [5, 5, 5, 6]  # An epoch of more than a pass.
+
+
+def test_array_passes_are_numbered_on():
+    model = toy.private(toy.linear())
+    for _ in range(2):
+        model.fit(X, Y, batch_size=5, sampling=Shuffled(), epochs=2, verbose=0)
+    assert passes(model) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3  # 5 + 5 + 2 examples a pass.
+
+
+def test_passes_over_arrays_see_every_record_once():
+    # Gradients of a linear loss do not depend on the weights: the order of records is no matter.
+    model = toy.private(toy.linear(), loss=lambda y, y_pred: keras.ops.sum(y_pred, axis=-1))
+    losses = [lambda i=i: tf.reduce_sum(model(X[i : i + 1])) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, losses)
+    model.fit(X, Y, batch_size=5, sampling=Shuffled(), verbose=0)
+    toy.assert_weights(model, expected)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[4 * index : 4 * index + 4], Y[4 * index : 4 * index + 4]
+
+
+def test_py_dataset():
+    model = toy.private(toy.linear())
+    model.fit(Batches(), sampling=Shuffled(batch_size=4, population_size=N), epochs=2, verbose=0)
+    assert passes(model) == [0, 0, 0, 1, 1, 1]
+
+
+def test_generator():
+    def generator():
+        while True:
+            yield X[:4], Y[:4]
+
+    model = toy.private(toy.linear())
+    expected, _ = toy.step_by_hand(model, [lambda i=i: crossentropy(model, i) for i in range(4)])
+    model.fit(generator(), sampling=Unknown(), steps_per_epoch=1, verbose=0)
+    toy.assert_weights(model, expected)
+    assert model.ledger.total_count == 1
+
+
+def test_data_set_of_sequences_of_any_length():
+    model = toy.private(
+        keras.Sequential([keras.Input((None, 4)), L.GlobalAveragePooling1D(), L.Dense(2)])
+    )
+    lengths = tf.data.Dataset.from_generator(
+        lambda: ((X[None, : 2 + i], Y[:1]) for i in range(2)),
+        output_signature=(tf.TensorSpec([None, None, 4]), tf.TensorSpec([None], tf.int32)),
+    )
+    model.fit(
+        lengths.apply(tf.data.experimental.assert_cardinality(2)), sampling=Unknown(), verbose=0
+    )
+    assert model.ledger.total_count == 2
