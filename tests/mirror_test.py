@@ -36,6 +36,7 @@ ABOUT_SEVERAL = {
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
     "cli/ledger_files_test.py": "files that every command reads",
     "cli/main_test.py": "the command line as a whole",
+    "cli/options_test.py": "options that several commands share",
     "gradients/bad_input_test.py": "arguments of a step, of every entry",
     "gradients/called_on_test.py": "layers of every rule on fewer axes than usual",
     "gradients/clip_bound_test.py": "the bound of a clipped record, for every form and engine",
