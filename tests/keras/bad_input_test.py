@@ -261,7 +261,7 @@ def test_denominator_of_another_batch_is_warned_of(caplog):
         caplog.clear()
         query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=denominator)
         model = toy.private(toy.linear(), DPOptimizer(keras.optimizers.SGD(0.1), query))
-        model._begin(tfdp.sampling.Poisson().resolve(N, batch_size), batch_size)
+        model._set_batch_size(batch_size)
         assert ("denominator=64, and a sample has 4 records" in caplog.text) == warned
 
 

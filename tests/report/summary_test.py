@@ -129,7 +129,10 @@ def test_no_finite_epsilon_no_guarantee():
 def test_findings_are_counted():
     assert "nothing unusual" in text_of(facts_of((STEP, 5)))
     undeclared = dataclasses.replace(STEP, sampling=UnknownSampling())
-    assert "1 finding that needs attention" in text_of(facts_of((undeclared, 5)))
+    # The sampling, the population and an epsilon that rules out little.
+    assert "3 findings that need attention" in text_of(facts_of((undeclared, 5)))
+    louder = dataclasses.replace(undeclared, event=GaussianSumEvent(1.0, 50.0))
+    assert "2 findings that need attention" in text_of(facts_of((louder, 5)))
 
 
 def test_empty_ledger():

@@ -162,7 +162,23 @@ def _is_same_memory(a: Any, b: Any) -> bool:
 
 
 def length(*parts: Any) -> int:
-    """Returns the number of examples that all arrays share, at least one."""
+    """Returns the number of examples that all arrays share, at least one.
+
+    Raises:
+        ValueError: there are no arrays or no examples, or the lengths differ.
+    """
+    number = rows_of_batch(*parts)
+    if not number:
+        raise ValueError("The training data are empty.")
+    return number
+
+
+def rows_of_batch(*parts: Any) -> int:
+    """Returns the number of examples that all arrays of a batch share; it may be zero.
+
+    Raises:
+        ValueError: there are no arrays, or their lengths differ.
+    """
     lengths = {len(leaf) for leaf in tf.nest.flatten(parts) if leaf is not None}
     if not lengths:
         raise ValueError("There are no training data. Received: x=None.")
@@ -171,7 +187,4 @@ def length(*parts: Any) -> int:
             "x, y and sample_weight must have the same length. Received lengths: "
             f"{sorted(lengths)}."
         )
-    (length,) = lengths
-    if not length:
-        raise ValueError("The training data are empty.")
-    return length
+    return lengths.pop()

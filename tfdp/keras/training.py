@@ -20,7 +20,7 @@ from tfdp.keras import (
 )
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.carrying import CarriesLedger
-from tfdp.keras.data import length, shares_memory, weighted_arrays
+from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
@@ -216,7 +216,7 @@ class PrivateTraining(CarriesLedger):
         self._build_for(
             *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        if self._dp_optimizer().notice_rows(length(x, y, sample_weight)):
+        if self._dp_optimizer().notice_rows(rows_of_batch(x, y, sample_weight)):
             self.train_function = None
         with self._fitting(False), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
