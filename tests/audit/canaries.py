@@ -71,7 +71,9 @@ class Run:
     epochs: int = 10
     canaries: int = 10_000
     optimizer: dict[str, Any] = dataclasses.field(default_factory=dict)
-    make_query: Callable[..., Any] = tfdp.GaussianAverageQuery
+    make_query: Callable[..., Any] = lambda clip, stddev, denominator: tfdp.GaussianAverageQuery(
+        clip, stddev=stddev, denominator=denominator
+    )
     as_dataset: bool = False
 
     def records(self):

@@ -59,7 +59,7 @@ def test_calibrate_warns_of_a_useless_delta(capsys):
             ["--epsilon", "2", "--batch-size", "2", "--steps", "9", "--solve", "batch"],
             "--solve batch finds it: leave it out. Received: 2",
         ),
-        (["--epsilon", "-2", "--batch-size", "256", "--steps", "9"], "target_epsilon must be"),
+        (["--epsilon", "-2", "--batch-size", "256", "--steps", "9"], "--epsilon must be"),
         (["--epsilon", "2", "--noise", "1", "--epochs", "2"], "give steps"),
         (["--epsilon", "0.1", "--noise", "0.3", "--batch-size", "256"], "What reaches it: a noise"),
     ],

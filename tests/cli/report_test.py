@@ -61,7 +61,7 @@ def test_delta_is_taken(path, tmp_path, capsys):
     out = tmp_path / "report.md"
     assert _run(capsys, path, "--out", str(out), "--delta", "3e-7")[0] == 0
     text = out.read_text()
-    assert "at δ = 3e-07" in text and "δ was chosen by whoever made the report" in text
+    assert "at δ = 3e-7" in text and "δ was chosen by whoever made the report" in text
 
 
 @pytest.mark.parametrize("delta", ["0", "1", "-1", "nan", "small"])

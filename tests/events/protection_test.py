@@ -35,12 +35,11 @@ def test_nothing_protects_nothing():
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(ALL, ALL)))
-def test_only_equal_relations_and_units_have_a_common_one(a, b):
+def test_different_relations_have_zero_out_in_common_and_different_units_nothing(a, b):
     same_relation = a.neighboring_relation is b.neighboring_relation
-    same_unit = None in (a.privacy_unit, b.privacy_unit) or a.privacy_unit == b.privacy_unit
-    if same_relation and same_unit:
-        expected = (a.neighboring_relation, a.privacy_unit or b.privacy_unit)
-        assert common_protection([a, b]) == expected
+    relation = a.neighboring_relation if same_relation else NeighboringRelation.ZERO_OUT
+    if None in (a.privacy_unit, b.privacy_unit) or a.privacy_unit == b.privacy_unit:
+        assert common_protection([a, b]) == (relation, a.privacy_unit or b.privacy_unit)
     else:
         with pytest.raises(UnsupportedEventError, match="have no common epsilon"):
             common_protection([a, b])

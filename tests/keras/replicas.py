@@ -68,9 +68,8 @@ def model(strategy, inner=None, dropout=0.0, engine="auto", **kwargs):
 
 
 def fit(strategy):
-    # Dropout is drawn per record by this engine, and does not depend on the split.
     def make():
-        return model(strategy, dropout=0.5, engine="vectorized")
+        return model(strategy, engine="vectorized")
 
     private = make()
     history = private.fit(

@@ -104,7 +104,8 @@ class RecordScope(keras.StatelessScope):
         metrics: Sequence[Any] = (),
     ):
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in metrics]
-        super().__init__([*zeros, *mapping], collect_losses=True)
+        # Keras would create variables at the end of the scope, which a replica cannot.
+        super().__init__([*zeros, *mapping], collect_losses=True, initialize_variables=False)
         self._seeds = seeds
         self._metrics = {id(v) for v in metrics}
 
@@ -141,7 +142,7 @@ class MetricScope(keras.StatelessScope):
     """
 
     def __init__(self, metrics: Sequence[Any], mapping: Iterable[tuple[Any, Any]] = ()):
-        super().__init__(mapping)
+        super().__init__(mapping, initialize_variables=False)
         self._metrics = {id(v) for v in metrics}
 
     def add_update(self, update: tuple[Any, Any]) -> None:
