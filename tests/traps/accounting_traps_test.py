@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfdp
 from tests.keras import toy
-from tfdp.accounting import PLDAccountant, RDPAccountant
+from tfdp.accounting import PLDAccountant, PRVAccountant, RDPAccountant
 from tfdp.keras import NotPrivateError
 from tfdp.sampling import FullBatch, Poisson, Shuffled
 
@@ -299,6 +299,7 @@ def test_guard_of_a_budget_is_one_step_exact():
     # The budget is what 5 steps cost: the sixth is not taken.
     model = toy.private(toy.linear(), toy.dp(stddev=2.0))
     step = sampled(1 / 3, 2.0, population=N)
-    budget = tfdp.keras.PrivacyBudget(epsilon(step, 5) * (1 + 1e-7), DELTA)
+    cost = epsilon(step, 5, PRVAccountant)
+    budget = tfdp.keras.PrivacyBudget(cost * (1 + 1e-7), DELTA)
     model.fit(X, Y, batch_size=4, epochs=4, sampling=Poisson(), verbose=0, callbacks=[budget])
     assert model.ledger.total_count == 5
