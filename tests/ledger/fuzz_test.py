@@ -19,6 +19,7 @@ from tfdp.events import (
     GaussianSumEvent,
     PoissonSampling,
     SampledEvent,
+    ShuffledSampling,
     UnsupportedEventError,
 )
 from tfdp.ledger import LedgerFormatError, PrivacyLedger, codec, json_lines
@@ -212,7 +213,9 @@ def test_integers_are_bounded_on_both_ways():
     largest = SampledEvent(FullBatchSampling(codec.LARGEST_INTEGER), GaussianSumEvent(1.0, 1.0))
     assert reading.read(_text((largest, 1))) is not None
     for size in (codec.LARGEST_INTEGER + 1, 10**5000):
-        event = SampledEvent(FullBatchSampling(size), GaussianSumEvent(1.0, 1.0))
+        with pytest.raises(ValueError, match=r"population_size must be at most 2\^63 - 1"):
+            FullBatchSampling(size)
+        event = SampledEvent(ShuffledSampling(2, 9, size), GaussianSumEvent(1.0, 1.0))
         with pytest.raises(UnsupportedEventError, match="integers of at most"):
             PrivacyLedger().append(event)
     value = codec.encode(largest)
