@@ -357,8 +357,8 @@ SUMS = in_folder(
         "metrics_in_a_loss",
         "a loss sees what a metric has added up",
         "record_scope.py",
-        "super().__init__([*zeros, *mapping], collect_losses=True)",
-        "super().__init__([*mapping], collect_losses=True)",
+        "super().__init__([*zeros, *mapping], collect_losses=True, ",
+        "super().__init__([*mapping], collect_losses=True, ",
         f"{RECORD_TRAPS}::test_state_that_a_step_leaves",
     ),
     (
