@@ -6,7 +6,7 @@ JOBS ?= 2
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: test lint demo clean
+.PHONY: test lint canary demo clean
 
 # setup.py decides what is installed; a change of it installs again.
 $(VENV)/.test: setup.py pyproject.toml
@@ -27,8 +27,12 @@ lint: $(VENV)/.test
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 
+# The oldest and the newest Keras and TensorFlow that setup.py allows.
+canary:
+	tests/canary.sh $(PYTHON) $(VENV)-canary
+
 demo: $(VENV)/.demo
 	$(BIN)/python tutorials/digits_demo.py --out demo_output
 
 clean:
-	rm -rf $(VENV) demo_output
+	rm -rf $(VENV) $(VENV)-canary demo_output

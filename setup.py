@@ -20,8 +20,8 @@ setup(
     package_data={"tfdp.report": ["templates/*.j2"]},
     python_requires=">=3.10",
     install_requires=[
-        "tensorflow>=2.18",
-        "keras>=3.12",
+        "tensorflow>=2.18,<2.22",
+        "keras>=3.12,<3.16",
         "tensorflow-probability>=0.25",
         "tf-keras>=2.18",
         "numpy>=1.26",

@@ -9,7 +9,7 @@ import tfdp
 from tests.gradients.problems import BATCH, assert_engines_agree, by_engine, problem
 from tfdp.gradients import ModelLoss, UnsupportedModelError
 from tfdp.gradients.mapping import meets_records
-from tfdp.gradients.recording import explain
+from tfdp.gradients.plan import explain
 from tfdp.gradients.rules.rule import RecordWise
 
 pytestmark = [

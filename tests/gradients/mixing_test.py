@@ -16,7 +16,7 @@ from tests.gradients.problems import (
     problem,
 )
 from tfdp.gradients import UnsupportedModelError
-from tfdp.gradients.recording import explain
+from tfdp.gradients.plan import explain
 from tfdp.gradients.rules import rule
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, register_rule, rule_for
 

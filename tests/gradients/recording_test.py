@@ -18,7 +18,7 @@ from tests.gradients.problems import (
     targets,
 )
 from tfdp.gradients import ModelLoss, UnsupportedModelError
-from tfdp.gradients.recording import plan
+from tfdp.gradients.plan import plan
 
 L = keras.layers
 

@@ -235,7 +235,7 @@ SUMS = in_folder(
     (
         "mask_of_the_batch",
         "a layer of one's own computes its mask from all records",
-        "recording.py",
+        "watching.py",
         'if rule is None and has_own(operation, "compute_mask"):',
         "if False:",
         f"{GRADIENTS}/mixing_test.py",
@@ -372,9 +372,11 @@ SUMS = in_folder(
     (
         "weight_that_a_block_ignores",
         "a weight that a block without a rule ignores gets noise and nothing else",
-        "recording.py",
-        "(v, gradient) for v, gradient in pairs if gradient is not None)",
-        "(v, tf.zeros([tf.shape(leaves[0])[0], *v.shape]) if g is None else g) for v, g in pairs)",
+        "watching.py",
+        "            if gradient is not None:\n"
+        "                recording.add_found(variable, gradient)\n",
+        "            zeros = tf.zeros([tf.shape(leaves[0])[0], *variable.shape])\n"
+        "            recording.add_found(variable, zeros if gradient is None else gradient)\n",
         f"{GRADIENTS}/ignored_weights_test.py",
     ),
     (

@@ -1,5 +1,6 @@
 """Sums of clipped per-record gradients."""
 
+from tfdp.gradients import keras_internals
 from tfdp.gradients.clipped_sum import ENGINES as ENGINES
 from tfdp.gradients.clipped_sum import ClippedSum as ClippedSum
 from tfdp.gradients.clipped_sum import clipped_gradient_sum as clipped_gradient_sum
@@ -13,10 +14,12 @@ from tfdp.gradients.layered_loss import LayeredLoss as LayeredLoss
 from tfdp.gradients.layered_loss import ModelLoss as ModelLoss
 from tfdp.gradients.layered_loss import UnsupportedModelError as UnsupportedModelError
 from tfdp.gradients.microbatches import assign_microbatches as assign_microbatches
+from tfdp.gradients.plan import explain as explain
 from tfdp.gradients.record_scope import MetricScope as MetricScope
 from tfdp.gradients.record_scope import SideEffectError as SideEffectError
 from tfdp.gradients.record_scope import draw_seeds as draw_seeds
-from tfdp.gradients.recording import explain as explain
 from tfdp.gradients.rules.rule import LayerRule as LayerRule
 from tfdp.gradients.rules.rule import RecordWise as RecordWise
 from tfdp.gradients.rules.rule import register_rule as register_rule
+
+keras_internals.refuse_unknown_versions()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import is_stateful
+from tfdp.gradients.keras_internals import HOST_OPERATIONS, is_stateful
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.record_scope import SideEffectError
 
@@ -25,7 +25,6 @@ _HARMLESS = frozenset(
         *("CudnnRNNBackpropV2", "CudnnRNNBackpropV3", "IsTensorFloat32Enabled", "_Arg", "_Retval"),
     ]
 )
-_HOST = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _RANDOM = ("Random", "Normal", "Uniform", "Multinomial", "Rng", "Sampler", "NonDeterministicInts")
 _STATELESS_FLOW = ("StatelessIf", "StatelessCase", "StatelessWhile")
 
@@ -138,12 +137,12 @@ def _refuse_known_seed(op: Any) -> None:
 
 def _writes(op: tf.Operation | _Op) -> bool:
     """Returns whether an operation may leave something behind where a graph can find it."""
-    return _does_more(op) and op.type not in _HOST and not _is_random(op)
+    return _does_more(op) and op.type not in HOST_OPERATIONS and not _is_random(op)
 
 
 def _does_more(op: tf.Operation | _Op) -> bool:
     """Returns whether an operation does anything but compute its outputs."""
-    return op.type not in _HARMLESS and (op.type in _HOST or is_stateful(op.type))
+    return op.type not in _HARMLESS and (op.type in HOST_OPERATIONS or is_stateful(op.type))
 
 
 def _is_random(op: tf.Operation | _Op) -> bool:
@@ -154,7 +153,7 @@ def _refuse(op: tf.Operation | _Op) -> None:
     kind, name = op.type, op.name
     if not _does_more(op):
         return
-    if kind in _HOST:
+    if kind in HOST_OPERATIONS:
         raise SideEffectError(
             f"{name} ({kind}) calls Python for every record, which could keep anything of the "
             "data. Write it with TensorFlow's or Keras' operations."

@@ -1,6 +1,33 @@
-"""Everything in use here that Keras and TensorFlow do not promise to keep, in one place."""
+"""Everything in use here that Keras and TensorFlow do not promise to keep, in one place.
 
+`tests/gradients/keras_internals_test.py` has a test of each, which fails by name where a new
+version has changed it. Where a change would go unnoticed, and records could then be mixed in
+silence, `refuse_unknown_versions` looks for it when `tfdp.gradients` is imported.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+
+# Operations that call Python on the host.
+HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+# What Keras attaches to tensors, and layers and losses that come later look for: the mask of padded
+# steps, and what a softmax or sigmoid was taken of.
+MASK = "_keras_mask"
+ATTACHED = (MASK, "_keras_logits")
+# Methods that Keras wraps in every layer, as attributes of the object.
+WRAPPED_METHODS = ("build", "quantize")
+
+
+class UnknownVersionError(ImportError):
+    """This version of Keras or TensorFlow does not do what the gradient engines rely on."""
+
+
+# Operations and graphs.
 
 
 def is_stateful(kind: str) -> bool:
@@ -11,3 +38,219 @@ def is_stateful(kind: str) -> bool:
     """
     definition = op_def_registry.get(kind)
     return definition is None or definition.is_stateful
+
+
+def forgets_length(op: tf.Operation) -> bool:
+    """Returns whether an operation was made by `tf.compat.v1.placeholder_with_default`, by which
+    the book-keeping engine makes the number of records unknown.
+    """
+    return op.type == "PlaceholderWithDefault"
+
+
+def shape_in_definition(node: Any) -> Any:
+    """Returns the shape of the first result of a node in `as_graph_def(add_shapes=True)`; None
+    where it is not recorded.
+    """
+    (shape,) = node.attr["_output_shapes"].list.shape or [None]
+    return shape
+
+
+# Layers.
+
+_probe = keras.Input((1,))
+# The class that keras.Model(inputs, outputs) makes.
+FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
+
+
+def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:
+    """Returns the layers in a layer, attributes of classes of one's own included.
+
+    Args:
+        layer: Any layer or model.
+        deep: Whether with those in them, and itself.
+    """
+    return list(layer._flatten_layers(include_self=deep, recursive=deep))
+
+
+def class_of_operation(output: Any) -> type:
+    """Returns the class of the operation that a symbolic output of `keras.ops` comes from."""
+    return type(output._keras_history.operation)
+
+
+def calls_of(operation: Any) -> list[tuple[list[Any], Any, Any]]:
+    """Returns (tensors, args, kwargs) of every symbolic call of an operation."""
+    nodes = operation._inbound_nodes
+    return [(n.input_tensors, n.arguments.args, n.arguments.kwargs) for n in nodes]
+
+
+def kernel_of(layer: Any) -> Any:
+    """Returns the kernel of a dense or convolutional layer itself: with LoRA, `layer.kernel` is its
+    sum with a product.
+    """
+    return layer._kernel
+
+
+def table_of(layer: Any) -> Any:
+    """Returns the table of an embedding itself; with LoRA, as for `kernel_of`."""
+    return layer._embeddings
+
+
+def is_recomputed(layer: Any) -> bool:
+    """Returns whether a layer was made in a `keras.RematScope`, and is called again in the backward
+    pass.
+    """
+    return getattr(layer, "_remat_mode", None) is not None
+
+
+def is_quantized(layer: Any) -> bool:
+    """Returns whether a layer computes with quantized weights."""
+    return getattr(layer, "quantization_mode", None) is not None
+
+
+def run_loop(layer: Any, *args: Any) -> tuple[Any, Any, Any]:
+    """Returns (last output, outputs, states) of the loop of a recurrent layer in TensorFlow's
+    operations: cuDNN's kernels, which LSTM and GRU prefer, do not show what happens at a step.
+    """
+    return keras.layers.RNN.inner_loop(layer, *args)
+
+
+LOOP = "inner_loop"
+
+
+# Tensors.
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the mask of padded steps that Keras attached to a tensor, or None."""
+    return getattr(tensor, MASK, None)
+
+
+def attach_mask(tensor: Any, mask: Any) -> None:
+    """Attaches a mask of padded steps."""
+    setattr(tensor, MASK, mask)
+
+
+# Scopes.
+
+
+def values_in(scope: keras.StatelessScope) -> dict[int, Any]:
+    """Returns what variables are read as in a scope, by their identity; it may be changed."""
+    return scope.state_mapping
+
+
+# What a change would break in silence.
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Gives an object another value for an attribute in the block, unseen by Keras, which tracks
+    those that are assigned.
+    """
+    attributes = vars(owner)
+    before = attributes.get(name, attributes)
+    attributes[name] = value
+    try:
+        yield
+    finally:
+        if before is attributes:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+def _calls_what_an_object_has(method: str) -> bool:
+    layer, called = keras.layers.ReLU(), []
+    masked = keras.layers.Masking()(tf.ones([1, 1, 1]))
+    own = getattr(layer, method)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        called.append(method)
+        return own(*args, **kwargs)
+
+    with replaced(layer, method, watched):
+        layer(masked)
+    return bool(called)
+
+
+def _finds_layers() -> bool:
+    inner = keras.layers.Identity()
+    outer = keras.layers.TimeDistributed(inner)
+    return any(layer is inner for layer in layers_in(outer, deep=True)) and any(
+        layer is inner for layer in layers_in(outer)
+    )
+
+
+def _attaches_masks() -> bool:
+    return mask_of(keras.layers.Masking()(tf.ones([1, 1, 1]))) is not None
+
+
+def _attaches_logits() -> bool:
+    return hasattr(keras.ops.softmax(tf.ones([1, 2])), ATTACHED[1]) or hasattr(
+        keras.activations.softmax(tf.ones([1, 2])), ATTACHED[1]
+    )
+
+
+def _marks_recomputed_layers() -> bool:
+    with keras.RematScope("full"):
+        layer = keras.layers.Identity()
+    return is_recomputed(layer) and not is_recomputed(keras.layers.Identity())
+
+
+def _says_what_is_quantized() -> bool:
+    return hasattr(keras.layers.Dense(1), "quantization_mode")
+
+
+def _scope_sees_reads_and_assignments() -> bool:
+    seen = []
+
+    class Watching(keras.StatelessScope):
+        def get_current_value(self, variable):
+            seen.append("read")
+            return super().get_current_value(variable)
+
+        def add_update(self, update):
+            seen.append("assigned")
+
+    variable = keras.Variable(1.0)
+    with Watching():
+        variable.assign(variable + 1.0)
+    return set(seen) == {"read", "assigned"} and float(variable.numpy()) == 1.0
+
+
+def _marks_unknown_lengths() -> bool:
+    with tf.Graph().as_default():
+        tensor = tf.compat.v1.placeholder_with_default(tf.ones([2]), [None])
+    return forgets_length(tensor.op) and tensor.shape[0] is None
+
+
+def _knows_stateful_operations() -> bool:
+    return is_stateful("AssignVariableOp") and is_stateful("EagerPyFunc") and not is_stateful("Add")
+
+
+SILENT: dict[str, Callable[[], bool]] = {
+    "calls the `call` of an object": lambda: _calls_what_an_object_has("call"),
+    "calls the `compute_mask` of an object": lambda: _calls_what_an_object_has("compute_mask"),
+    "finds layers in layers": _finds_layers,
+    "attaches masks to tensors": _attaches_masks,
+    "attaches logits to tensors": _attaches_logits,
+    "marks layers of a RematScope": _marks_recomputed_layers,
+    "says which layers are quantized": _says_what_is_quantized,
+    "shows a StatelessScope what is read and assigned": _scope_sees_reads_and_assignments,
+    "keeps placeholders of unknown length": _marks_unknown_lengths,
+    "knows which operations are stateful": _knows_stateful_operations,
+}
+
+
+def refuse_unknown_versions() -> None:
+    """Looks whether this Keras and TensorFlow still do what would be missed in silence.
+
+    Raises:
+        UnknownVersionError: names what they do not.
+    """
+    missing = [what for what, holds in SILENT.items() if not holds()]
+    if missing:
+        raise UnknownVersionError(
+            f"Keras {keras.__version__} on TensorFlow {tf.__version__} no longer "
+            f"{'; no longer '.join(missing)}. Without that, records could be mixed unseen. Install "
+            "versions that this release of tfdp allows (pip install tfdp)."
+        )

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
+from tfdp.gradients.keras_internals import forgets_length
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
 
@@ -161,7 +162,7 @@ def comes_from_records(tensor: Any) -> bool:
     seen, pending = set(), [tensor.op]
     while pending:
         op = pending.pop()
-        if op.type == "PlaceholderWithDefault":
+        if forgets_length(op):
             return True
         if op.name not in seen:
             seen.add(op.name)

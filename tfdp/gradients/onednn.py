@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import shape_in_definition
+
 _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 
 
@@ -32,5 +34,5 @@ def _is_faulty(op: tf.Operation) -> bool:
 
 
 def _may_be_faulty(node) -> bool:
-    (shape,) = node.attr["_output_shapes"].list.shape or [None]
+    shape = shape_in_definition(node)
     return shape is None or shape.unknown_rank or len(shape.dim) >= 4

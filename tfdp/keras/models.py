@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tfdp.gradients import RecordWise, register_rule
+from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
 from tfdp.keras.training import PrivateTraining
@@ -39,7 +40,7 @@ def make_private(model: keras.Model) -> keras.Model:
     validation.check_plain_training(model)
     if type(model) is keras.Sequential:
         return DPSequential(_sequential_layers(model), name=model.name)
-    if type(model) is _FUNCTIONAL:
+    if type(model) is FUNCTIONAL:
         return _DPFunctional(model.input, model.output, name=model.name)
     return _DPWrapper(model)
 
@@ -142,10 +143,6 @@ class _DPWrapper(DPModel):
 register_rule(
     _DPWrapper, RecordWise(when=lambda wrapper: isinstance(rule_for(wrapper.model), RecordWise))
 )
-
-# Keras does not export the class that Model(inputs, outputs) makes.
-_probe = keras.Input((1,))
-_FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
 
 
 # What TensorFlow Privacy's models take, and what is an optimizer's or nobody's business here.

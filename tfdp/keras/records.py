@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import LayeredLoss
+from tfdp.gradients.keras_internals import attach_mask, mask_of
 
 
 class RecordLoss(LayeredLoss):
@@ -35,7 +36,7 @@ class RecordLoss(LayeredLoss):
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
         # Keras hangs the mask of padded time steps on the tensor, where a stacked copy would lose
         # it.
-        masks = [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(outputs)]
+        masks = [mask_of(leaf) for leaf in tf.nest.flatten(outputs)]
         self._masked = [mask is not None for mask in masks]
         return loss, (loss, (outputs, [mask for mask in masks if mask is not None]))
 
@@ -47,7 +48,7 @@ class RecordLoss(LayeredLoss):
         remaining = iter(masks)
         for leaf, masked in zip(tf.nest.flatten(y_pred), self._masked, strict=True):
             if masked:
-                leaf._keras_mask = next(remaining)
+                attach_mask(leaf, next(remaining))
         return y_pred
 
     @property

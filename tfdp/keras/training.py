@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import MetricScope
+from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import (
     distributed_data,
     distribution,
@@ -385,8 +386,9 @@ def _creating_metrics(strategy: tf.distribute.Strategy, model: keras.Model) -> A
 def _select(y_pred: Any, keep: tf.Tensor) -> Any:
     def select(t):
         selected = tf.boolean_mask(t, keep)
-        if getattr(t, "_keras_mask", None) is not None:
-            selected._keras_mask = tf.boolean_mask(t._keras_mask, keep)
+        mask = mask_of(t)
+        if mask is not None:
+            attach_mask(selected, tf.boolean_mask(mask, keep))
         return selected
 
     return tf.nest.map_structure(select, y_pred)

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import layers_in
 from tfdp.keras.callbacks import LogsEpsilon
 from tfdp.keras.errors import NotPrivateError
 
@@ -16,8 +17,7 @@ def check_layers(model: keras.Model) -> None:
     Raises:
         NotPrivateError: names every such layer and what to do about it.
     """
-    # Keras has no public way to the layers inside custom layers.
-    layers = model._flatten_layers()
+    layers = layers_in(model, deep=True)
     problems = [problem for layer in layers if (problem := _problem(layer))]
     norms = [
         layer.name
@@ -60,14 +60,14 @@ def xla_is_slow(model: keras.Model) -> bool:
     if tf.config.list_physical_devices("GPU"):
         return False
     # Keras does not export the base class of its convolutions.
-    return any(hasattr(layer, "dilation_rate") for layer in model._flatten_layers())
+    return any(hasattr(layer, "dilation_rate") for layer in layers_in(model, deep=True))
 
 
 def has_loops(model: keras.Model) -> bool:
     """Returns whether layers run loops, which XLA cannot compile record by record."""
     return any(
         isinstance(layer, keras.layers.RNN) and not layer.unroll
-        for layer in model._flatten_layers()
+        for layer in layers_in(model, deep=True)
     )
 
 

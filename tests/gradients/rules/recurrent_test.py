@@ -18,7 +18,7 @@ from tests.gradients.problems import (
     problem,
     token_model,
 )
-from tfdp.gradients.recording import plan
+from tfdp.gradients.plan import plan
 from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.gradients import rules as rules  # Registers them.
+from tfdp.gradients.attached import flatten_with_attached
 from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.example import one_number
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.record_scope import metrics_of
-from tfdp.gradients.recording import Recording, flatten_with_hung
+from tfdp.gradients.recording import Recording
+from tfdp.gradients.watching import watching
 
 
 def bookkeeping_gradients(
@@ -49,7 +51,7 @@ def bookkeeping_gradients(
             examples, seeds = rebuild(leaves)
             both = None if seeds is None else (of_batch, seeds)
             recording = Recording(tape, variables, both, metrics_of(loss_fn))
-            with recording.of(loss_fn.model):
+            with watching(recording, loss_fn.model):
                 outputs = loss_fn.forward(examples, recording.scope)
         record = _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale)
         gradients = recording.gradients(record.outputs, record.gradients, loss_scale)
@@ -84,7 +86,7 @@ def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> 
     Gradients are taken record by record, too: XLA cannot tell which numbers are shapes in the
     backward pass of a function that it does not see as a whole, and would compile every step anew.
     """
-    flat, rehang = flatten_with_hung(outputs)
+    flat, reattach = flatten_with_attached(outputs)
     if not all(map(holds_records, flat)):
         raise UnsupportedModelError(
             "The model returns a tensor without an axis of records in front. Use "
@@ -103,7 +105,7 @@ def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> 
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             with make_scope(_first(seeds), weights) as scope:
-                loss, aux = loss_fn.loss(example, rehang(values), scope)
+                loss, aux = loss_fn.loss(example, reattach(values), scope)
             loss, scaled = one_number(loss, loss_scale)
         found = tape.gradient(scaled, sources)
         recording.refuse_hidden_uses(found[len(at) :])

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import mask_of
 from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.rules.rule import RecordWise, register_rule
 
@@ -46,9 +47,9 @@ def _gets_sequences_for_heads(
     [n, t, s].
     """
     inputs = [query, value, *([] if key is None else [key])]
-    # Keras uses the one that is hung on the query.
-    hung = [getattr(tensor, "_keras_mask", None) for tensor in inputs]
-    if not _are_sequences(inputs, [query_mask, value_mask, key_mask, *hung]):
+    # Keras uses the one that is attached to the query.
+    attached = [mask_of(tensor) for tensor in inputs]
+    if not _are_sequences(inputs, [query_mask, value_mask, key_mask, *attached]):
         return False
     if attention_mask is None:
         return True

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.convolution import ConvolutionGradient
 from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
 
@@ -32,7 +33,7 @@ class ConvolutionRule(LayerRule):
     """The kernel's gradient is the filter gradient of one record (`ConvolutionGradient`)."""
 
     def variables(self, layer):
-        return [v for v in (layer._kernel, layer.bias) if v is not None]
+        return [v for v in (kernel_of(layer), layer.bias) if v is not None]
 
     def record(self, recording, layer, call, inputs, **kwargs):
         with recording.before_activation(layer) as tap:
@@ -43,7 +44,7 @@ class ConvolutionRule(LayerRule):
             return ConvolutionGradient(
                 padded,
                 g,
-                layer._kernel.shape,
+                kernel_of(layer).shape,
                 layer.strides,
                 padding,
                 layer.dilation_rate,
@@ -52,7 +53,7 @@ class ConvolutionRule(LayerRule):
             )
 
         recording.add(tap, layer.bias, lambda g: channel_bias_gradient(layer, g))
-        recording.add(tap, layer._kernel, kernel_gradient)
+        recording.add(tap, kernel_of(layer), kernel_gradient)
         return outputs
 
 

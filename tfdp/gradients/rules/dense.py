@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
+from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 
@@ -36,7 +37,7 @@ class DenseRule(LayerRule):
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
         recording.add(tap, layer.bias, bias_gradient)
-        recording.add(tap, layer._kernel, lambda g: matrix_gradient(inputs, g))
+        recording.add(tap, kernel_of(layer), lambda g: matrix_gradient(inputs, g))
         if layer.lora_enabled:
             a, b = layer.lora_kernel_a, layer.lora_kernel_b
             scale = layer.lora_alpha / layer.lora_rank

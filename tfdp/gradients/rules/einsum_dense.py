@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import Product
+from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.rules.dense import matrix_variables
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
@@ -116,7 +117,7 @@ class EinsumDenseRule(LayerRule):
         c = parse(layer.equation, layer.input_spec.ndim)
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
-        recording.add(tap, layer._kernel, lambda g: product(c, inputs, g))
+        recording.add(tap, kernel_of(layer), lambda g: product(c, inputs, g))
         recording.add(tap, layer.bias, lambda g: _bias_gradient(layer.bias, g))
         if layer.lora_enabled:
             a, b = layer.lora_kernel_a, layer.lora_kernel_b

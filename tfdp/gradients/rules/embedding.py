@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.indices import in_range, nowhere
+from tfdp.gradients.keras_internals import table_of
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
@@ -48,7 +49,7 @@ class EmbeddingRule(LayerRule):
     def record(self, recording, layer, call, inputs, **kwargs):
         tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
         size = layer.input_dim
-        recording.add(tap, layer._embeddings, lambda g: table_gradient(inputs, g, size))
+        recording.add(tap, table_of(layer), lambda g: table_gradient(inputs, g, size))
         if layer.lora_enabled:
             a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
             scale = layer.lora_alpha / layer.lora_rank
@@ -87,17 +88,17 @@ class ReversibleEmbeddingRule(EmbeddingRule):
         if layer.logit_soft_cap is not None or layer.lora_enabled:
             return []
         reverse = [] if layer.tie_weights else [layer.reverse_embeddings]
-        return [layer._embeddings, *reverse]
+        return [table_of(layer), *reverse]
 
     def record(self, recording, layer, call, inputs, reverse=False, **kwargs):
         if not reverse:
             tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
             size = layer.input_dim
-            recording.add(tap, layer._embeddings, lambda g: table_gradient(inputs, g, size))
+            recording.add(tap, table_of(layer), lambda g: table_gradient(inputs, g, size))
             return tap.tensor
         tap = recording.watch(call(inputs, reverse=True, **kwargs))
         if layer.tie_weights:
-            recording.add(tap, layer._embeddings, lambda g: matrix_gradient(g, inputs))
+            recording.add(tap, table_of(layer), lambda g: matrix_gradient(g, inputs))
         else:
             recording.add(tap, layer.reverse_embeddings, lambda g: matrix_gradient(inputs, g))
         return tap.tensor

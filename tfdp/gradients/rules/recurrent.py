@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
+from tfdp.gradients.keras_internals import LOOP, is_recomputed, run_loop
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.rule import (
     LayerRule,
@@ -36,7 +37,7 @@ class RecurrentRule(LayerRule):
             and has_known_activations(cell)
             and not (layer.stateful or cell.dropout or cell.recurrent_dropout)
             # In a keras.RematScope it would be called again, out of sight.
-            and getattr(cell, "_remat_mode", None) is None
+            and not is_recomputed(cell)
             # Else the gates' sums are not made of two matrix products.
             and getattr(cell, "implementation", 2) == 2
             and getattr(cell, "reset_after", True)
@@ -57,7 +58,7 @@ class RecurrentRule(LayerRule):
                 recording.replaced(layer, "return_sequences", True),
                 recording.replaced(layer.cell, "call", cell.call),
             ):
-                last, outputs, states = keras.layers.RNN.inner_loop(
+                last, outputs, states = run_loop(
                     layer,
                     cell.sums.tensor,
                     initial_state,
@@ -69,7 +70,7 @@ class RecurrentRule(LayerRule):
             cell.add(tf.reverse(before, [1]) if layer.go_backwards else before)
             return last[..., :units], outputs[..., :units], states
 
-        with recording.replaced(layer, "inner_loop", loop):
+        with recording.replaced(layer, LOOP, loop):
             return call(*args, **kwargs)
 
 

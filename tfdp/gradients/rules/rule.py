@@ -2,16 +2,15 @@
 
 import abc
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import FUNCTIONAL, WRAPPED_METHODS, layers_in
 from tfdp.gradients.mapping import holds_records
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules import activation
-
-if TYPE_CHECKING:
-    from tfdp.gradients.recording import Recording
 
 
 class LayerRule(abc.ABC):
@@ -60,7 +59,7 @@ class LayerRule(abc.ABC):
     @abc.abstractmethod
     def record(
         self,
-        recording: "Recording",
+        recording: Recording,
         layer: Any,
         call: Callable[..., Any],
         *args: Any,
@@ -112,11 +111,10 @@ class RecordWise:
     def parts(self, layer: Any) -> list[Any]:
         """Returns the layers and operations in a layer."""
         # Operations of a functional model need not be layers.
-        operations = layer.operations if isinstance(layer, _FUNCTIONAL) else []
+        operations = layer.operations if isinstance(layer, FUNCTIONAL) else []
         if not isinstance(layer, keras.Layer):
             return []
-        # Keras has no public way to the layers inside of custom layers.
-        return [*operations, *layer._flatten_layers(include_self=False, recursive=False)]
+        return [*operations, *layers_in(layer)]
 
     def looks_at_calls(self, layer: Any) -> bool:
         """Returns whether it depends on what a layer is called on if the promise holds."""
@@ -144,8 +142,6 @@ def _has_numbers(args: Any, kwargs: Any) -> bool:
     return any(holds_records(leaf) and leaf.shape.rank in (None, 1) for leaf in leaves)
 
 
-# Keras wraps these methods in every layer.
-_WRAPPED_BY_KERAS = ("build", "quantize")
 # Where layers of Keras keep functions: those of a batch are looked at, the others never see one.
 _ACTIVATIONS = ("activation", "recurrent_activation")
 _OF_WEIGHTS = ("_initializer", "_regularizer", "_constraint")
@@ -194,7 +190,7 @@ def is_patched(operation: Any) -> bool:
     return any(
         _replaces_method(type(operation), name) or _is_foreign(operation, name, value)
         for name, value in vars(operation).items()
-        if name not in _WRAPPED_BY_KERAS
+        if name not in WRAPPED_METHODS
     )
 
 
@@ -240,14 +236,9 @@ def _is_known(function: Any) -> bool:
     return isinstance(rule, RecordWise) and all(_is_known(part) for part in rule.parts(function))
 
 
-# Keras does not export the class that Model(inputs, outputs) makes.
-_probe = keras.Input((1,))
-_FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
-
-
 def _runs_as_keras_functional(operation: Any) -> bool:
     """Returns whether an operation is a functional or sequential model that runs as Keras' own."""
     methods = ("__call__", "call", "compute_mask")
-    return isinstance(operation, (keras.Sequential, _FUNCTIONAL)) and not any(
+    return isinstance(operation, (keras.Sequential, FUNCTIONAL)) and not any(
         has_own(operation, name) for name in methods
     )

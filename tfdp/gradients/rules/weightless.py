@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import calls_of, class_of_operation
 from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.rules.rule import RecordWise, has_known_activations, register_rule
 
@@ -92,12 +93,11 @@ _ELEMENTWISE_OF_TWO = ("add", "divide", "maximum", "minimum", "multiply", "power
 
 def _along_records(operation: Any) -> bool:
     """Returns whether an elementwise operation lines up the records of its operands."""
-    # Keras has no public way to the operands of an operation.
-    for node in operation._inbound_nodes:
-        ranks = {len(tensor.shape) for tensor in node.input_tensors}
+    for tensors, args, kwargs in calls_of(operation):
+        ranks = {len(tensor.shape) for tensor in tensors}
         if len(ranks) != 1:
             return False
-        for operand in tf.nest.flatten((node.arguments.args, node.arguments.kwargs)):
+        for operand in tf.nest.flatten((args, kwargs)):
             if keras.backend.is_keras_tensor(operand) or not hasattr(operand, "shape"):
                 continue
             if len(operand.shape) >= max(ranks) and operand.shape[0] != 1:
@@ -108,7 +108,7 @@ def _along_records(operation: Any) -> bool:
 def _class_of(function: Any, num_operands: int) -> type:
     # Keras does not export the classes of its operations.
     operand = keras.Input((2,))
-    return type(function(*[operand] * num_operands)._keras_history.operation)
+    return class_of_operation(function(*[operand] * num_operands))
 
 
 for _names, _number in ((_ELEMENTWISE_OF_ONE, 1), (_ELEMENTWISE_OF_TWO, 2)):

@@ -1,0 +1,155 @@
+"""What Keras and TensorFlow do not promise to keep: each test fails by name where it has changed.
+
+`make canary` runs this on the oldest and the newest versions that setup.py allows.
+"""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.gradients import keras_internals as internals
+
+L = keras.layers
+
+
+@pytest.mark.parametrize("what", internals.SILENT)
+def test_what_would_be_missed_in_silence(what):
+    assert internals.SILENT[what]()
+
+
+def test_unknown_version_is_refused_by_what_it_lacks(monkeypatch):
+    monkeypatch.setitem(internals.SILENT, "finds layers in layers", lambda: False)
+    with pytest.raises(internals.UnknownVersionError, match="no longer finds layers in layers"):
+        internals.refuse_unknown_versions()
+
+
+def test_operations_that_call_python():
+    @tf.function
+    def call(x):
+        return tf.numpy_function(lambda x: x, [x], tf.float32), tf.py_function(
+            lambda x: x, [x], tf.float32
+        )
+
+    graph = call.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+    kinds = {op.type for op in graph.get_operations()}
+    assert len(kinds & set(internals.HOST_OPERATIONS)) == 2
+
+
+def test_operations_that_are_not_known_are_stateful():
+    assert internals.is_stateful("NoSuchOperation")
+
+
+def test_shapes_in_definitions():
+    with tf.Graph().as_default() as graph:
+        tf.zeros([2, 3], name="zeros")
+    nodes = graph.as_graph_def(add_shapes=True).node
+    shapes = [internals.shape_in_definition(node) for node in nodes if node.name == "zeros"]
+    assert [[d.size for d in shape.dim] for shape in shapes] == [[2, 3]]
+
+
+def test_captures_of_a_function():
+    variable = tf.Variable(1.0)
+    graph = tf.function(lambda: variable + 1.0).get_concrete_function().graph
+    assert [outside is variable.handle for outside, _ in graph.captures] == [True]
+
+
+def test_functional_models():
+    inputs = keras.Input((2,))
+    outputs = keras.ops.add(L.Dense(2)(inputs), 1.0)
+    model = keras.Model(inputs, outputs)
+    assert type(model) is internals.FUNCTIONAL
+    assert len(model.operations) == 3
+
+
+def test_operations_of_symbols_and_their_calls():
+    inputs = keras.Input((2,))
+    output = keras.ops.add(inputs, 1.0)
+    model = keras.Model(inputs, output)
+    assert internals.class_of_operation(output).__name__ == "Add"
+    (operation,) = [o for o in model.operations if type(o).__name__ == "Add"]
+    ((tensors, args, kwargs),) = internals.calls_of(operation)
+    assert [t is inputs for t in tensors] == [True]
+    assert [type(a) for a in tf.nest.flatten((args, kwargs))] == [type(inputs), float]
+
+
+@pytest.mark.parametrize("of", ["kernel", "table"])
+def test_weights_without_lora(of):
+    layer = L.Dense(2) if of == "kernel" else L.Embedding(3, 2)
+    layer(tf.zeros([1, 3], "float32" if of == "kernel" else "int32"))
+    get = internals.kernel_of if of == "kernel" else internals.table_of
+    before = get(layer)
+    layer.enable_lora(1)
+    assert get(layer) is before
+    assert [v.path for v in layer.weights].count(before.path) == 1
+
+
+def test_kernels_of_all_layers_with_a_rule_for_them():
+    for layer, shape in (
+        (L.Conv2D(2, 1), (1, 2, 2, 1)),
+        (L.EinsumDense("ab,bc->ac", 2), (1, 2)),
+    ):
+        layer(tf.zeros(shape))
+        assert internals.kernel_of(layer) is layer.weights[0]
+
+
+def test_quantized_layers():
+    layer = L.Dense(2)
+    layer(tf.zeros([1, 2]))
+    assert not internals.is_quantized(layer)
+    layer.quantize("int8")
+    assert internals.is_quantized(layer)
+
+
+@pytest.mark.parametrize("cls", [L.SimpleRNN, L.LSTM, L.GRU])
+def test_loop_of_recurrent_layers(cls):
+    layer, x = cls(2), tf.ones([1, 3, 2])
+    expected = layer(x)
+    calls = []
+
+    def loop(sequences, initial_state, mask, training=False):
+        calls.append(sequences)
+        return internals.run_loop(layer, sequences, initial_state, mask, training)
+
+    with internals.replaced(layer, internals.LOOP, loop):
+        tf.debugging.assert_near(layer(x), expected)
+    assert len(calls) == 1
+    assert internals.LOOP not in vars(layer)
+
+
+def test_masks_come_and_go():
+    tensor = tf.ones([1])
+    assert internals.mask_of(tensor) is None
+    internals.attach_mask(tensor, tf.ones([1], tf.bool))
+    assert internals.mask_of(tensor) is not None
+
+
+def test_values_in_a_scope():
+    variable = keras.Variable(1.0)
+    with keras.StatelessScope([(variable, tf.constant(2.0))]) as scope:
+        assert float(variable.value) == 2.0
+        internals.values_in(scope)[id(variable)] = tf.constant(3.0)
+        assert float(variable.value) == 3.0
+
+
+def test_wrapped_methods_are_all_that_keras_puts_into_an_object():
+    for layer in (L.Dense(2), L.Lambda(lambda x: x), L.MultiHeadAttention(1, 2)):
+        own = {n for n, v in vars(layer).items() if callable(getattr(type(layer), n, None))}
+        assert own <= set(internals.WRAPPED_METHODS)
+
+
+def test_seeds_come_from_the_scope_whoever_holds_the_generator():
+    seeds = tf.constant([[5, 6]], tf.int64)
+    scopes = [tfdp.gradients.record_scope.RecordScope(tfdp.gradients.record_scope.Seeds(seeds[0]))]
+    generator = keras.random.SeedGenerator(1)
+    with scopes[0]:
+        drawn = [generator.next().numpy().tolist() for _ in range(2)]
+        keras.random.normal([1])  # From the generator of all who have none.
+    assert drawn[0][0] == drawn[1][0] == 5
+    assert drawn[0] != drawn[1]
+    assert generator.state.numpy().tolist() == [1, 0]
+
+
+def test_name_of_the_hook_by_which_fit_builds_a_model():
+    # tfdp.keras overrides it; Keras would average a batch over replicas there.
+    assert callable(keras.Model._maybe_symbolic_build)

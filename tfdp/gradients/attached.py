@@ -1,0 +1,55 @@
+"""Structures of tensors, with what Keras attaches to them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.gradients.keras_internals import ATTACHED
+from tfdp.gradients.mapping import holds_records
+
+
+def flatten_with_attached(
+    structure: Any, at: Sequence[int] | None = None
+) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Returns the tensors of a structure with those that Keras attached to them, and a function
+    that makes the structure of others.
+
+    Args:
+        structure: Any structure.
+        at: Which leaves to take; all by default. The others stay in the structure.
+    """
+    flat = tf.nest.flatten(structure)
+    at = range(len(flat)) if at is None else at
+    attached = [
+        (i, name, tensor)
+        for i in at
+        for name in ATTACHED
+        if (tensor := getattr(flat[i], name, None)) is not None
+    ]
+
+    def rebuild(tensors):
+        values = list(flat)
+        for i, tensor in zip(at, tensors[: len(at)], strict=True):
+            # Another object: what is attached to it must not show elsewhere.
+            values[i] = tf.identity(tensor)
+        for (i, name, _), tensor in zip(attached, tensors[len(at) :], strict=True):
+            setattr(values[i], name, tensor)
+        return tf.nest.pack_sequence_as(structure, values)
+
+    return [*(flat[i] for i in at), *(tensor for _, _, tensor in attached)], rebuild
+
+
+def records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Returns the tensors in a structure that hold records, and a function that puts others in
+    their places.
+    """
+    flat = tf.nest.flatten(structure)
+    return flatten_with_attached(structure, [i for i, t in enumerate(flat) if holds_records(t)])
+
+
+def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:
+    """Attaches to a tensor what Keras attached to another."""
+    for name in ATTACHED:
+        if getattr(source, name, None) is not None:
+            setattr(target, name, getattr(source, name))

@@ -1,0 +1,118 @@
+"""What the book-keeping engine does with every layer of a model."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients.keras_internals import is_quantized, is_recomputed
+from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.mapping import holds_records
+from tfdp.gradients.recording import wanted_of
+from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
+
+
+def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
+    """Returns the operations of a model that must be watched, each with its rule, or None where it
+    runs record by record, as one that is `RecordWise` does where that does not hold for a call.
+
+    Raises:
+        UnsupportedModelError: the model, or a layer in it, cannot be watched.
+    """
+    if not isinstance(rule_for(model), RecordWise):
+        raise UnsupportedModelError(
+            f"The code of {type(model).__name__} could do anything with a batch, so its layers "
+            "cannot be watched. If it treats every record separately, say so: "
+            f"tfdp.gradients.register_rule({type(model).__name__}, tfdp.gradients.RecordWise())."
+        )
+    watched: dict[int, tuple[Any, Any]] = {}
+    pending, seen = [model], set()
+    while pending:
+        operation = pending.pop()
+        if id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        rule = rule_for(operation)
+        if isinstance(rule, LayerRule) and not operation.weights:
+            rule = RecordWise()  # There is nothing to note.
+        if isinstance(rule, RecordWise):
+            pending.extend(rule.parts(operation))
+            if rule.looks_at_calls(operation):
+                watched[id(operation)] = (operation, rule)
+            continue
+        own = wanted_of(operation, wanted)
+        if rule is not None and not own and not rule.records_when_frozen:
+            continue  # Frozen: it runs on the batch, and nothing is noted.
+        if own:
+            check_can_be_watched(operation)
+        if rule is not None and not {id(v) for v in own} <= {
+            id(v) for v in rule.variables(operation)
+        }:
+            rule = None
+        if rule is None and has_own(operation, "__call__"):
+            raise UnsupportedModelError(
+                f"{type(operation).__name__} {operation.name!r} has its own __call__, which could "
+                "do anything with a batch. Move what it does to `call`, or use "
+                "engine='vectorized'."
+            )
+        watched[id(operation)] = (operation, rule)
+    return list(watched.values())
+
+
+def explain(model: keras.Layer) -> str:
+    """Returns a line for every layer of a built model: how the book-keeping engine treats it.
+
+    Raises:
+        UnsupportedModelError: the engine cannot take the model.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4, 3)), keras.layers.GRU(2, name="gru")])
+        >>> model.add(keras.layers.Lambda(lambda x: 2 * x, name="double"))
+        >>> print(explain(model))
+        double: record by record
+        gru: RecurrentRule
+    """
+    watched = plan(model, {id(v) for v in model.trainable_variables})
+    return "\n".join(
+        f"{operation.name}: {'record by record' if rule is None else type(rule).__name__}"
+        for operation, rule in watched
+        if not isinstance(rule, RecordWise)
+    )
+
+
+def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:
+    """Refuses a call of a layer on nothing that holds records.
+
+    Args:
+        layer: The layer.
+        args: What it is called with.
+        kwargs: Likewise.
+        every: Whether all tensors must hold records, or one of them.
+
+    Raises:
+        UnsupportedModelError: they do not.
+    """
+    tensors = [leaf for leaf in tf.nest.flatten((args, kwargs)) if hasattr(leaf, "shape")]
+    hold = [holds_records(tensor) for tensor in tensors]
+    if not any(hold) or (every and not all(hold)):
+        raise UnsupportedModelError(
+            f"{type(layer).__name__} {layer.name!r} is called on something that has no axis of "
+            "records in front. Use engine='vectorized'."
+        )
+
+
+def check_can_be_watched(layer: Any) -> None:
+    """Refuses a layer whose weights are used in a way that watching its calls does not show.
+
+    Raises:
+        UnsupportedModelError: the layer is of that kind.
+    """
+    if is_quantized(layer):
+        raise UnsupportedModelError(
+            f"{type(layer).__name__} {layer.name!r} is quantized. Use engine='vectorized'."
+        )
+    if is_recomputed(layer):
+        raise UnsupportedModelError(
+            f"{type(layer).__name__} {layer.name!r} is in a keras.RematScope, which recomputes it "
+            "out of sight. Use engine='vectorized'."
+        )

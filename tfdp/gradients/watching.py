@@ -1,0 +1,151 @@
+"""Watching the layers of a model while it runs on a batch."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients.attached import flatten_with_attached, records_of
+from tfdp.gradients.effects import refuse_side_effects_of_batch
+from tfdp.gradients.keras_internals import replaced
+from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.mapped_call import MappedCall
+from tfdp.gradients.mapping import comes_from_records, map_records
+from tfdp.gradients.plan import check_can_be_watched, check_records, plan
+from tfdp.gradients.recording import Recording, refuse_hidden
+from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own
+
+# Marks operations of a batch that are functions of single records.
+_BY_RECORD = "tfdp_record_by_record"
+
+
+@contextlib.contextmanager
+def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
+    """Watches the layers of a model in the block, whose variables read as the recording's aliases.
+
+    Every layer with a rule runs on the whole batch, and the rule notes what it needs. A layer
+    without one runs record by record (`MappedCall`), so that nothing it does can mix records, and
+    its weights' gradients are computed explicitly.
+
+    Raises:
+        UnsupportedModelError: a layer cannot be watched.
+        SideEffectError: a layer leaves something behind.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with contextlib.ExitStack() as stack:
+        for operation, rule in plan(model, recording.wanted):
+            stack.enter_context(
+                replaced(operation, "call", _watched_call(recording, operation, rule))
+            )
+            if rule is None and has_own(operation, "compute_mask"):
+                mask = _mask_by_record(operation.compute_mask)
+                stack.enter_context(replaced(operation, "compute_mask", mask))
+        stack.enter_context(recording.scope)
+        yield
+    of_batch = [op for op in graph.get_operations()[before:] if f"/{_BY_RECORD}" not in op.name]
+    refuse_side_effects_of_batch(graph, of_batch, recording.seeds_of_batch)
+    if recording.scope.losses:
+        raise UnsupportedModelError(
+            "A layer adds losses of its own (add_loss, or an activity regularizer), which the "
+            "book-keeping engine cannot tell apart by record. Use engine='vectorized'."
+        )
+
+
+def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[..., Any]:
+    call = operation.call
+
+    def watched(*args, **kwargs):
+        if recording.inside_layer:  # Part of another layer's call.
+            return call(*args, **kwargs)
+        if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
+            return call(*args, **kwargs)
+        has_rule = isinstance(rule, LayerRule)
+        own = recording.own(operation)
+        if own:
+            check_can_be_watched(operation)
+            check_records(operation, args, kwargs, every=has_rule)
+        with recording.inside(own):
+            if has_rule:
+                return rule.record(recording, operation, call, *args, **kwargs)
+            return _record_by_record(recording, operation, call, args, kwargs)
+
+    return watched
+
+
+def _record_by_record(
+    recording: Recording, operation: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
+    leaves, rebuild = records_of((args, kwargs))
+    if not leaves:
+        if any(map(comes_from_records, tf.nest.flatten((args, kwargs)))):
+            check_records(operation, args, kwargs, every=False)
+        return call(*args, **kwargs)
+    seeds = [] if recording.seeds_of_records is None else [recording.seeds_of_records]
+    make_scope = recording.record_scopes()
+    variables = recording.own(operation)
+    own = {id(v) for v in variables}
+    others = [(v, alias) for v, alias in recording.aliases if id(v) not in own]
+    read = [*variables, *(v for v, _ in others)]
+    layout: list[Any] = []
+
+    def run(layer):
+        def run_on(record, values):
+            record, record_seeds = record[: len(leaves)], record[len(leaves) :]
+            record_args, record_kwargs = rebuild(record)
+            with make_scope(
+                record_seeds[0][0] if record_seeds else None, zip(read, values, strict=True)
+            ) as scope:
+                outputs = layer(*record_args, **record_kwargs)
+            recording.scope.losses.extend(scope.losses)
+            flat, reattach = flatten_with_attached(outputs)
+            layout[:] = [reattach]
+            return flat
+
+        return run_on
+
+    def found(of_variables, of_others):
+        refuse_hidden([v for v, _ in others], of_others)
+        for variable, gradient in zip(variables, of_variables, strict=True):
+            if gradient is not None:
+                recording.add_found(variable, gradient)
+
+    mapped = MappedCall(
+        # The call that Keras is about to make; later the layer must be called as a whole.
+        run(call),
+        run(operation),
+        [tf.convert_to_tensor(v.value) for v in variables],
+        [alias for _, alias in others],
+        found,
+    )
+    start = tf.zeros([])
+    if variables:
+        start = recording.watch(start).tensor
+    with tf.name_scope(_BY_RECORD):
+        outputs = mapped(start, [*leaves, *seeds])
+    return layout[0](outputs)
+
+
+def _mask_by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a layer's `compute_mask`, run on every record by itself."""
+
+    def mapped(inputs, previous_mask=None):
+        leaves, rebuild = records_of((inputs, previous_mask))
+        if not leaves:
+            return compute_mask(inputs, previous_mask)
+        layout: list[Any] = []
+
+        def one(record):
+            masks = compute_mask(*rebuild(record))
+            layout[:] = [masks]
+            present = [mask for mask in tf.nest.flatten(masks) if mask is not None]
+            # There must be something to map.
+            return [tf.squeeze(mask, 0) for mask in present] or [tf.zeros([])]
+
+        with tf.name_scope(_BY_RECORD):
+            masks = iter(map_records(one, leaves)[0](*leaves))
+        return tf.nest.map_structure(lambda m: None if m is None else next(masks), layout[0])
+
+    return mapped
