@@ -17,7 +17,7 @@ import workers
 import tfdp
 from tfdp.events import FullBatchSampling, PoissonSampling, ShuffledSampling
 from tfdp.keras import LedgerMismatchError, NotPrivateError, distributed_data, distribution
-from tfdp.keras.bookkeeper import Bookkeeper
+from tfdp.keras.charging import Charging
 from tfdp.sampling import PaddedBatch
 from tfdp.sampling.arrays import batches
 
@@ -341,10 +341,10 @@ def refuse(ledger, event):
     raise tfdp.keras.PrivacyBudgetExceededError("Enough.")
 
 
-def test_bookkeepers_agree_on_the_event_or_all_raise():
+def test_processes_agree_on_the_event_or_all_raise():
     event = tfdp.SampledEvent(FullBatchSampling(7), tfdp.GaussianSumEvent(1.0, 1.0))
     other = tfdp.SampledEvent(FullBatchSampling(7), tfdp.GaussianSumEvent(1.0, 2.0))
-    books = [Bookkeeper(tfdp.PrivacyLedger()) for _ in range(3)]
+    books = [Charging(tfdp.PrivacyLedger()) for _ in range(3)]
     *_, code = books[0].try_commit(lambda: event, (), 0, 0)
     *_, same = books[1].try_commit(lambda: event, (), 0, 0)
     assert code == same > 0

@@ -200,7 +200,7 @@ def test_step_that_is_refused_moves_nothing(jit_compile):
     def refuse(ledger, event):
         raise PrivacyBudgetExceededError("no more")
 
-    model.optimizer.add_guard(refuse)
+    model.optimizer.charging.add_guard(refuse)
     with pytest.raises(PrivacyBudgetExceededError, match="no more"):
         model.fit(X, Y, sampling=FullBatch(), verbose=0)
     for variable, value in zip(model.variables, before, strict=True):
@@ -635,7 +635,7 @@ def test_guard_that_raises_prevents_the_update(error, arguments):
             raise error
 
     model = toy.private(toy.linear(), **arguments)
-    model.optimizer.add_guard(guard)
+    model.optimizer.charging.add_guard(guard)
     after_two = []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: after_two.append(toy.weights(model))
@@ -645,7 +645,7 @@ def test_guard_that_raises_prevents_the_update(error, arguments):
     assert caught.value is error
     assert model.ledger.total_count == int(model.optimizer.iterations) == 2
     toy.assert_weights(model, after_two[-1], 0)
-    model.optimizer.remove_guard(guard)
+    model.optimizer.charging.remove_guard(guard)
     model.fit(X, Y, batch_size=4, steps_per_epoch=2, verbose=0)
     assert model.ledger.total_count == 4
 
@@ -658,10 +658,10 @@ def test_error_of_an_earlier_step_is_not_reported_for_a_later_one():
         raise Refused("earlier")
 
     optimizer.build(model.trainable_variables)
-    optimizer.add_guard(guard)
+    optimizer.charging.add_guard(guard)
     with pytest.raises(Refused):
         optimizer.private_gradients(lambda e: tf.reduce_sum(model(e)), model.trainable_variables, X)
-    optimizer.remove_guard(guard)
+    optimizer.charging.remove_guard(guard)
     bad = tf.data.Dataset.from_tensors((X, Y)).map(
         lambda x, y: (tf.debugging.check_numerics(x / 0.0, "bad"), y)
     )

@@ -99,7 +99,7 @@ def fit(strategy):
     result["poisson_weights"] = copies(private.trainable_variables)
     result["poisson_events"] = toy.events(private)[2:]
 
-    private.optimizer.add_guard(refuse_after(18))
+    private.optimizer.charging.add_guard(refuse_after(18))
     result["error"] = outcome(lambda: poisson(epochs=1))
     result["events_after_error"] = toy.events(private)
     return result
@@ -172,7 +172,7 @@ def custom_step(strategy, in_graph=True, jit_compile=False, query=AVERAGE):
     run = tf.function(run, autograph=False) if in_graph else run
     examples = strategy.experimental_distribute_values_from_function(shard)
     (gradients,), losses = run(examples)
-    optimizer.add_guard(refuse_after(1))
+    optimizer.charging.add_guard(refuse_after(1))
     return {
         "weights": copies([variable]),
         "gradients": [g.numpy() for g in strategy.experimental_local_results(gradients)],

@@ -84,7 +84,7 @@ def error_of_one(strategy, index):
     """The last case: after it, TensorFlow's collectives are at an end in both processes."""
     private = replicas.model(strategy)
     if index == 1:
-        private.optimizer.add_guard(replicas.refuse_after(2))
+        private.optimizer.charging.add_guard(replicas.refuse_after(2))
     result = replicas.outcome(lambda: private.fit(X, Y, batch_size=1, verbose=0))
     return {"error": result, "count": private.ledger.total_count}
 

@@ -335,7 +335,7 @@ DISK = (
         (
             "event_not_written",
             "steps are not written to the ledger",
-            "bookkeeper.py",
+            "charging.py",
             "            self._ledger.append(event, permit=self._permit)\n        except",
             "            self._permit(self._ledger, event)\n        except",
             f"{ACCOUNTING_TRAPS}::test_event_dropped",
@@ -343,7 +343,7 @@ DISK = (
         (
             "guard_not_called",
             "nobody is asked whether a step may run",
-            "bookkeeper.py",
+            "charging.py",
             "limits = [guard(ledger, event) for guard in self.guards]",
             "limits: list[int | None] = []",
             f"{KERAS}/optimizer_test.py::test_guard_that_raises_prevents_the_update",
@@ -351,7 +351,7 @@ DISK = (
         (
             "other_ledger_accepted",
             "a run goes on with a ledger that lacks its steps",
-            "bookkeeper.py",
+            "charging.py",
             "if not last_step.is_held_by(self._ledger):",
             "if False:",
             f"{KERAS}/checkpoint_test.py::{TENSORFLOW_CHECKPOINT}",
@@ -359,7 +359,7 @@ DISK = (
         (
             "ledger_of_the_weights_forgotten",
             "a new optimizer begins a new ledger for weights that were paid for",
-            "bookkeeper.py",
+            "charging.py",
             "if all(charge.is_held_by(self._ledger) for charge in paid):",
             "if True:",
             f"{KERAS}/weights_and_ledgers_test.py::test_compiled_again_continues_the_ledger",
@@ -400,7 +400,7 @@ DISK = (
         (
             "pass_without_end",
             "the steps of a pass are not counted, and so it never ends",
-            "bookkeeper.py",
+            "charging.py",
             "        self._clock_of(batch).advance(event.sampling)\n",
             "",
             f"{KERAS}/fit_data_test.py::test_array_passes_are_numbered_on",

@@ -175,16 +175,16 @@ TRAINING = in_folder(
     (
         "any_gradients_applied",
         "gradients that were not charged are applied",
-        "optimizer.py",
-        "if not grads or any(issued.get(id(g)) is not g for g in grads):",
-        "if not grads:",
+        "issued.py",
+        "if not gradients or any(issued.get(id(g)) is not g for g in gradients):",
+        "if not gradients:",
         f"{ACCOUNTING_TRAPS}::test_raw_model_trained_by_mistake",
     ),
     (
         "gradients_applied_twice",
         "one charge pays for any number of updates",
-        "optimizer.py",
-        "        self._issued.tensors[place] = {}\n",
+        "issued.py",
+        "        self._tensors[place] = {}\n",
         "",
         f"{KERAS}/optimizer_test.py::test_gradients_are_applied_once_only",
     ),
@@ -199,7 +199,7 @@ TRAINING = in_folder(
     (
         "accumulation_accepted",
         "an inner optimizer may accumulate gradients",
-        "optimizer.py",
+        "optimizer_checks.py",
         "if inner.gradient_accumulation_steps is not None:",
         "if False:",
         f"{ACCOUNTING_TRAPS}::test_gradient_accumulation_tail",
@@ -263,7 +263,7 @@ TRAINING = in_folder(
     (
         "policy_of_fit_for_every_step",
         "steps that a callback takes are charged as samples of fit",
-        "bookkeeper.py",
+        "charging.py",
         "if batch.of_fit and self._fit_runs_step else None",
         "if True else None",
         "tests/keras/sampling_of_steps_test.py::test_steps_during_fit_are_charged_as_what_they_are",
@@ -271,7 +271,7 @@ TRAINING = in_folder(
     (
         "declared_sizes_unchecked",
         "batches that cannot be samples as declared are taken for them",
-        "bookkeeper.py",
+        "charging.py",
         "if found is not None:",
         "if False:",
         "tests/keras/sampling_of_steps_test.py::test_batches_that_cannot_be_samples_as_declared_are_refused",

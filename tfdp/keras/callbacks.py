@@ -226,10 +226,10 @@ class PrivacyBudget(LogsEpsilon):
         super().on_train_begin(logs)
         optimizer = self._optimizer()
         self._planned, self._has_said = None, False
-        optimizer.add_guard(self._guard)
+        optimizer.charging.add_guard(self._guard)
         needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
         if self._affordable(optimizer.ledger, optimizer.next_event()) < needed:
-            optimizer.remove_guard(self._guard)
+            optimizer.charging.remove_guard(self._guard)
             steps = "one more step" if needed == 1 else f"{needed} more steps, which run as one"
             raise PrivacyBudgetExceededError(
                 f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does "
@@ -262,7 +262,7 @@ class PrivacyBudget(LogsEpsilon):
         self._stop_if_spent()  # The next epoch may begin a new pass, whose steps cost more.
 
     def on_train_end(self, logs=None):
-        self._optimizer().remove_guard(self._guard)
+        self._optimizer().charging.remove_guard(self._guard)
 
     def _guard(self, ledger: PrivacyLedger, event: Event) -> int:
         affordable = self._affordable(ledger, event)

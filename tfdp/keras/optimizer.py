@@ -1,47 +1,37 @@
 """The optimizer that drives a query."""
 
 import contextlib
-import dataclasses
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import SampledEvent
+from tfdp.accounting.planning.calibration import noise_for_budget
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
+from tfdp.events import NeighboringRelation, SampledEvent
 from tfdp.events.arguments import positive_integer, real_number
-from tfdp.gradients.clipped_sum import ENGINES
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
-from tfdp.keras.bookkeeper import Bookkeeper, Guard
+from tfdp.keras.charging import Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.inputs import check_learning_rate
+from tfdp.keras.issued import Issued
 from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.optimizer_checks import (
+    as_list,
+    check_engine,
+    check_inner,
+    check_ledger,
+    check_query,
+)
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
-from tfdp.keras.step import PrivateStep, Sample, StepVariables, Use, compiled
+from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
 from tfdp.ledger import PrivacyLedger
+from tfdp.query import GaussianAverageQuery
 from tfdp.query.dp_query import DPQuery
-from tfdp.query.parts import undivided_sums
 from tfdp.sampling import SamplingPolicy
-
-
-@dataclasses.dataclass
-class _Issued:
-    """The gradients that `apply` accepts, by id, of each replica and, without a strategy, of each
-    thread; in an object that TensorFlow does not track.
-    """
-
-    tensors: dict[tuple[int, int], dict[int, Any]]
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Where those of this replica or thread are."""
-        # Under a strategy every call of a replica's function may have a thread of its own.
-        thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
-        return distribution.replica_index(), thread
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
@@ -98,44 +88,95 @@ class DPOptimizer(keras.optimizers.Optimizer):
         ledger: PrivacyLedger | None = None,
         name: str | None = None,
     ):
-        _check_inner(inner_optimizer)
-        if not isinstance(query, DPQuery):
-            raise TypeError(
-                "query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: "
-                f"query={query!r}."
-            )
-        _warn_of_sums(query)
-        if engine not in ENGINES:
-            raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
+        check_inner(inner_optimizer, DPOptimizer)
+        check_query(query)
+        check_engine(engine)
+        check_ledger(ledger)
         if physical_batch_size is not None:
             physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
         if loss_scale_factor is not None:
             loss_scale_factor = real_number(
                 "loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False
             )
-        if not (ledger is None or isinstance(ledger, PrivacyLedger)):
-            raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
-
         super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
         self.inner_optimizer = inner_optimizer
         self._query = query
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
         self.engine = engine
-        self.charging = Bookkeeper(ledger)
-        self._issued = _Issued({})
+        self.charging = Charging(ledger)
+        self._issued = Issued()
 
     @classmethod
     def for_budget(
-        cls, inner_optimizer: keras.optimizers.Optimizer, l2_norm_clip: float, **budget: Any
+        cls,
+        inner_optimizer: keras.optimizers.Optimizer,
+        l2_norm_clip: float,
+        *,
+        batch_size: int,
+        num_microbatches: int | None = None,
+        privacy_unit: str = "example",
+        target_epsilon: float,
+        target_delta: float,
+        population_size: int,
+        epochs: float | None = None,
+        steps: int | None = None,
+        accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
+        sampling: str = "poisson",
+        neighboring_relation: NeighboringRelation | None = None,
+        **kwargs: Any,
     ) -> "DPOptimizer":
-        """Returns an optimizer with the least noise that keeps a run within (epsilon, delta).
+        """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
 
-        See `tfdp.keras.constructors.optimizer_for_budget` for the arguments.
+        The query is `GaussianAverageQuery(l2_norm_clip, z * f, denominator)`: z is what
+        `tfdp.noise_for_budget` finds, f is 2 where one example of a microbatch of several moves a
+        sum by twice the clip, else 1, and the denominator is the expected number of records.
+
+        Guarantees:
+            A run with these numbers ends within the budget by the accountant. The numbers are a
+            plan: what was really done is in the ledger, and `tfdp.keras.PrivacyBudget` in `fit`
+            stops a run that does more.
+
+        Args:
+            inner_optimizer: Any Keras optimizer.
+            l2_norm_clip: Bound on the gradient norm of a record.
+            target_epsilon: The budget.
+            target_delta: Between 0 and 1; choose it well below 1 / population_size.
+            population_size: Examples in the data set; public.
+            batch_size: (Expected) examples in a batch, as given to `fit`.
+            epochs: As given to `fit`.
+            steps: In place of `epochs`.
+            accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
+            sampling: "poisson" (what `fit` does by default), "fixed_size" or "shuffled".
+            neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+            num_microbatches: As in `DPOptimizer`.
+            privacy_unit: As in `DPOptimizer`.
+            **kwargs: As in `DPOptimizer`.
+
+        Raises:
+            UnreachableBudgetError: no noise keeps the run within the budget; says what would.
+            ValueError: an argument is out of range.
+            TypeError: an argument is of the wrong type.
         """
-        from tfdp.keras.constructors import optimizer_for_budget
-
-        return optimizer_for_budget(inner_optimizer, l2_norm_clip, **budget)
+        noise_multiplier = noise_for_budget(
+            target_epsilon,
+            target_delta,
+            population_size=population_size,
+            batch_size=batch_size,
+            epochs=epochs,
+            steps=steps,
+            accountant=accountant,
+            sampling=sampling,
+            neighboring_relation=neighboring_relation,
+        )
+        microbatching = Microbatching(num_microbatches, privacy_unit)
+        microbatching.set_batch_size(batch_size)
+        query = GaussianAverageQuery(
+            l2_norm_clip,
+            noise_multiplier=noise_multiplier * microbatching.sensitivity_factor,
+            denominator=batch_size if num_microbatches is None else num_microbatches,
+        )
+        return cls(inner_optimizer, query, num_microbatches, privacy_unit=privacy_unit, **kwargs)
 
     # What a traced step was built with, and events are derived from: it cannot change.
 
@@ -206,33 +247,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
         """Returns the event that the next step will write to the ledger."""
         state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
         return self._step().event(state, self._microbatching.sensitivity_factor)
-
-    def add_guard(self, guard: Guard) -> None:
-        """Registers a function of (ledger, next event), called before each step; it may raise."""
-        self.charging.guards = (*self.charging.guards, guard)
-
-    def remove_guard(self, guard: Guard) -> None:
-        """Removes a function that `add_guard` registered."""
-        self.charging.guards = tuple(g for g in self.charging.guards if g != guard)
-
-    @contextlib.contextmanager
-    def temporary_guards(self) -> Iterator[None]:
-        """Removes, at the end and however it comes, the guards that were added meanwhile."""
-        before = self.charging.guards
-        try:
-            yield
-        finally:
-            kept = tuple(guard for guard in self.charging.guards if guard in before)
-            self.charging.guards = kept
-
-    def settle(self) -> None:
-        """Gives back what a durable ledger reserved for further steps."""
-        self.charging.ledger.settle()
-
-    def take_host_error(self) -> Exception | None:
-        """Returns, once, the error that stopped a step from being charged inside a graph."""
-        error, self.charging.error = self.charging.error, None
-        return error
 
     # State: the query's, and where in which ledger these weights are.
 
@@ -312,9 +326,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: what is asked for is not exact on several replicas: a query that is not
                 a sum, or microbatches of several examples.
         """
-        sample = Sample(
+        step_arguments = StepArguments(
             loss_fn,
-            _as_list(variables),
+            as_list(variables),
             examples,
             mask=mask,
             microbatch_ids=microbatch_ids,
@@ -323,8 +337,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
             loss_scale=loss_scale,
             jit_compile=jit_compile,
         )
-        gradients, aux = self._take(sample, lambda gradients: gradients)
-        self._issued.tensors[self._issued.place] = {id(g): g for g in gradients}
+        gradients, aux = self._take(step_arguments, lambda gradients: gradients)
+        self._issued.add(gradients)
         return (gradients, aux) if has_aux else gradients
 
     def private_step(
@@ -356,15 +370,15 @@ class DPOptimizer(keras.optimizers.Optimizer):
             LedgerMismatchError, PrivacyBudgetExceededError, NotPrivateError: as
                 `private_gradients`.
         """
-        sample = Sample(
-            loss_fn, _as_list(variables), examples, jit_compile=jit_compile, **arguments
+        step_arguments = StepArguments(
+            loss_fn, as_list(variables), examples, jit_compile=jit_compile, **arguments
         )
 
         def update(gradients):
-            self._update(gradients, sample.variables, jit_compile)
+            self._update(gradients, step_arguments.variables, jit_compile)
 
-        _, aux = self._take(sample, update)
-        return aux if sample.has_aux else None
+        _, aux = self._take(step_arguments, update)
+        return aux if step_arguments.has_aux else None
 
     def _step(self) -> PrivateStep:
         return PrivateStep(
@@ -375,28 +389,28 @@ class DPOptimizer(keras.optimizers.Optimizer):
             self.physical_batch_size,
         )
 
-    def _take(self, sample: Sample, use: Use) -> tuple[Any, Any]:
+    def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of a step's noised gradients, aux)."""
         # Nothing is charged for what cannot run.
         check_call(
-            sample.loss_fn,
-            sample.variables,
-            sample.examples,
-            sample.mask,
-            sample.microbatch_ids,
-            sample.loss_scale,
+            arguments.loss_fn,
+            arguments.variables,
+            arguments.examples,
+            arguments.mask,
+            arguments.microbatch_ids,
+            arguments.loss_scale,
         )
         step = self._step()
-        self._check_replicas(sample.variables)
+        self._check_replicas(arguments.variables)
         step.check_replicas()
         # Threads take turns. Steps of graphs do not, but each is charged for what it does.
         alone = tf.executing_eagerly() and not tf.distribute.has_strategy()
         with self.charging.turn if alone else contextlib.nullcontext():
             if not self.built:
                 with tf.init_scope():
-                    self.build(sample.variables)
-            scale = sample.loss_scale or self.loss_scale_factor
-            return step.take(sample._replace(loss_scale=scale), self._step_variables(), use)
+                    self.build(arguments.variables)
+            scale = arguments.loss_scale or self.loss_scale_factor
+            return step.take(arguments._replace(loss_scale=scale), self._step_variables(), use)
 
     def _check_replicas(self, variables: list[Any]) -> None:
         """Refuses variables that replicas do not share."""
@@ -428,18 +442,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
             NotPrivateError: a gradient did not come from there.
         """
         grads = list(grads)
-        place = self._issued.place
-        issued = self._issued.tensors.get(place, {})
-        if not grads or any(issued.get(id(g)) is not g for g in grads):
-            raise NotPrivateError(
-                "DPOptimizer received gradients that did not come through its private step. In "
-                "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
-                "take them from optimizer.private_gradients(...) and pass them on unchanged, in "
-                "the same thread. "
-                "Private gradients that you have processed further may go to "
-                "optimizer.inner_optimizer.apply."
-            )
-        self._issued.tensors[place] = {}
+        self._issued.take(grads)
         self._update(grads, trainable_variables, jit_compile)
 
     def _update(self, grads: list[Any], variables: list[Any] | None, jit_compile: bool) -> None:
@@ -520,55 +523,3 @@ class DPOptimizer(keras.optimizers.Optimizer):
     def _inner_name(self) -> np.ndarray:
         """Returns the class of the inner optimizer: others may have slots of the same shapes."""
         return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
-
-
-def _as_list(variables: Any) -> list[Any]:
-    """Returns variables as a list."""
-    if not isinstance(variables, (list, tuple)) or not variables:
-        raise TypeError(
-            "variables must be a list of trainable variables, such as model.trainable_variables, "
-            f"with at least one. Received: variables={variables!r}."
-        )
-    return list(variables)
-
-
-def _warn_of_sums(query: DPQuery) -> None:
-    """Warns of a sum as a gradient, which is as many times larger than an average as there are
-    records.
-    """
-    kinds = sorted({type(part).__name__ for part in undivided_sums(query)})
-    if kinds:
-        warnings.warn(
-            f"{', '.join(kinds)}: the optimizer gets a sum over the records of a sample, which "
-            "nothing divides. TensorFlow Privacy's optimizers divide it by the number of "
-            "microbatches. Write tfdp.NormalizedQuery(query, denominator=<the expected number of "
-            "records>) for an average, or NormalizedQuery(query, denominator=1) for the sum.",
-            stacklevel=3,
-        )
-
-
-def _check_inner(inner: Any) -> None:
-    if not isinstance(inner, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}."
-        )
-    if isinstance(inner, DPOptimizer):
-        raise ValueError("inner_optimizer is already a DPOptimizer.")
-    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
-        raise ValueError(
-            "A LossScaleOptimizer follows the data (it reacts to overflow), which no event "
-            "covers. Pass its inner optimizer, and a constant loss_scale_factor to DPOptimizer."
-        )
-    if inner.loss_scale_factor is not None:
-        raise ValueError(
-            "Gradients must be unscaled before they are clipped: set loss_scale_factor on "
-            "DPOptimizer."
-        )
-    if inner.gradient_accumulation_steps is not None:
-        raise ValueError(
-            "gradient_accumulation_steps would add noise, and charge, for every partial batch. "
-            "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
-            "noise draw, one event."
-        )
-    if tf.executing_eagerly():
-        check_learning_rate(inner.learning_rate)

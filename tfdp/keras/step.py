@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
 from tfdp.keras import charges, distribution
-from tfdp.keras.bookkeeper import Batch, Bookkeeper
+from tfdp.keras.charging import Batch, Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.noise import staged
@@ -19,7 +19,7 @@ from tfdp.query.dp_query import DPQuery, is_concrete
 Use = Callable[[list[tf.Tensor]], Any]  # What is done with noised gradients.
 
 
-class Sample(NamedTuple):
+class StepArguments(NamedTuple):
     """What a step is taken on; the arguments of `DPOptimizer.private_gradients`."""
 
     loss_fn: Callable[[Any], Any]
@@ -59,40 +59,42 @@ class PrivateStep:
     Attributes:
         query: The mechanism.
         microbatching: How examples become records.
-        bookkeeper: Writes events to the ledger.
+        charging: Writes events to the ledger.
         engine: As in `tfdp.clipped_gradient_sum`.
         physical_batch_size: Likewise.
     """
 
     query: DPQuery
     microbatching: Microbatching
-    bookkeeper: Bookkeeper
+    charging: Charging
     engine: str
     physical_batch_size: int | None
 
-    def take(self, sample: Sample, variables: StepVariables, use: Use) -> tuple[Any, Any]:
+    def take(self, arguments: StepArguments, variables: StepVariables, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of the step's noised gradients, aux)."""
-        first = _first_tensor(sample.examples)
-        if sample.microbatch_ids is None and not sample.of_fit:
+        first = _first_tensor(arguments.examples)
+        if arguments.microbatch_ids is None and not arguments.of_fit:
             self.microbatching.notice_rows(first.shape[0])
         # Where the data have ended there is no step to pay for.
         with tf.control_dependencies([first]):
-            mask = tf.ones(tf.shape(first)[:1], tf.bool) if sample.mask is None else sample.mask
+            mask = (
+                tf.ones(tf.shape(first)[:1], tf.bool) if arguments.mask is None else arguments.mask
+            )
             # Read once: the event is that of this step, whatever other threads do meanwhile.
             state = [tf.identity(v.value) for v in variables.state]
-            paid = self._charge(variables, state, sample, mask)
+            paid = self._charge(variables, state, arguments, mask)
         # On one replica the sum of gradients may be computed while the host writes to the ledger;
         # nothing comes out of it before that is done. Several agree on what they do first.
         with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
-            clipped = self._clipped_sum(sample, mask, state)
+            clipped = self._clipped_sum(arguments, mask, state)
 
         def release(sample_state, state):
-            gradients, state = self._release(sample_state, state, sample.variables)
+            gradients, state = self._release(sample_state, state, arguments.variables)
             if distribution.is_first_replica():
-                gradients = _add_penalty(gradients, sample)
+                gradients = _add_penalty(gradients, arguments)
             return use(gradients), state
 
-        if sample.jit_compile and not tf.distribute.has_strategy():
+        if arguments.jit_compile and not tf.distribute.has_strategy():
             # Noise is drawn, added and used in one pass over the sums.
             used, state = staged(release, clipped.sample_state, state, jit_compile=True, after=paid)
         else:
@@ -139,7 +141,7 @@ class PrivateStep:
             factor: How often the query's bound one privacy unit can move the sum.
         """
         release = self._release_event(state, factor)
-        return self.bookkeeper.next_sampled(release, self.microbatching.privacy_unit)
+        return self.charging.next_sampled(release, self.microbatching.privacy_unit)
 
     def _release_event(self, state: Sequence[Any] | None, factor: int) -> Event:
         event = self.query.derive_event(self._global_state(state))
@@ -169,7 +171,7 @@ class PrivateStep:
         self,
         variables: StepVariables,
         state: list[tf.Tensor],
-        sample: Sample,
+        arguments: StepArguments,
         mask: tf.Tensor,
     ) -> list[tf.Tensor]:
         """Writes the event of this step to the ledger, once in each process.
@@ -178,7 +180,7 @@ class PrivateStep:
             Position and fingerprint of the ledger; whatever depends on them is paid for.
         """
         factor = self.microbatching.sensitivity_factor
-        weights = [charges.holder(v) for v in sample.variables]
+        weights = [charges.holder(v) for v in arguments.variables]
         # Where no state changes, the event is that of the release which the graph holds.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
@@ -189,11 +191,11 @@ class PrivateStep:
         def write(commit, types):
             def on_host(position, fingerprint, *values):
                 size, values = (values[0], values[1:]) if sizes else (None, values)
-                batch = Batch(sample.of_fit, None if size is None else int(size))
+                batch = Batch(arguments.of_fit, None if size is None else int(size))
 
                 def event():
                     release = self._release_event(values, factor) if values else constant
-                    return self.bookkeeper.sampled(release, unit, batch)
+                    return self.charging.sampled(release, unit, batch)
 
                 return commit(event, weights, position, fingerprint, batch)
 
@@ -202,27 +204,30 @@ class PrivateStep:
             inputs = [*place, *sizes, *values]
             return distribution.on_host(on_host, inputs, types)
 
-        books = self.bookkeeper
         if not distribution.is_multi_worker():
-            return distribution.once(write, books.commit, [tf.int64] * 2)
-        position, fingerprint, code = distribution.once(write, books.try_commit, [tf.int64] * 3)
+            return distribution.once(write, self.charging.commit, [tf.int64] * 2)
+        position, fingerprint, code = distribution.once(
+            write, self.charging.try_commit, [tf.int64] * 3
+        )
         codes = distribution.add_up([code * distribution.one_hot_of_replica()])
-        agreed = distribution.once(distribution.on_host, books.agree, codes, [tf.int64])
+        agreed = distribution.once(distribution.on_host, self.charging.agree, codes, [tf.int64])
         with tf.control_dependencies(agreed):
             return [tf.identity(position), tf.identity(fingerprint)]
 
-    def _clipped_sum(self, sample: Sample, mask: tf.Tensor, state: list[tf.Tensor]) -> ClippedSum:
+    def _clipped_sum(
+        self, arguments: StepArguments, mask: tf.Tensor, state: list[tf.Tensor]
+    ) -> ClippedSum:
         """Returns the sum over this replica's records, with the sample state of all replicas'."""
         # Drawn here, as noise is: what XLA compiles cannot call the host.
-        ids, number = self.microbatching.assign(tf.shape(mask)[0], sample.microbatch_ids)
+        ids, number = self.microbatching.assign(tf.shape(mask)[0], arguments.microbatch_ids)
 
         # Elsewhere they are drawn where they are needed; what XLA compiles cannot call the host.
-        seeds = draw_seeds(tf.shape(mask)[0]) if sample.jit_compile else None
+        seeds = draw_seeds(tf.shape(mask)[0]) if arguments.jit_compile else None
 
         def total(examples, mask, ids, state, seeds):
             return clipped_gradient_sum(
-                sample.loss_fn,
-                sample.variables,
+                arguments.loss_fn,
+                arguments.variables,
                 examples,
                 self.query,
                 self.query.derive_sample_params(self._global_state(state)),
@@ -231,15 +236,15 @@ class PrivateStep:
                 microbatch_ids=ids,
                 physical_batch_size=self.physical_batch_size,
                 engine=self.engine,
-                has_aux=sample.has_aux,
-                loss_scale=1.0 if sample.loss_scale is None else sample.loss_scale,
+                has_aux=arguments.has_aux,
+                loss_scale=1.0 if arguments.loss_scale is None else arguments.loss_scale,
                 seeds=seeds,
             )
 
         with distribution.alone():
             try:
-                clipped = compiled(total, sample.jit_compile)(
-                    sample.examples, mask, ids, state, seeds
+                clipped = compiled(total, arguments.jit_compile)(
+                    arguments.examples, mask, ids, state, seeds
                 )
             except SideEffectError as error:
                 raise NotPrivateError(str(error)) from error
@@ -295,12 +300,12 @@ def _first_tensor(examples: Any) -> tf.Tensor:
     )
 
 
-def _add_penalty(gradients: list[tf.Tensor], sample: Sample) -> list[tf.Tensor]:
-    if sample.data_independent_loss is None:
+def _add_penalty(gradients: list[tf.Tensor], arguments: StepArguments) -> list[tf.Tensor]:
+    if arguments.data_independent_loss is None:
         return gradients
-    sources = [v if isinstance(v, tf.Variable) else v.value for v in sample.variables]
+    sources = [v if isinstance(v, tf.Variable) else v.value for v in arguments.variables]
     with tf.GradientTape() as tape:
-        loss = sample.data_independent_loss()
+        loss = arguments.data_independent_loss()
     extra = tape.gradient(loss, sources)
     return [
         g if e is None else g + tf.convert_to_tensor(e)

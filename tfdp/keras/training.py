@@ -165,7 +165,7 @@ class PrivateTraining(CarriesLedger):
         with (
             self._fitting(True),
             optimizer.charging.fitting(data.policy, data.drawn),
-            optimizer.temporary_guards(),
+            optimizer.charging.temporary_guards(),
             self._private_use(),
         ):
             history = super().fit(
@@ -179,7 +179,7 @@ class PrivateTraining(CarriesLedger):
                 validation_batch_size=validation_batch_size,
                 validation_freq=validation_freq,
             )
-        optimizer.settle()
+        optimizer.ledger.settle()
         return history
 
     def _check_strategy(self) -> None:
@@ -282,12 +282,12 @@ class PrivateTraining(CarriesLedger):
         optimizer = self._dp_optimizer()
         optimizer.charging.check_no_step_of_fit()
         of_fit = optimizer.charging.step_of_fit() if self._is_fitting else contextlib.nullcontext()
-        optimizer.take_host_error()
+        optimizer.charging.take_error()
         try:
             with of_fit:
                 return train_function(iterator)
         except tf.errors.OpError as error:
-            host_error = optimizer.take_host_error()
+            host_error = optimizer.charging.take_error()
             if host_error is None:
                 raise
             raise host_error from error

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     size: int | None = None
 
 
-class Bookkeeper:
+class Charging:
     """Commits the event of each step to a ledger, unless a guard or the ledger itself objects.
 
     Args:
@@ -64,6 +64,28 @@ class Bookkeeper:
         self.turn = threading.RLock()
         self._writing = threading.RLock()  # Graphs write on threads of their own, during a turn.
         self.was_restored = False
+
+    def add_guard(self, guard: Guard) -> None:
+        """Registers a function of (ledger, next event), called before each step; it may raise."""
+        self.guards = (*self.guards, guard)
+
+    def remove_guard(self, guard: Guard) -> None:
+        """Removes a function that `add_guard` registered."""
+        self.guards = tuple(g for g in self.guards if g != guard)
+
+    @contextlib.contextmanager
+    def temporary_guards(self) -> Iterator[None]:
+        """Removes, at the end and however it comes, the guards that were added meanwhile."""
+        before = self.guards
+        try:
+            yield
+        finally:
+            self.guards = tuple(guard for guard in self.guards if guard in before)
+
+    def take_error(self) -> Exception | None:
+        """Returns, once, the error that stopped a step from being charged inside a graph."""
+        error, self.error = self.error, None
+        return error
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -353,17 +375,17 @@ class Bookkeeper:
 
 
 class _Remember:
-    """Keeps what is raised, of whatever kind, as the bookkeeper's error; raises it all the same,
+    """Keeps what is raised, of whatever kind, as the charging's error; raises it all the same,
     unless told not to.
     """
 
-    def __init__(self, bookkeeper: Bookkeeper, raises: bool = True):
-        self._bookkeeper = bookkeeper
+    def __init__(self, charging: Charging, raises: bool = True):
+        self._charging = charging
         self._raises = raises
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, traceback):
-        self._bookkeeper.error = error
+        self._charging.error = error
         return not self._raises and isinstance(error, Exception)

@@ -1,0 +1,48 @@
+"""The gradients that may be applied."""
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras import distribution
+from tfdp.keras.errors import NotPrivateError
+
+
+class Issued:
+    """Noised gradients that were charged, and not applied yet.
+
+    Of each replica, and without a strategy of each thread, those of its last step: what a thread
+    took is not applied by another one, nor twice.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[int, int], dict[int, Any]] = {}
+
+    @staticmethod
+    def _place() -> tuple[int, int]:
+        # Under a strategy every call of a replica's function may have a thread of its own.
+        thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
+        return distribution.replica_index(), thread
+
+    def add(self, gradients: list[Any]) -> None:
+        """Notes the gradients of a step, in place of those before."""
+        self._tensors[self._place()] = {id(g): g for g in gradients}
+
+    def take(self, gradients: list[Any]) -> None:
+        """Takes the gradients that are about to be applied.
+
+        Raises:
+            NotPrivateError: one of them is not of the last step.
+        """
+        place = self._place()
+        issued = self._tensors.get(place, {})
+        if not gradients or any(issued.get(id(g)) is not g for g in gradients):
+            raise NotPrivateError(
+                "DPOptimizer received gradients that did not come through its private step. In "
+                "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
+                "take them from optimizer.private_gradients(...) and pass them on unchanged, in "
+                "the same thread. Private gradients that you have processed further may go to "
+                "optimizer.inner_optimizer.apply."
+            )
+        self._tensors[place] = {}

@@ -1,0 +1,83 @@
+"""What a `DPOptimizer` is made of, and what it is given."""
+
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients.clipped_sum import ENGINES
+from tfdp.keras.inputs import check_learning_rate
+from tfdp.ledger import PrivacyLedger
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.parts import undivided_sums
+
+
+def as_list(variables: Any) -> list[Any]:
+    """Returns variables as a list."""
+    if not isinstance(variables, (list, tuple)) or not variables:
+        raise TypeError(
+            "variables must be a list of trainable variables, such as model.trainable_variables, "
+            f"with at least one. Received: variables={variables!r}."
+        )
+    return list(variables)
+
+
+def check_query(query: Any) -> None:
+    """Refuses what is no query, and warns of a sum as a gradient, which is as many times larger
+    than an average as there are records.
+    """
+    if not isinstance(query, DPQuery):
+        raise TypeError(
+            "query must be a DPQuery, such as tfdp.GaussianAverageQuery. Received: "
+            f"query={query!r}."
+        )
+    kinds = sorted({type(part).__name__ for part in undivided_sums(query)})
+    if kinds:
+        warnings.warn(
+            f"{', '.join(kinds)}: the optimizer gets a sum over the records of a sample, which "
+            "nothing divides. TensorFlow Privacy's optimizers divide it by the number of "
+            "microbatches. Write tfdp.NormalizedQuery(query, denominator=<the expected number of "
+            "records>) for an average, or NormalizedQuery(query, denominator=1) for the sum.",
+            stacklevel=3,
+        )
+
+
+def check_engine(engine: Any) -> None:
+    """Refuses what is no engine."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {ENGINES}. Received: engine={engine!r}.")
+
+
+def check_ledger(ledger: Any) -> None:
+    """Refuses what is neither a ledger nor None."""
+    if not (ledger is None or isinstance(ledger, PrivacyLedger)):
+        raise TypeError(f"ledger must be a tfdp.PrivacyLedger. Received: ledger={ledger!r}.")
+
+
+def check_inner(inner: Any, outer_class: type) -> None:
+    """Refuses inner optimizers that would void the accounting; `outer_class` is a DPOptimizer."""
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}."
+        )
+    if isinstance(inner, outer_class):
+        raise ValueError("inner_optimizer is already a DPOptimizer.")
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "A LossScaleOptimizer follows the data (it reacts to overflow), which no event "
+            "covers. Pass its inner optimizer, and a constant loss_scale_factor to DPOptimizer."
+        )
+    if inner.loss_scale_factor is not None:
+        raise ValueError(
+            "Gradients must be unscaled before they are clipped: set loss_scale_factor on "
+            "DPOptimizer."
+        )
+    if inner.gradient_accumulation_steps is not None:
+        raise ValueError(
+            "gradient_accumulation_steps would add noise, and charge, for every partial batch. "
+            "For large batches in little memory use DPOptimizer(physical_batch_size=...): one "
+            "noise draw, one event."
+        )
+    if tf.executing_eagerly():
+        check_learning_rate(inner.learning_rate)
