@@ -18,10 +18,35 @@ def test_what_would_be_missed_in_silence(what):
     assert internals.SILENT[what]()
 
 
-def test_unknown_version_is_refused_by_what_it_lacks(monkeypatch):
+def compile_a_model():
+    model = tfdp.keras.DPSequential([keras.Input((2,)), L.Dense(1)])
+    query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=4)
+    model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), loss="mse")
+
+
+def sum_gradients():
+    v = tf.Variable(1.0)
+    tfdp.clipped_gradient_sum(lambda x: v * x, [v], tf.ones([3]), tfdp.GaussianSumQuery(1.0, 1.0))
+
+
+@pytest.mark.parametrize("use", [compile_a_model, sum_gradients])
+def test_unknown_version_is_refused_by_what_it_lacks(use, monkeypatch):
+    use()
     monkeypatch.setitem(internals.SILENT, "finds layers in layers", lambda: False)
+    internals.refuse_unknown_versions.cache_clear()
     with pytest.raises(internals.UnknownVersionError, match="no longer finds layers in layers"):
+        use()
+
+
+def test_check_of_versions_takes_no_part_in_what_surrounds_it():
+    internals.refuse_unknown_versions.cache_clear()
+    with keras.StatelessScope(), tf.Graph().as_default() as graph:
         internals.refuse_unknown_versions()
+    assert graph.get_operations() == []
+    keras.backend.clear_session()
+    internals.refuse_unknown_versions.cache_clear()
+    internals.refuse_unknown_versions()
+    assert L.ReLU().name == "re_lu"
 
 
 def test_operations_that_call_python():

@@ -1,6 +1,5 @@
 """Sums of clipped per-record gradients."""
 
-from tfdp.gradients import keras_internals
 from tfdp.gradients.clipped_sum import ENGINES as ENGINES
 from tfdp.gradients.clipped_sum import ClippedSum as ClippedSum
 from tfdp.gradients.clipped_sum import clipped_gradient_sum as clipped_gradient_sum
@@ -21,5 +20,3 @@ from tfdp.gradients.record_scope import draw_seeds as draw_seeds
 from tfdp.gradients.rules.rule import LayerRule as LayerRule
 from tfdp.gradients.rules.rule import RecordWise as RecordWise
 from tfdp.gradients.rules.rule import register_rule as register_rule
-
-keras_internals.refuse_unknown_versions()

@@ -15,6 +15,7 @@ from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
+from tfdp.gradients.keras_internals import refuse_unknown_versions
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.record_scope import with_seeds
 from tfdp.numerics import rounding
@@ -115,11 +116,13 @@ def clipped_gradient_sum(
         SideEffectError: the loss leaves something behind, or draws from what records share.
         TypeError: an argument is of the wrong type.
         RuntimeError: TensorFlow is told to rewrite graphs into half precision.
+        UnknownVersionError: this version of Keras or TensorFlow could mix records unseen.
 
     References:
         Abadi et al. 2016, arXiv:1607.00133, algorithm 1; McMahan et al. 2018, arXiv:1812.06210,
         section 2.
     """
+    refuse_unknown_versions()
     _check_arguments(query, variables, engine)
     check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale)
     _check_sizes(physical_batch_size, num_microbatches, microbatch_ids)

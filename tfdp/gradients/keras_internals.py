@@ -2,10 +2,12 @@
 
 `tests/gradients/keras_internals_test.py` has a test of each, which fails by name where a new
 version has changed it. Where a change would go unnoticed, and records could then be mixed in
-silence, `refuse_unknown_versions` looks for it when `tfdp.gradients` is imported.
+silence, `refuse_unknown_versions` looks for it before the first private step.
 """
 
+import concurrent.futures
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,9 +59,13 @@ def shape_in_definition(node: Any) -> Any:
 
 # Layers.
 
-_probe = keras.Input((1,))
+# Everything that is made here has a name, because Keras numbers what has none, and the layers of
+# whoever imports this would begin at another number.
+_probe = keras.Input((1,), name="tfdp_probe")
 # The class that keras.Model(inputs, outputs) makes.
-FUNCTIONAL = type(keras.Model(_probe, keras.layers.Identity()(_probe)))
+FUNCTIONAL = type(
+    keras.Model(_probe, keras.layers.Identity(name="tfdp_identity")(_probe), name="tfdp_model")
+)
 
 
 def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:
@@ -241,13 +247,24 @@ SILENT: dict[str, Callable[[], bool]] = {
 }
 
 
+def _missing() -> list[str]:
+    """Returns what of `SILENT` this Keras and TensorFlow do not do."""
+    return [what for what, holds in SILENT.items() if not holds()]
+
+
+@functools.cache
 def refuse_unknown_versions() -> None:
-    """Looks whether this Keras and TensorFlow still do what would be missed in silence.
+    """Looks, once, whether this Keras and TensorFlow still do what would be missed in silence.
+
+    It computes, and whoever imports tfdp may still want to configure TensorFlow's devices, so this
+    is called by what takes private steps and not at import. It computes in a thread of its own,
+    where none of the caller's scopes (graphs, replicas, `keras.StatelessScope`) is in force.
 
     Raises:
         UnknownVersionError: names what they do not.
     """
-    missing = [what for what, holds in SILENT.items() if not holds()]
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        missing = thread.submit(_missing).result()
     if missing:
         raise UnknownVersionError(
             f"Keras {keras.__version__} on TensorFlow {tf.__version__} no longer "

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import MetricScope
-from tfdp.gradients.keras_internals import attach_mask, mask_of
+from tfdp.gradients.keras_internals import attach_mask, mask_of, refuse_unknown_versions
 from tfdp.keras import (
     distributed_data,
     distribution,
@@ -80,7 +80,9 @@ class PrivateTraining(CarriesLedger):
 
         Raises:
             NotPrivateError: the optimizer is another one, or a layer mixes records.
+            UnknownVersionError: this version of Keras or TensorFlow could mix records unseen.
         """
+        refuse_unknown_versions()
         if not isinstance(optimizer, DPOptimizer):
             raise NotPrivateError(
                 "A private model needs a tfdp.keras.DPOptimizer. Wrap yours: "
