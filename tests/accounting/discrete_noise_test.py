@@ -55,9 +55,7 @@ def rounded(sigma, low, high):
 @pytest.mark.parametrize("sigma", [2, 3, 8, 30])
 @pytest.mark.parametrize("coordinates", [1, 2, 100])
 def test_distance_of_the_noises_is_within_the_bound(sigma, coordinates):
-    ours = distance_from_rounded_gaussian(
-        DiscreteGaussianSumEvent(1.0, float(sigma), 1.0, coordinates)
-    )
+    ours = distance_from_rounded_gaussian(float(sigma), coordinates)
     p, r = discrete(sigma, -12 * sigma, 12 * sigma), rounded(sigma, -12 * sigma, 12 * sigma)
     kept = p > 1e-30
     divergence = np.sum(p[kept] * np.log(p[kept] / r[kept]))
@@ -136,7 +134,7 @@ def test_costs_what_a_gaussian_does():
 
 
 def test_distance_is_a_failure_of_every_release():
-    tau = distance_from_rounded_gaussian(EVENT)
+    tau = distance_from_rounded_gaussian(EVENT.noise_stddev / EVENT.granularity, 2**30)
     assert tau == math.sqrt(2**30) / 10 / 2**62
     assert normal_form(EVENT) == ((SampledGaussian(1.0, 2.0),), 1, tau)
     # Of two about one sample, and of a sample that may be too large besides.
@@ -161,7 +159,8 @@ def test_collapses_with_continuous_sums():
 @pytest.mark.parametrize("stddev, tau", [(1.9, 1.0), (2.0, 32 / 40), (4.0, 32 / 160)])
 def test_noise_of_few_steps_promises_little(stddev, tau):
     event = DiscreteGaussianSumEvent(1.0, stddev, 1.0, 2**10)
-    assert distance_from_rounded_gaussian(event) == pytest.approx(tau)
+    assert distance_from_rounded_gaussian(stddev, 2**10) == pytest.approx(tau)
+    assert normal_form(event).failure_probability == pytest.approx(tau)
     assert RDPAccountant().compose(event).get_epsilon(1e-5) == math.inf
 
 

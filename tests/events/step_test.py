@@ -16,6 +16,7 @@ from tfdp.events import (
     UnsupportedEventError,
     scale_sensitivity,
 )
+from tfdp.events.step import releases
 
 SUM = GaussianSumEvent(1.0, 2.0)
 STEP = SampledEvent(PoissonSampling(0.5), SUM)
@@ -66,3 +67,40 @@ def test_bounds_are_scaled_and_noise_is_not():
 def test_what_has_no_bound_cannot_be_scaled_and_is_named(event):
     with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__} cannot be scaled"):
         scale_sensitivity(ComposedEvent((SUM, event)), 2)
+
+
+@pytest.mark.parametrize(
+    ("event", "of_nine"),
+    [
+        (SUM, GaussianSumEvent(3.0, 2.0)),
+        (LaplaceSumEvent(1.0, 2.0), LaplaceSumEvent(9.0, 2.0)),
+        (NonPrivateEvent(), NonPrivateEvent()),
+        (ComposedEvent((SUM, NonPrivateEvent())), None),
+    ],
+)
+def test_nine_releases_about_one_sample_are_one_of_a_larger_sum(event, of_nine):
+    expected = ComposedEvent((GaussianSumEvent(3.0, 2.0), NonPrivateEvent()))
+    assert event.repeated(9) == (of_nine or expected)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        PureEpsilonEvent(1.0),
+        RandomizedResponseEvent(0.5, 2),
+        # Each of them has a probability of its own to differ from Gaussian noise.
+        DiscreteGaussianSumEvent(1.0, 2.0, 0.5, 3),
+        STEP,
+    ],
+)
+def test_what_is_not_known_as_one_release_is_named(event):
+    assert event.repeated(1) is event
+    with pytest.raises(UnsupportedEventError, match=f"2 releases of a {type(event).__name__}"):
+        event.repeated(2)
+
+
+def test_releases_of_a_step_are_in_order():
+    inner = ComposedEvent((NonPrivateEvent(), ComposedEvent(()), PureEpsilonEvent(1.0)))
+    step = SampledEvent(PoissonSampling(0.5), ComposedEvent((SUM, inner, SUM)))
+    assert releases(step) == [SUM, NonPrivateEvent(), PureEpsilonEvent(1.0), SUM]
+    assert releases(SUM) == [SUM]

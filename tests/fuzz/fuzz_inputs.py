@@ -5,13 +5,20 @@ import pathlib
 import tempfile
 
 from tests.ledger import reading
+from tfdp.events import registry
 from tfdp.ledger import LedgerFormatError, codec, json_lines
 
 _GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "ledger" / "golden"
 # Words that random bytes would take long to find.
 WORDS = [
-    *(cls.__name__ for cls in codec.FIELDS),
-    *sorted({field for fields in codec.FIELDS.values() for field in fields}),
+    *registry.registered_names(object),
+    *sorted(
+        {
+            field
+            for name in registry.registered_names(object)
+            for field in codec.decoders(registry.registered(name))
+        }
+    ),
     *("type", "event", "count", "ledger_id", "entry_count", "total_count", "version", "format"),
     *("null", "true", "false", "NaN", "Infinity", "1e400", "9223372036854775808", "\\\\ud800"),
     *("add_or_remove_one", "replace_one", "zero_out", "example", "microbatch", "user"),

@@ -227,7 +227,7 @@ def test_integers_are_bounded_on_both_ways():
 
 
 def test_checker_finds_a_number_that_is_read_wrongly(monkeypatch):
-    decoders = codec.FIELDS[GaussianSumEvent]
+    decoders = codec.decoders(GaussianSumEvent)
     monkeypatch.setitem(decoders, "noise_stddev", lambda value, where, depth: 2.0 * value)
     with pytest.raises(AssertionError):
         reading.read(_TEXT)

@@ -133,10 +133,8 @@ BOOKS = in_folder(
         "seeded_noise_is_noise",
         "noise whose seed is known counts",
         "tfdp/events/releases.py",
-        "return 0.0 if self.seeded else self.noise_stddev / self.l2_norm_bound\n\n\n"
-        "@dataclasses.dataclass(frozen=True)\nclass Discrete",
-        "return self.noise_stddev / self.l2_norm_bound\n\n\n"
-        "@dataclasses.dataclass(frozen=True)\nclass Discrete",
+        "return 0.0 if self.seeded else noise / bound",
+        "return noise / bound",
         f"{ACCOUNTING}/normal_form_test.py",
     ),
     (

@@ -5,7 +5,7 @@ import pytest
 from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 from tfdp.ledger import PrivacyLedger
 from tfdp.report.facts import default_delta, gather
-from tfdp.report.releases import mechanisms
+from tfdp.report.releases import alike_steps
 
 
 def ledger_of(*populations):
@@ -26,7 +26,7 @@ def ledger_of(*populations):
     ],
 )
 def test_default_delta_is_the_largest_power_of_ten_below_one_in_the_population(populations, delta):
-    found, reason = default_delta(mechanisms(ledger_of(*populations)))
+    found, reason = default_delta(alike_steps(ledger_of(*populations)))
     assert found == delta
     assert reason.startswith("δ was not chosen")
 

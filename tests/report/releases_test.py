@@ -18,7 +18,7 @@ from tfdp.events import (
     UnknownSampling,
 )
 from tfdp.ledger import PrivacyLedger
-from tfdp.report.releases import MOST_ROWS, Range, mechanisms
+from tfdp.report.releases import MOST_ROWS, Range, alike_steps
 
 STEP = SampledEvent(PoissonSampling(0.01, 1000), GaussianSumEvent(1.0, 2.0))
 
@@ -32,9 +32,9 @@ def ledger_of(*pairs):
 
 def test_equal_steps_are_one_row_wherever_they_stand():
     other = dataclasses.replace(STEP, event=GaussianSumEvent(1.0, 3.0))
-    first, second = mechanisms(ledger_of((STEP, 3), (other, 2), (STEP, 4)))
+    first, second = alike_steps(ledger_of((STEP, 3), (other, 2), (STEP, 4)))
     assert (first.steps, second.steps) == (7, 2)
-    assert first.sampling == "PoissonSampling"
+    assert first.sampling is PoissonSampling
     assert first.sampling_fields == {
         "sampling_probability": Range(0.01, 0.01, 1),
         "population_size": Range(1000, 1000, 1),
@@ -49,7 +49,7 @@ def test_every_group_of_a_step_is_there_in_order():
         (GaussianSumEvent(3.0, 6.0), ComposedEvent((GaussianSumEvent(0.5, 1.0, seeded=True),)))
     )
     fixed = SampledEvent(FixedSizeSampling(10, 100), groups, privacy_unit="user")
-    (row,) = mechanisms(ledger_of((fixed, 2)))
+    (row,) = alike_steps(ledger_of((fixed, 2)))
     assert [release.fields["l2_norm_bound"].low for release in row.releases] == [3.0, 0.5]
     assert [release.fields["noise_stddev"].low for release in row.releases] == [6.0, 1.0]
     assert [release.seeded for release in row.releases] == [False, True]
@@ -58,16 +58,16 @@ def test_every_group_of_a_step_is_there_in_order():
 
 
 def test_bare_event_declares_nothing():
-    (row,) = mechanisms(ledger_of((NonPrivateEvent(), 1)))
+    (row,) = alike_steps(ledger_of((NonPrivateEvent(), 1)))
     assert (row.sampling, row.unit, row.sampling_fields) == (None, None, {})
-    assert row.releases[0].kind == "NonPrivateEvent"
+    assert row.releases[0].kind is NonPrivateEvent
     assert row.releases[0].noise_multiplier is None
 
 
 def test_what_sampling_leaves_open_is_none():
     unknown = SampledEvent(UnknownSampling(), GaussianSumEvent(1.0, 1.0))
     open_size = dataclasses.replace(STEP, sampling=PoissonSampling(0.01))
-    first, second = mechanisms(ledger_of((unknown, 1), (open_size, 1)))
+    first, second = alike_steps(ledger_of((unknown, 1), (open_size, 1)))
     assert first.sampling_fields == {}
     assert second.sampling_fields["population_size"] is None
 
@@ -77,7 +77,7 @@ def test_passes_are_counted_and_share_a_row():
         (SampledEvent(ShuffledSampling(10, 100, index), GaussianSumEvent(1.0, 1.0)), 10)
         for index in range(5)
     ]
-    (row,) = mechanisms(ledger_of(*steps))
+    (row,) = alike_steps(ledger_of(*steps))
     assert (row.steps, row.passes, row.distinct) == (50, 5, 1)
     assert "pass_index" not in row.sampling_fields
 
@@ -90,14 +90,14 @@ def adaptive(number):
 
 
 def test_few_different_steps_have_rows_of_their_own():
-    assert len(mechanisms(ledger_of(*adaptive(MOST_ROWS)))) == MOST_ROWS
+    assert len(alike_steps(ledger_of(*adaptive(MOST_ROWS)))) == MOST_ROWS
 
 
 def test_many_different_steps_of_one_structure_share_a_row_of_ranges():
     number = MOST_ROWS + 1
     seeded = dataclasses.replace(STEP, event=GaussianSumEvent(1.0, 2.0, seeded=True))
     ledger = ledger_of(*adaptive(number), (seeded, 1))
-    row, other = mechanisms(ledger)
+    row, other = alike_steps(ledger)
     assert (row.steps, row.distinct) == (2 * number, number)
     assert row.releases[0].fields["l2_norm_bound"] == Range(1.0, 1 + (number - 1) / number, number)
     assert row.noise_multiplier.low <= 2 <= row.noise_multiplier.high
@@ -120,7 +120,7 @@ _events = st.builds(
 @given(st.lists(st.tuples(_events, st.integers(1, 5)), max_size=30))
 def test_rows_hold_every_step_once(pairs):
     ledger = ledger_of(*pairs)
-    rows = mechanisms(ledger)
+    rows = alike_steps(ledger)
     assert sum(row.steps for row in rows) == ledger.total_count
     units = {event.privacy_unit for event, _ in ledger}
     for event, _ in ledger:
@@ -133,7 +133,7 @@ def test_rows_hold_every_step_once(pairs):
 
 def _holds(row, event, z):
     if (row.sampling, row.relation, row.unit) != (
-        type(event.sampling).__name__,
+        type(event.sampling),
         event.neighboring_relation,
         event.privacy_unit,
     ) or len(row.releases) != len(event.event.events):

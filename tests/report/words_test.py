@@ -1,20 +1,9 @@
-"""Every relation, sampling and release has its words, and the sentences are whole."""
-
-import dataclasses
+"""Every relation and unit has its words, and the sentences are whole."""
 
 import pytest
 
-from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.report import words
-
-
-def _concrete(base):
-    """Returns the names of the public classes of `tfdp.events` that are derived from `base`."""
-    found = [getattr(events, name) for name in events.__all__]
-    return {c.__name__ for c in found if isinstance(c, type) and issubclass(c, base)} - {
-        base.__name__
-    }
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
@@ -38,18 +27,3 @@ def test_sentence_by_hand():
     assert words.the_secret(NeighboringRelation.ADD_OR_REMOVE_ONE, "user") == (
         "whether a given user was in the data"
     )
-
-
-def test_every_sampling_has_words():
-    assert _concrete(events.Sampling) <= set(words.SAMPLINGS)
-
-
-def test_fields_that_are_named_exist():
-    classes = [getattr(events, name) for name in events.__all__]
-    fields = {
-        field.name
-        for c in classes
-        if dataclasses.is_dataclass(c)
-        for field in dataclasses.fields(c)
-    }
-    assert set(words.FIELDS) <= fields

@@ -30,16 +30,17 @@ large as the clip norm, that is 1e-16.
 
 import math
 
-from tfdp.events import DiscreteGaussianSumEvent
 
-
-def distance_from_rounded_gaussian(event: DiscreteGaussianSumEvent) -> float:
+def distance_from_rounded_gaussian(steps: float, coordinates: int) -> float:
     """Returns a bound on the total variation distance of the noises; no more than one.
 
     Edge cases:
         Where the noise is below two steps of the grid it is one: nothing is promised.
+
+    Args:
+        steps: The parameter of the noise, s, in steps of the grid.
+        coordinates: d, of the sum.
     """
-    steps = event.noise_stddev / event.granularity
     if steps < 2:
         return 1.0
-    return min(1.0, math.sqrt(event.max_coordinates) / 10 / steps / steps)
+    return min(1.0, math.sqrt(coordinates) / 10 / steps / steps)

@@ -7,7 +7,6 @@ floating-point noise multipliers, Poisson-sampled where that is how the sample w
 """
 
 import collections
-import math
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -109,18 +108,6 @@ def to_dp_event(entries: Iterable[LedgerEntry]) -> "dp_accounting.DpEvent":
     return dpa.ComposedDpEvent([dpa.SelfComposedDpEvent(_dp_event(m), n) for m, n in terms])
 
 
-def _scaled(event: events.Event, count: int) -> events.Event:
-    """Returns `count` releases of `event` about the same sample as one release of the same cost."""
-    if count == 1:
-        return event
-    if isinstance(event, events.ComposedEvent):
-        return events.ComposedEvent(tuple(_scaled(part, count) for part in event.events))
-    # k Gaussians with bound S and noise sigma are one with bound sqrt(k) S and noise sigma; k
-    # Laplace releases are at most one with bound k S.
-    factor = float(count) if isinstance(event, events.LaplaceSumEvent) else math.sqrt(count)
-    return events.scale_sensitivity(event, factor)
-
-
 def _on_sample(event: "dp_accounting.DpEvent", depth: int = 0) -> events.Event:
     """Returns what `event` releases about one sample."""
     import dp_accounting as dpa
@@ -143,7 +130,7 @@ def _on_sample(event: "dp_accounting.DpEvent", depth: int = 0) -> events.Event:
     if kind is dpa.ComposedDpEvent:
         return events.ComposedEvent(tuple(_on_sample(part, depth + 1) for part in event.events))
     if kind is dpa.SelfComposedDpEvent:
-        return _scaled(_on_sample(event.event, depth + 1), positive_integer("count", event.count))
+        return _on_sample(event.event, depth + 1).repeated(positive_integer("count", event.count))
     raise UnsupportedEventError(f"{kind.__name__} has no counterpart in a ledger: {event!r}.")
 
 

@@ -192,7 +192,7 @@ def normal_form(event: events.Event) -> NormalForm:
     elif mechanisms and sampled and rule.amplification is not None:
         mechanisms = [_amplified(mechanisms, rule, event)]
     failure = rule.failure_probability + math.fsum(
-        distance_from_rounded_gaussian(leaf)
+        distance_from_rounded_gaussian(leaf.noise_stddev / leaf.granularity, leaf.max_coordinates)
         for leaf in leaves
         if isinstance(leaf, events.DiscreteGaussianSumEvent)
     )

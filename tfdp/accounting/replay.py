@@ -19,6 +19,7 @@ from tfdp.accounting.totals import Totals
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
+from tfdp.events.step import releases
 from tfdp.ledger import json_lines, storage
 from tfdp.ledger.entry import EntryStream, Evidence, LedgerEntry, PassNumbers
 
@@ -28,11 +29,6 @@ _MOST_LISTED = 100
 # charged a little more, so that fewer remain. Beyond the second number they are refused.
 _MOST_KINDS_OF_LOSSES = (1_000, 10_000)
 _SLOW_ACCOUNTANTS = {"pld", "prv", "dp_accounting.pld"}
-_NOISY_SUMS = (
-    events.DiscreteGaussianSumEvent,
-    events.GaussianSumEvent,
-    events.LaplaceSumEvent,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,29 +138,10 @@ class _Accountants:
         return accountant_maker(self._choices[name])(self.relation)
 
 
-def parts(event: events.Event) -> list[events.Event]:
-    """Returns the releases about one sample, in order, without the events that only group them."""
-    if isinstance(event, events.SampledEvent):
-        return parts(event.event)
-    if isinstance(event, events.ComposedEvent):
-        return [leaf for part in event.events for leaf in parts(part)]
-    return [event]
-
-
 def why_not_private(event: events.Event) -> set[str]:
     """Returns why the epsilon of an event is infinite; nothing where it is finite."""
-    reasons = set()
-    for part in parts(event):
-        if isinstance(part, events.NonPrivateEvent):
-            reasons.add("something was released without protection (NonPrivateEvent)")
-        elif isinstance(part, _NOISY_SUMS):
-            if part.seeded:
-                reasons.add("the noise was seeded: whoever knows the seed can subtract it")
-            elif part.noise_multiplier == 0:
-                reasons.add("the noise was zero")
-        elif isinstance(part, events.RandomizedResponseEvent) and part.noise_parameter == 0:
-            reasons.add("the responses were not randomized")
-    return reasons
+    reasons = (part.why_not_private() for part in releases(event))
+    return {reason for reason in reasons if reason is not None}
 
 
 def replay(

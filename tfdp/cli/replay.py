@@ -19,6 +19,7 @@ from tfdp.cli.common import (
     read_delta,
     read_key,
 )
+from tfdp.events.step import releases
 from tfdp.ledger import codec
 from tfdp.ledger.entry import Evidence
 
@@ -144,23 +145,12 @@ def _sampling_lines(event: dict[str, Any]) -> list[str]:
     ]
 
 
-def _part_line(part: events.Event) -> str:
-    if isinstance(part, events.GaussianSumEvent):
-        seeded = ", seeded" if part.seeded else ""
-        return (
-            f"sum: l2 norm bound {part.l2_norm_bound:g}, noise stddev {part.noise_stddev:g}{seeded}"
-        )
-    return f"release: {part!r}"
-
-
 def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
-    from tfdp.accounting.replay import parts
-
     event = mechanism["event"]
     lines = [
         f"{mechanism['count']} x",
         *(f"  {line}" for line in _sampling_lines(event)),
-        *(f"  {_part_line(part)}" for part in parts(codec.decode(event))),
+        *(f"  {release.line()}" for release in releases(codec.decode(event))),
     ]
     multiplier = mechanism["noise_multiplier"]
     if multiplier is not None:

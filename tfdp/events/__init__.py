@@ -8,6 +8,7 @@ from tfdp.events.base import Event as Event
 from tfdp.events.base import NeighboringRelation as NeighboringRelation
 from tfdp.events.base import Sampling as Sampling
 from tfdp.events.base import UnsupportedEventError as UnsupportedEventError
+from tfdp.events.registry import register as register
 from tfdp.events.releases import DiscreteGaussianSumEvent as DiscreteGaussianSumEvent
 from tfdp.events.releases import ExponentialMechanismEvent as ExponentialMechanismEvent
 from tfdp.events.releases import GaussianSumEvent as GaussianSumEvent
@@ -45,5 +46,6 @@ __all__ = [
     "TruncatedPoissonSampling",
     "UnknownSampling",
     "UnsupportedEventError",
+    "register",
     "scale_sensitivity",
 ]

@@ -1,6 +1,8 @@
 """What every event and every sampling is, and the relations under which they are read."""
 
 import enum
+from collections.abc import Mapping
+from typing import ClassVar
 
 
 class UnsupportedEventError(ValueError):
@@ -23,8 +25,80 @@ class NeighboringRelation(enum.Enum):
 
 
 class Event:
-    """Base of everything a ledger can hold."""
+    """Base of everything that a ledger can hold.
+
+    An event is a frozen dataclass that is decorated with `tfdp.events.register`. What others ask
+    about it, it answers itself, so that no other part of tfdp has to name it; only its price is
+    elsewhere (`tfdp.accounting.normal_form`).
+
+    Attributes:
+        words: What a report calls such a release.
+        field_words: Field -> what a report calls it. A field that is not here is shown by its name.
+        explanation: What a report says of a ledger that holds such releases only: sentences that
+            may contain {unit}. None: the report gives `words`.
+        protects: Whether the release is protected at all.
+    """
+
+    words: ClassVar[str]
+    field_words: ClassVar[Mapping[str, str]] = {}
+    explanation: ClassVar[str | None] = None
+    protects: ClassVar[bool] = True
+
+    def scaled(self, factor: float) -> "Event":
+        """Returns the event of a sum that one privacy unit moves `factor` times as far.
+
+        Raises:
+            UnsupportedEventError: the release has no bound that could be multiplied.
+        """
+        raise UnsupportedEventError(
+            f"The sensitivity of a {type(self).__name__} cannot be scaled: {self!r}."
+        )
+
+    def repeated(self, count: int) -> "Event":
+        """Returns one release that costs at least as much as `count` of these about one sample.
+
+        Raises:
+            UnsupportedEventError: no such release is known.
+        """
+        if count == 1:
+            return self
+        raise UnsupportedEventError(
+            f"{count} releases of a {type(self).__name__} about one sample are not known to cost "
+            f"what one release of some kind does: {self!r}."
+        )
+
+    def why_not_private(self) -> str | None:
+        """Returns why epsilon is infinite, or None where it need not be."""
+        return None
+
+    def line(self) -> str:
+        """Returns what the command line prints."""
+        return f"release: {self!r}"
 
 
 class Sampling:
-    """Base of the descriptions of how a step's sample was drawn from the population."""
+    """Base of the descriptions of how a step's sample was drawn from the population.
+
+    A description is a frozen dataclass that is decorated with `tfdp.events.register`; as with
+    events, only its price is elsewhere (`tfdp.accounting.sampling_rules`).
+
+    Attributes:
+        words: What a report says of the samples.
+        field_words: As those of an event.
+        is_declared: Whether somebody said how samples were drawn.
+        is_random: Whether the price uses that samples were drawn at random, and in secret.
+    """
+
+    words: ClassVar[str]
+    field_words: ClassVar[Mapping[str, str]] = {}
+    is_declared: ClassVar[bool] = True
+    is_random: ClassVar[bool] = False
+
+    @property
+    def pass_number(self) -> int:
+        """Which pass over the data the step belongs to, or -1 where there are no passes."""
+        return -1
+
+    def in_pass(self, number: int) -> "Sampling":
+        """Returns the description of such a step in another pass; itself where there is none."""
+        return self

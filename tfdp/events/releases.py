@@ -4,13 +4,48 @@ Events hold no TensorFlow object and depend on public configuration alone, never
 """
 
 import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from tfdp.events.arguments import check_type, positive_integer, real_number, set_field
 from tfdp.events.base import Event
+from tfdp.events.registry import register
 
 
+class NoisySum(Event):
+    """Base of sums to which noise was added.
+
+    Attributes:
+        bound_field: Name of the field that bounds by how much one privacy unit moves the sum.
+        noise_field: Name of the field that holds the size of the noise, in the units of the sum.
+        seeded: True where the noise came from a generator with a known seed. Whoever knows the
+            seed can subtract the noise, so accountants price it as no noise at all.
+    """
+
+    bound_field: ClassVar[str]
+    noise_field: ClassVar[str]
+    seeded: bool
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The size of the noise, relative to the bound; zero where the noise was seeded."""
+        noise, bound = getattr(self, self.noise_field), getattr(self, self.bound_field)
+        return 0.0 if self.seeded else noise / bound
+
+    def scaled(self, factor: float) -> Event:
+        bound = getattr(self, self.bound_field)
+        return dataclasses.replace(self, **{self.bound_field: bound * factor})  # type: ignore[type-var]
+
+    def why_not_private(self) -> str | None:
+        if self.seeded:
+            return "the noise was seeded: whoever knows the seed can subtract it"
+        return None if self.noise_multiplier else "the noise was zero"
+
+
+@register
 @dataclasses.dataclass(frozen=True)
-class GaussianSumEvent(Event):
+class GaussianSumEvent(NoisySum):
     """A sum was released with Gaussian noise N(0, noise_stddev^2 I).
 
     Attributes:
@@ -19,9 +54,23 @@ class GaussianSumEvent(Event):
             and twice that where a unit is one example of a microbatch.
         noise_stddev: Standard deviation of the noise on every coordinate of the sum. Zero is no
             privacy.
-        seeded: True where the noise came from a generator with a known seed. Whoever knows the
-            seed can subtract the noise, so accountants price it as no noise at all.
+        seeded: As in `NoisySum`.
     """
+
+    words: ClassVar[str] = "sum with Gaussian noise"
+    bound_field: ClassVar[str] = "l2_norm_bound"
+    noise_field: ClassVar[str] = "noise_stddev"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l2_norm_bound": "l2 norm bound S",
+        "noise_stddev": "noise standard deviation σ",
+    }
+    explanation: ClassVar[str | None] = (
+        "In each, sums over data were released; according to the ledger {unit} moves a sum by no "
+        "more than a recorded bound, and random (Gaussian) noise of a recorded size was added to "
+        "it. Where a model was trained, as tfdp does it, a step is one update of its weights, the "
+        "sums are those of its gradients, one of each record and clipped to the bound, and what "
+        "was released is the model after every step."
+    )
 
     l2_norm_bound: float
     noise_stddev: float
@@ -34,14 +83,20 @@ class GaussianSumEvent(Event):
         set_field(self, "noise_stddev", stddev)
         check_type("seeded", self.seeded, bool)
 
-    @property
-    def noise_multiplier(self) -> float:
-        """noise_stddev / l2_norm_bound, or zero where the noise was seeded."""
-        return 0.0 if self.seeded else self.noise_stddev / self.l2_norm_bound
+    def repeated(self, count: int) -> Event:
+        # So many Gaussians with bound S and this noise are one with bound sqrt(count) S.
+        return self.scaled(math.sqrt(count))
+
+    def line(self) -> str:
+        seeded = ", seeded" if self.seeded else ""
+        return (
+            f"sum: l2 norm bound {self.l2_norm_bound:g}, noise stddev {self.noise_stddev:g}{seeded}"
+        )
 
 
+@register
 @dataclasses.dataclass(frozen=True)
-class DiscreteGaussianSumEvent(Event):
+class DiscreteGaussianSumEvent(NoisySum):
     """A sum of vectors of whole numbers of grid steps was released with discrete Gaussian noise.
 
     With g the granularity, every coordinate of the sum is g times an integer, and the noise is g
@@ -55,8 +110,18 @@ class DiscreteGaussianSumEvent(Event):
             protects, its standard deviation. Zero is no privacy.
         granularity: g, the distance of the grid, in the units of the sum.
         max_coordinates: The sum has at most so many.
-        seeded: As in `GaussianSumEvent`.
+        seeded: As in `NoisySum`.
     """
+
+    words: ClassVar[str] = "sum on a grid with exact (discrete Gaussian) noise"
+    bound_field: ClassVar[str] = "l2_norm_bound"
+    noise_field: ClassVar[str] = "noise_stddev"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l2_norm_bound": "l2 norm bound S",
+        "noise_stddev": "noise standard deviation σ",
+        "granularity": "distance of the grid",
+        "max_coordinates": "coordinates, at most",
+    }
 
     l2_norm_bound: float
     noise_stddev: float
@@ -76,22 +141,26 @@ class DiscreteGaussianSumEvent(Event):
         )
         check_type("seeded", self.seeded, bool)
 
-    @property
-    def noise_multiplier(self) -> float:
-        """noise_stddev / l2_norm_bound, or zero where the noise was seeded."""
-        return 0.0 if self.seeded else self.noise_stddev / self.l2_norm_bound
 
-
+@register
 @dataclasses.dataclass(frozen=True)
-class LaplaceSumEvent(Event):
+class LaplaceSumEvent(NoisySum):
     """A sum was released with independent Laplace noise on every coordinate.
 
     Attributes:
         l1_norm_bound: S, the largest l1 distance by which the sum moves when one privacy unit is
             added to or removed from the sample.
         noise_scale: b, of the density exp(-|x| / b) / (2 b). Zero is no privacy.
-        seeded: As in `GaussianSumEvent`.
+        seeded: As in `NoisySum`.
     """
+
+    words: ClassVar[str] = "sum with Laplace noise"
+    bound_field: ClassVar[str] = "l1_norm_bound"
+    noise_field: ClassVar[str] = "noise_scale"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l1_norm_bound": "l1 norm bound S",
+        "noise_scale": "noise scale b",
+    }
 
     l1_norm_bound: float
     noise_scale: float
@@ -104,12 +173,12 @@ class LaplaceSumEvent(Event):
         set_field(self, "noise_scale", scale)
         check_type("seeded", self.seeded, bool)
 
-    @property
-    def noise_multiplier(self) -> float:
-        """noise_scale / l1_norm_bound, or zero where the noise was seeded."""
-        return 0.0 if self.seeded else self.noise_scale / self.l1_norm_bound
+    def repeated(self, count: int) -> Event:
+        # So many with bound S cost at most what one with bound count S does.
+        return self.scaled(float(count))
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class ExponentialMechanismEvent(Event):
     """A candidate was selected with probability proportional to exp(epsilon u / (2 Delta)).
@@ -124,12 +193,16 @@ class ExponentialMechanismEvent(Event):
         epsilon: Positive.
     """
 
+    words: ClassVar[str] = "choice by the exponential mechanism"
+    field_words: ClassVar[Mapping[str, str]] = {"epsilon": "ε"}
+
     epsilon: float
 
     def __post_init__(self):
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class PureEpsilonEvent(Event):
     """Something was released that is epsilon-differentially private, and nothing more is known.
@@ -138,12 +211,16 @@ class PureEpsilonEvent(Event):
         epsilon: When one privacy unit is added to or removed from the sample. Positive.
     """
 
+    words: ClassVar[str] = "release declared to be epsilon-differentially private"
+    field_words: ClassVar[Mapping[str, str]] = {"epsilon": "ε"}
+
     epsilon: float
 
     def __post_init__(self):
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class RandomizedResponseEvent(Event):
     """Every unit of the sample reported its value, or a random one; every report was released.
@@ -156,6 +233,12 @@ class RandomizedResponseEvent(Event):
         noise_parameter: p, in [0, 1]. Zero is no privacy.
         num_buckets: k, at least 2.
     """
+
+    words: ClassVar[str] = "randomized reports of single units"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "noise_parameter": "probability of a random report",
+        "num_buckets": "possible reports",
+    }
 
     noise_parameter: float
     num_buckets: int
@@ -171,7 +254,23 @@ class RandomizedResponseEvent(Event):
                 f"num_buckets must be at least 2. Received: num_buckets={self.num_buckets}."
             )
 
+    def why_not_private(self) -> str | None:
+        return None if self.noise_parameter else "the responses were not randomized"
 
+
+@register
 @dataclasses.dataclass(frozen=True)
 class NonPrivateEvent(Event):
     """Something was released without protection: epsilon is infinite."""
+
+    words: ClassVar[str] = "release without protection"
+    protects: ClassVar[bool] = False
+
+    def scaled(self, factor: float) -> Event:
+        return self
+
+    def repeated(self, count: int) -> Event:
+        return self
+
+    def why_not_private(self) -> str | None:
+        return "something was released without protection (NonPrivateEvent)"

@@ -2,10 +2,12 @@
 
 import dataclasses
 import numbers
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from tfdp.events.arguments import positive_integer, real_number, set_field
 from tfdp.events.base import Sampling
+from tfdp.events.registry import register
 
 
 def _check_population(instance: Any) -> None:
@@ -17,6 +19,7 @@ def _check_population(instance: Any) -> None:
         )
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling(Sampling):
     """Every unit is in the sample independently, with the same probability.
@@ -25,6 +28,13 @@ class PoissonSampling(Sampling):
         sampling_probability: q, in (0, 1].
         population_size: Number of units, or None where it is not known.
     """
+
+    words: ClassVar[str] = "every unit independently, with the same probability in every step"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "sampling_probability": "probability q",
+        "population_size": "population",
+    }
+    is_random: ClassVar[bool] = True
 
     sampling_probability: float
     population_size: int | None = None
@@ -37,6 +47,7 @@ class PoissonSampling(Sampling):
         _check_population(self)
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class TruncatedPoissonSampling(Sampling):
     """A Poisson sample, of which a uniformly random part is kept where it is too large.
@@ -46,6 +57,17 @@ class TruncatedPoissonSampling(Sampling):
         population_size: Number of units.
         max_sample_size: Units that are kept at most.
     """
+
+    words: ClassVar[str] = (
+        "every unit independently with the same probability; of a sample that is too large, a "
+        "random part"
+    )
+    field_words: ClassVar[Mapping[str, str]] = {
+        "sampling_probability": "probability q",
+        "population_size": "population",
+        "max_sample_size": "largest sample",
+    }
+    is_random: ClassVar[bool] = True
 
     sampling_probability: float
     population_size: int
@@ -62,11 +84,19 @@ class TruncatedPoissonSampling(Sampling):
         )
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class FixedSizeSampling(Sampling):
     """`sample_size` of `population_size` units, uniformly, without replacement, drawn anew each
     step.
     """
+
+    words: ClassVar[str] = "a set of fixed size, drawn anew at random for every step"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "sample_size": "sample size",
+        "population_size": "population",
+    }
+    is_random: ClassVar[bool] = True
 
     sample_size: int
     population_size: int
@@ -81,6 +111,7 @@ class FixedSizeSampling(Sampling):
             )
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class ShuffledSampling(Sampling):
     """Consecutive batches of a permutation: within one pass every unit is seen at most once.
@@ -91,6 +122,12 @@ class ShuffledSampling(Sampling):
         pass_index: Which pass over the data this step belongs to. Steps of different passes are
             different events, so that two half passes are never counted as one.
     """
+
+    words: ClassVar[str] = "consecutive batches of the shuffled data, each unit once a pass"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "batch_size": "batch size",
+        "population_size": "population",
+    }
 
     batch_size: int
     population_size: int
@@ -116,10 +153,23 @@ class ShuffledSampling(Sampling):
         """Batches in one pass, a smaller last one included."""
         return -(-self.population_size // self.batch_size)
 
+    @property
+    def pass_number(self) -> int:
+        return self.pass_index
 
+    def in_pass(self, number: int) -> Sampling:
+        return dataclasses.replace(self, pass_index=number)
+
+
+@register
 @dataclasses.dataclass(frozen=True)
 class FullBatchSampling(Sampling):
     """Every unit is in every step."""
+
+    words: ClassVar[str] = "all of the data in every step"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "population_size": "population",
+    }
 
     population_size: int | None = None
 
@@ -127,8 +177,12 @@ class FullBatchSampling(Sampling):
         _check_population(self)
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class UnknownSampling(Sampling):
     """Nobody declared how the sample was drawn; a unit may be in every step, once. Grants no
     amplification.
     """
+
+    words: ClassVar[str] = "not declared"
+    is_declared: ClassVar[bool] = False

@@ -1,20 +1,19 @@
 """One step: a sample, and all that was released about it."""
 
 import dataclasses
+from typing import ClassVar
 
 from tfdp.events.arguments import check_type, set_field
-from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
-from tfdp.events.releases import (
-    DiscreteGaussianSumEvent,
-    GaussianSumEvent,
-    LaplaceSumEvent,
-    NonPrivateEvent,
-)
+from tfdp.events.base import Event, NeighboringRelation, Sampling
+from tfdp.events.registry import register
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class ComposedEvent(Event):
     """Several releases about the same sample, all of which an observer sees."""
+
+    words: ClassVar[str] = "several releases about one sample"
 
     events: tuple[Event, ...]
 
@@ -28,7 +27,14 @@ class ComposedEvent(Event):
                     f"{event!r}."
                 )
 
+    def scaled(self, factor: float) -> Event:
+        return ComposedEvent(tuple(event.scaled(factor) for event in self.events))
 
+    def repeated(self, count: int) -> Event:
+        return ComposedEvent(tuple(event.repeated(count) for event in self.events))
+
+
+@register
 @dataclasses.dataclass(frozen=True)
 class SampledEvent(Event):
     """One step: a sample was drawn, and `event` was released about it.
@@ -39,6 +45,8 @@ class SampledEvent(Event):
         neighboring_relation: The relation under which the sampling and the bounds are to be read.
         privacy_unit: What a unit is: "example", "microbatch" or "user".
     """
+
+    words: ClassVar[str] = "step on a sample"
 
     sampling: Sampling
     event: Event
@@ -66,14 +74,18 @@ def scale_sensitivity(event: Event, factor: float) -> Event:
     Raises:
         UnsupportedEventError: a sub-event's sensitivity cannot be scaled.
     """
-    if isinstance(event, (GaussianSumEvent, DiscreteGaussianSumEvent)):
-        return dataclasses.replace(event, l2_norm_bound=event.l2_norm_bound * factor)
-    if isinstance(event, LaplaceSumEvent):
-        return dataclasses.replace(event, l1_norm_bound=event.l1_norm_bound * factor)
-    if isinstance(event, ComposedEvent):
-        return ComposedEvent(tuple(scale_sensitivity(e, factor) for e in event.events))
-    if isinstance(event, NonPrivateEvent):
-        return event
-    raise UnsupportedEventError(
-        f"The sensitivity of a {type(event).__name__} cannot be scaled: {event!r}."
-    )
+    return event.scaled(factor)
+
+
+def releases(event: Event) -> list[Event]:
+    """Returns the releases about one sample, in order, without the events that only group them."""
+    found, pending = [], [event]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, SampledEvent):
+            pending.append(part.event)
+        elif isinstance(part, ComposedEvent):
+            pending.extend(reversed(part.events))
+        else:
+            found.append(part)
+    return found

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp import events
+from tfdp.events import registry
 from tfdp.ledger.errors import LedgerFormatError
 
 # Events and samplings nested deeper than this are refused on both ways, far below Python's
@@ -116,44 +117,30 @@ def _events(value: Any, where: str, depth: int) -> tuple[events.Event, ...]:
     return tuple(_event(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
 
 
-# Everything a ledger can hold: class -> field -> how the field is read.
-FIELDS: dict[type, dict[str, _Decoder]] = {
-    events.ComposedEvent: {"events": _events},
-    events.DiscreteGaussianSumEvent: {
-        "l2_norm_bound": _float,
-        "noise_stddev": _float,
-        "granularity": _float,
-        "max_coordinates": _integer,
-        "seeded": _boolean,
-    },
-    events.ExponentialMechanismEvent: {"epsilon": _float},
-    events.FixedSizeSampling: {"sample_size": _integer, "population_size": _integer},
-    events.FullBatchSampling: {"population_size": _optional_integer},
-    events.GaussianSumEvent: {"l2_norm_bound": _float, "noise_stddev": _float, "seeded": _boolean},
-    events.LaplaceSumEvent: {"l1_norm_bound": _float, "noise_scale": _float, "seeded": _boolean},
-    events.NonPrivateEvent: {},
-    events.PoissonSampling: {"sampling_probability": _float, "population_size": _optional_integer},
-    events.PureEpsilonEvent: {"epsilon": _float},
-    events.RandomizedResponseEvent: {"noise_parameter": _float, "num_buckets": _integer},
-    events.SampledEvent: {
-        "sampling": _sampling,
-        "event": _event,
-        "neighboring_relation": _relation,
-        "privacy_unit": _string,
-    },
-    events.ShuffledSampling: {
-        "batch_size": _integer,
-        "population_size": _integer,
-        "pass_index": _integer,
-    },
-    events.TruncatedPoissonSampling: {
-        "sampling_probability": _float,
-        "population_size": _integer,
-        "max_sample_size": _integer,
-    },
-    events.UnknownSampling: {},
+# How a field is read, by what it is annotated with.
+_DECODERS: dict[Any, _Decoder] = {
+    bool: _boolean,
+    int: _integer,
+    int | None: _optional_integer,
+    float: _float,
+    str: _string,
+    events.NeighboringRelation: _relation,
+    events.Event: _event,
+    events.Sampling: _sampling,
+    tuple[events.Event, ...]: _events,
 }
-_TYPES = {cls.__name__: cls for cls in FIELDS}
+
+
+_fields: dict[type, dict[str, _Decoder]] = {}
+
+
+def decoders(cls: type) -> dict[str, _Decoder]:
+    """Returns how the fields of a registered class are read, in the order in which they stand."""
+    known = _fields.get(cls)
+    if known is None:
+        kinds = registry.field_types(cls)
+        known = _fields[cls] = {name: _DECODERS[kind] for name, kind in kinds.items()}
+    return known
 
 
 def _instance(value: Any, where: str, depth: int, base: type) -> Any:
@@ -162,22 +149,23 @@ def _instance(value: Any, where: str, depth: int, base: type) -> Any:
     if not isinstance(value, dict):
         raise LedgerFormatError(f"{where} must be an object with a type. Received: {_show(value)}.")
     name = value.get("type")
-    cls = _TYPES.get(name) if isinstance(name, str) else None
+    cls = registry.registered(name) if isinstance(name, str) else None
     if cls is None or not issubclass(cls, base):
-        known = sorted(n for n, c in _TYPES.items() if issubclass(c, base))
         raise LedgerFormatError(
-            f"{where}.type must be one of {known}. Received: {_show(name)}. "
-            "A ledger written by a newer tfdp needs that version to be read."
+            f"{where}.type must be one of {registry.registered_names(base)}. "
+            f"Received: {_show(name)}. A ledger written by a newer tfdp needs that version to be "
+            "read, and one that holds events of another package needs that package: import it "
+            "first."
         )
-    decoders = FIELDS[cls]
-    if value.keys() != {"type", *decoders}:
+    fields = decoders(cls)
+    if value.keys() != {"type", *fields}:
         raise LedgerFormatError(
-            f"{where} must have exactly the members {['type', *decoders]} of a {name}. "
+            f"{where} must have exactly the members {['type', *fields]} of a {name}. "
             f"Received: {sorted(map(str, value))}."
         )
     arguments = {
         field: decoder(value[field], f"{where}.{field}", depth + 1)
-        for field, decoder in decoders.items()
+        for field, decoder in fields.items()
     }
     try:
         return cls(**arguments)
@@ -186,14 +174,13 @@ def _instance(value: Any, where: str, depth: int, base: type) -> Any:
 
 
 def _encode(value: Any, depth: int) -> Any:
-    fields = FIELDS.get(type(value))
-    if fields is not None:
+    if registry.registered(type(value).__name__) is type(value):
         if depth >= MAX_DEPTH:
             raise events.UnsupportedEventError(
                 f"A ledger stores at most {MAX_DEPTH} nested levels. Flatten the ComposedEvent."
             )
         encoded = {"type": type(value).__name__}
-        encoded.update((field, _encode(getattr(value, field), depth + 1)) for field in fields)
+        encoded.update((f, _encode(getattr(value, f), depth + 1)) for f in decoders(type(value)))
         return encoded
     if isinstance(value, tuple):
         return [_encode(item, depth) for item in value]
@@ -207,7 +194,8 @@ def _encode(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, (bool, str, int, float)):
         return value
     raise events.UnsupportedEventError(
-        f"A ledger cannot store a {type(value).__name__}: {value!r}. Known: {sorted(_TYPES)}."
+        f"A ledger cannot store a {type(value).__name__}: {value!r}. "
+        f"Known: {registry.registered_names(object)}."
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfdp import __version__
-from tfdp.events import Event, SampledEvent, ShuffledSampling
+from tfdp.events import Event, SampledEvent
 from tfdp.ledger.errors import LedgerFormatError
 
 # Version of the lines of an export. Version 1 has no line of digests.
@@ -27,8 +27,7 @@ class LedgerEntry(NamedTuple):
 
 def pass_index(event: Event) -> int:
     """Returns the number of the pass over shuffled data that a step is of, or -1."""
-    sampling = event.sampling if isinstance(event, SampledEvent) else None
-    return sampling.pass_index if isinstance(sampling, ShuffledSampling) else -1
+    return event.sampling.pass_number if isinstance(event, SampledEvent) else -1
 
 
 class PassNumbers:
@@ -49,13 +48,12 @@ class PassNumbers:
     def renumbered(self, event: Event) -> Event:
         """Returns the event with the number of its pass among those of all ledgers."""
         index = pass_index(event)
-        if index < 0:
+        if not isinstance(event, SampledEvent) or index < 0:
             return event
         self._next = max(self._next, self._first + index + 1)
         if not self._first:
             return event
-        sampling = dataclasses.replace(event.sampling, pass_index=self._first + index)  # type: ignore[attr-defined]
-        return dataclasses.replace(event, sampling=sampling)  # type: ignore[type-var]
+        return dataclasses.replace(event, sampling=event.sampling.in_pass(self._first + index))
 
 
 def total_count(entries: Sequence[LedgerEntry]) -> int:

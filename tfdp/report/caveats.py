@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tfdp.events import NeighboringRelation
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import percent_up, plain
-from tfdp.report.releases import Mechanism
+from tfdp.report.releases import AlikeSteps
 from tfdp.report.words import unit_name
 
 FATAL = "no guarantee"
@@ -35,12 +35,12 @@ class Caveat:
     steps: int | None = None
 
 
-def _steps(rows: Sequence[Mechanism]) -> int:
+def _steps(rows: Sequence[AlikeSteps]) -> int:
     return sum(row.steps for row in rows)
 
 
-def _not_private(rows: Sequence[Mechanism]) -> list[Caveat]:
-    unprotected = [r for r in rows if any(p.kind == "NonPrivateEvent" for p in r.releases)]
+def _not_private(rows: Sequence[AlikeSteps]) -> list[Caveat]:
+    unprotected = [r for r in rows if any(not p.kind.protects for p in r.releases)]
     seeded = [r for r in rows if any(p.seeded for p in r.releases)]
     silent = [
         r
@@ -83,15 +83,11 @@ def _not_private(rows: Sequence[Mechanism]) -> list[Caveat]:
     return found
 
 
-def _sampling(rows: Sequence[Mechanism]) -> list[Caveat]:
-    unknown = [r for r in rows if r.sampling == "UnknownSampling"]
+def _sampling(rows: Sequence[AlikeSteps]) -> list[Caveat]:
+    unknown = [r for r in rows if r.sampling and not r.sampling.is_declared]
     bare = [r for r in rows if r.sampling is None]
-    shuffled = [r for r in rows if r.sampling == "ShuffledSampling"]
-    random = [
-        r
-        for r in rows
-        if r.sampling in ("PoissonSampling", "TruncatedPoissonSampling", "FixedSizeSampling")
-    ]
+    shuffled = [r for r in rows if r.passes is not None]
+    random = [r for r in rows if r.sampling and r.sampling.is_random]
     found = []
     if unknown:
         found.append(
@@ -138,7 +134,7 @@ def _sampling(rows: Sequence[Mechanism]) -> list[Caveat]:
     return found
 
 
-def _units(rows: Sequence[Mechanism]) -> list[Caveat]:
+def _units(rows: Sequence[AlikeSteps]) -> list[Caveat]:
     found = []
     units = sorted({r.unit for r in rows if r.unit is not None})
     relations = {r.relation for r in rows}
@@ -185,7 +181,7 @@ def _units(rows: Sequence[Mechanism]) -> list[Caveat]:
     return found
 
 
-def _population(rows: Sequence[Mechanism], delta: float) -> list[Caveat]:
+def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
     sizes = [r.sampling_fields.get("population_size") for r in rows]
     known = [size.high for size in sizes if size is not None]
     found = []
@@ -269,7 +265,7 @@ _ALWAYS = (
 )
 
 
-def caveats(rows: Sequence[Mechanism], costs: Costs) -> tuple[Caveat, ...]:
+def caveats(rows: Sequence[AlikeSteps], costs: Costs) -> tuple[Caveat, ...]:
     """Returns what the rows and their costs imply, the gravest first."""
     found = [
         *_not_private(rows),

@@ -12,7 +12,7 @@ from tfdp.report.caveats import Caveat, caveats
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
 from tfdp.report.numbers import plain
-from tfdp.report.releases import Mechanism, mechanisms
+from tfdp.report.releases import AlikeSteps, alike_steps
 from tfdp.report.summary import Summary, summarize
 
 # Where the ledger does not say how many units there are.
@@ -51,7 +51,7 @@ class Facts:
     dataset_id: str | None
     about: tuple[tuple[str, str], ...]
     delta_reason: str
-    mechanisms: tuple[Mechanism, ...]
+    mechanisms: tuple[AlikeSteps, ...]
     costs: Costs
     caveats: tuple[Caveat, ...]
     summary: Summary
@@ -65,7 +65,7 @@ class Facts:
         return str(self.source) if named else "run.ledger"
 
 
-def default_delta(rows: Sequence[Mechanism]) -> tuple[float, str]:
+def default_delta(rows: Sequence[AlikeSteps]) -> tuple[float, str]:
     """Returns the largest power of ten below 1 / population, and a sentence that says so.
 
     Of several populations the largest counts. Where none is known it is 1e-5.
@@ -108,7 +108,7 @@ def gather(
     Raises:
         ValueError: `target_delta` is out of range, or there is no accountant of some name.
     """
-    rows = mechanisms(ledger)
+    rows = alike_steps(ledger)
     if target_delta is None:
         delta, reason = default_delta(rows)
     else:

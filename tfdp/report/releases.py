@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
 from tfdp.events.protection import protection
+from tfdp.events.step import releases
 from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.entry import pass_index
 
 # More different steps of one structure than this are shown as one row of ranges.
 MOST_ROWS = 12
@@ -28,26 +30,26 @@ class Release:
     """One release of every step in a row: a query group, or another mechanism.
 
     Attributes:
-        kind: Name of the event's class.
+        kind: Class of the event.
         seeded: Whether the noise came from a known seed.
         fields: What the event says of itself, by name; a number or a range of them.
         noise_multiplier: Noise relative to the bound; None where the event has none.
     """
 
-    kind: str
+    kind: type[events.Event]
     seeded: bool
     fields: dict[str, Range]
     noise_multiplier: Range | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Mechanism:
+class AlikeSteps:
     """Steps that did the same, but for the numbers shown as ranges.
 
     Attributes:
         steps: How many there are.
         distinct: Number of different events among them, passes over shuffled data not told apart.
-        sampling: Name of the sampling's class, or None where none was declared.
+        sampling: Class of the sampling's description, or None where there is none.
         sampling_fields: What the sampling says of itself; None for what it leaves open.
         passes: Passes over shuffled data that were begun; None where there are no passes.
         relation: Neighbouring relation that the epsilon is about; where the ledger has none, the
@@ -60,7 +62,7 @@ class Mechanism:
 
     steps: int
     distinct: int
-    sampling: str | None
+    sampling: type[events.Sampling] | None
     sampling_fields: dict[str, Range | None]
     passes: int | None
     relation: events.NeighboringRelation
@@ -69,32 +71,20 @@ class Mechanism:
     noise_multiplier: Range | None
 
 
-def leaves(event: events.Event) -> list[events.Event]:
-    """Returns the releases about one sample, in order, without the events that only group them."""
-    if isinstance(event, events.SampledEvent):
-        return leaves(event.event)
-    if isinstance(event, events.ComposedEvent):
-        return [leaf for part in event.events for leaf in leaves(part)]
-    return [event]
-
-
 def _without_pass(event: events.Event) -> events.Event:
-    if isinstance(event, events.SampledEvent) and isinstance(
-        event.sampling, events.ShuffledSampling
-    ):
-        sampling = dataclasses.replace(event.sampling, pass_index=0)
-        return dataclasses.replace(event, sampling=sampling)
+    if isinstance(event, events.SampledEvent) and event.sampling.pass_number >= 0:
+        return dataclasses.replace(event, sampling=event.sampling.in_pass(0))
     return event
 
 
 def _structure(event: events.Event) -> tuple[Any, ...]:
     """Returns what steps have in common that differ in numbers only."""
-    parts = tuple((type(leaf).__name__, getattr(leaf, "seeded", False)) for leaf in leaves(event))
+    parts = tuple((type(part), getattr(part, "seeded", False)) for part in releases(event))
     if not isinstance(event, events.SampledEvent):
         return None, None, None, parts
     sampling = event.sampling
     known = tuple(getattr(sampling, field.name) is None for field in dataclasses.fields(sampling))  # type: ignore[arg-type]
-    return type(sampling).__name__, event.neighboring_relation, event.privacy_unit, parts, known
+    return type(sampling), event.neighboring_relation, event.privacy_unit, parts, known
 
 
 def _range(values: Iterable[float]) -> Range:
@@ -117,7 +107,7 @@ def _release(parts: list[Any]) -> Release:
     if hasattr(parts[0], "noise_multiplier"):
         multiplier = _range(part.noise_multiplier for part in parts)
     return Release(
-        kind=type(parts[0]).__name__,
+        kind=type(parts[0]),
         seeded=getattr(parts[0], "seeded", False),
         fields=_fields(parts, leave_out=("seeded",)),  # type: ignore[arg-type]
         noise_multiplier=multiplier,
@@ -137,23 +127,23 @@ def _row(
     steps: int,
     passes: int,
     relation: events.NeighboringRelation | None,
-) -> Mechanism:
+) -> AlikeSteps:
     samplings = [e.sampling for e in found if isinstance(e, events.SampledEvent)]
     common = protection(found[0])
-    return Mechanism(
+    return AlikeSteps(
         steps=steps,
         distinct=len(found),
-        sampling=type(samplings[0]).__name__ if samplings else None,
+        sampling=type(samplings[0]) if samplings else None,
         sampling_fields=_fields(samplings, ("pass_index",)) if samplings else {},
-        passes=passes if samplings and hasattr(samplings[0], "pass_index") else None,
+        passes=passes if pass_index(found[0]) >= 0 else None,
         relation=relation or common.neighboring_relation,
         unit=common.privacy_unit,
-        releases=tuple(_release(list(parts)) for parts in zip(*map(leaves, found), strict=True)),
+        releases=tuple(_release(list(parts)) for parts in zip(*map(releases, found), strict=True)),
         noise_multiplier=_effective(found),
     )
 
 
-def mechanisms(ledger: PrivacyLedger) -> tuple[Mechanism, ...]:
+def alike_steps(ledger: PrivacyLedger) -> tuple[AlikeSteps, ...]:
     """Returns the rows, in the order in which their first steps come in the ledger.
 
     Guarantees:
@@ -165,7 +155,7 @@ def mechanisms(ledger: PrivacyLedger) -> tuple[Mechanism, ...]:
     for event, count in ledger:
         numberless = _without_pass(event)
         counts[numberless] += count
-        passes[numberless].add(getattr(getattr(event, "sampling", None), "pass_index", 0))
+        passes[numberless].add(pass_index(event))
     by_structure: collections.defaultdict[Any, list[events.Event]] = collections.defaultdict(list)
     for event in counts:
         by_structure[_structure(event)].append(event)

@@ -8,7 +8,7 @@ from tfdp.report import words
 from tfdp.report.caveats import ATTENTION, FATAL, Caveat
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import counted, percent, percent_up, plain, round_up
-from tfdp.report.releases import Mechanism
+from tfdp.report.releases import AlikeSteps
 
 # False positive rates of the attackers that the report speaks of.
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05)
@@ -29,21 +29,15 @@ class Summary:
     sentences: tuple[str, ...]
 
 
-def _what(rows: Sequence[Mechanism], steps: int) -> str:
+def _what(rows: Sequence[AlikeSteps], steps: int) -> str:
     kinds = list(dict.fromkeys(part.kind for row in rows for part in row.releases))
-    if kinds == ["GaussianSumEvent"]:
+    number = f"The ledger records {counted(steps, 'step')}."
+    if len(kinds) == 1 and kinds[0].explanation is not None:
         units = {row.unit for row in rows}
-        name = words.unit_name(units.pop() if len(units) == 1 else None)
-        return (
-            f"The ledger records {counted(steps, 'step')}. In each, sums over data were released; "
-            f"according to the ledger {name} moves a sum by no more than a recorded bound, and "
-            "random (Gaussian) noise of a recorded size was added to it. Where a model was "
-            "trained, as tfdp does it, a step is one update of its weights, the sums are those of "
-            "its gradients, one of each record and clipped to the bound, and what was released is "
-            "the model after every step."
-        )
-    names = " and ".join(words.RELEASES.get(kind, kind) for kind in kinds) or "nothing"
-    return f"The ledger records {counted(steps, 'step')}. What they released: {names}."
+        unit = words.unit_name(units.pop() if len(units) == 1 else None)
+        return f"{number} {kinds[0].explanation.format(unit=unit)}"
+    names = " and ".join(kind.words for kind in kinds) or "nothing"
+    return f"{number} What they released: {names}."
 
 
 def _meaning(costs: Costs, relation: str) -> list[str]:
@@ -60,7 +54,7 @@ def _meaning(costs: Costs, relation: str) -> list[str]:
     ]
 
 
-def _attack(costs: Costs, row: Mechanism) -> list[str]:
+def _attack(costs: Costs, row: AlikeSteps) -> list[str]:
     profile = costs.headline.profile if costs.headline else None
     if profile is None:
         return []
@@ -98,7 +92,7 @@ def _counts(caveats: Sequence[Caveat]) -> str:
 
 
 def summarize(
-    rows: Sequence[Mechanism], steps: int, costs: Costs, caveats: Sequence[Caveat]
+    rows: Sequence[AlikeSteps], steps: int, costs: Costs, caveats: Sequence[Caveat]
 ) -> Summary:
     """Returns the first page."""
     delta = f"δ = {plain(costs.target_delta)}"

@@ -27,44 +27,6 @@ _ANSWERS = {
     NeighboringRelation.ZERO_OUT: "it was in the data",
 }
 
-SAMPLINGS = {
-    "FixedSizeSampling": "a set of fixed size, drawn anew at random for every step",
-    "FullBatchSampling": "all of the data in every step",
-    "PoissonSampling": "every unit independently, with the same probability in every step",
-    "ShuffledSampling": "consecutive batches of the shuffled data, each unit once a pass",
-    "TruncatedPoissonSampling": (
-        "every unit independently with the same probability; of a sample that is too large, a "
-        "random part"
-    ),
-    "UnknownSampling": "not declared",
-}
-RELEASES = {
-    "DiscreteGaussianSumEvent": "sum on a grid with exact (discrete Gaussian) noise",
-    "ExponentialMechanismEvent": "choice by the exponential mechanism",
-    "GaussianSumEvent": "sum with Gaussian noise",
-    "LaplaceSumEvent": "sum with Laplace noise",
-    "NonPrivateEvent": "release without protection",
-    "PureEpsilonEvent": "release declared to be epsilon-differentially private",
-    "RandomizedResponseEvent": "randomized reports of single units",
-}
-# Field names of events and samplings, as they are shown.
-FIELDS = {
-    "batch_size": "batch size",
-    "epsilon": "ε",
-    "granularity": "distance of the grid",
-    "l1_norm_bound": "l1 norm bound S",
-    "l2_norm_bound": "l2 norm bound S",
-    "max_coordinates": "coordinates, at most",
-    "max_sample_size": "largest sample",
-    "noise_parameter": "probability of a random report",
-    "noise_scale": "noise scale b",
-    "noise_stddev": "noise standard deviation σ",
-    "num_buckets": "possible reports",
-    "population_size": "population",
-    "sample_size": "sample size",
-    "sampling_probability": "probability q",
-}
-
 
 def unit_name(unit: str | None) -> str:
     """Returns "one example" and the like."""

@@ -1,6 +1,6 @@
 """Which pass over the data a step belongs to."""
 
-from tfdp.events import Sampling, ShuffledSampling
+from tfdp.events import Sampling
 from tfdp.ledger.ledger import PrivacyLedger
 from tfdp.sampling.policy import SamplingPolicy
 
@@ -38,7 +38,7 @@ class PassClock:
 
     def advance(self, sampling: Sampling) -> None:
         """Counts a step that `peek` described so, once it is in the ledger."""
-        index = sampling.pass_index if isinstance(sampling, ShuffledSampling) else -1
+        index = sampling.pass_number
         if index != self._pass_index:
             self._pass_index, self._steps = index, 0
         self._steps += 1

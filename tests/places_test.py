@@ -1,0 +1,70 @@
+"""What is added touches few files: so many know each event, sampling policy and accountant."""
+
+import ast
+import pathlib
+
+import pytest
+
+import tfdp
+from tfdp import events
+from tfdp.events import registry
+
+ROOT = pathlib.Path(tfdp.__file__).parent
+# These only say which names are public.
+EXPORTS = {"__init__.py", "events/__init__.py", "accounting/__init__.py", "sampling/__init__.py"}
+# What holds the others is the frame in which they are described, and everything knows the frame.
+FRAME = {"ComposedEvent", "SampledEvent"}
+RELEASES = sorted(set(registry.registered_names(events.Event)) - FRAME)
+
+
+def _docstrings(tree):
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, owners))
+    return {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+
+
+def _names(source):
+    """Returns what code names: as a name, an attribute or a text, other than to call it.
+
+    Who calls a class makes an event. Making one is what a mechanism is there for; everything else
+    that code does with the name would have to be done for a new event as well.
+    """
+    tree = ast.parse(source)
+    passed_over = _docstrings(tree)
+    passed_over |= {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif id(node) in passed_over:
+            continue
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+_NAMED = {
+    path.relative_to(ROOT).as_posix(): _names(path.read_text(encoding="utf-8"))
+    for path in ROOT.rglob("*.py")
+}
+
+
+def _files_that_name(*names):
+    return {
+        file for file, found in _NAMED.items() if found.intersection(names) and file not in EXPORTS
+    }
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_an_event_is_known_where_it_is_described_and_where_it_is_priced(name):
+    # With the query that makes it these are three.
+    assert _files_that_name(name) == {"events/releases.py", "accounting/normal_form.py"}
+
+
+def test_names_are_found_other_than_where_they_are_called():
+    source = '"""A."""\nclass B: "C"\nx.D(1, e.F)\ng: H = "I"\nfrom J import K\n'
+    assert _names(source) == {"B", "x", "e", "F", "g", "H", "I"}
