@@ -184,9 +184,9 @@ class PrivateStep:
         # Where no state changes, the event is that of the release which the graph holds.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
-        # One replica of several sees its own part only, and groups of examples have other sizes.
-        size_is_known = distribution.num_replicas() == 1 and unit == "example"
-        sizes = [tf.reduce_sum(tf.cast(mask, tf.int32))] if size_is_known else []
+        # A batch is what all replicas have together; groups of examples have other sizes.
+        sizes = [tf.reduce_sum(tf.cast(mask, tf.int64))] if unit == "example" else []
+        sizes = distribution.add_up(sizes)
 
         def write(commit, types):
             def on_host(position, fingerprint, *values):
