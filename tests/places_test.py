@@ -7,6 +7,7 @@ import pytest
 
 import tfdp
 from tfdp import events
+from tfdp.accounting.registry import _OURS
 from tfdp.events import registry
 
 ROOT = pathlib.Path(tfdp.__file__).parent
@@ -51,6 +52,14 @@ _NAMED = {
     path.relative_to(ROOT).as_posix(): _names(path.read_text(encoding="utf-8"))
     for path in ROOT.rglob("*.py")
 }
+_TEXTS = {
+    path.relative_to(ROOT).as_posix(): {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    for path in ROOT.rglob("*.py")
+}
 
 
 def _files_that_name(*names):
@@ -63,6 +72,49 @@ def _files_that_name(*names):
 def test_an_event_is_known_where_it_is_described_and_where_it_is_priced(name):
     # With the query that makes it these are three.
     assert _files_that_name(name) == {"events/releases.py", "accounting/normal_form.py"}
+
+
+# Each description of a sampling, and the policy whose steps it describes.
+SAMPLINGS = {
+    "FixedSizeSampling": "FixedSize",
+    "FullBatchSampling": "FullBatch",
+    "PoissonSampling": "Poisson",
+    "ShuffledSampling": "Shuffled",
+    "TruncatedPoissonSampling": None,  # Only dp-accounting's events are read as such.
+    "UnknownSampling": "Unknown",
+}
+
+
+@pytest.mark.parametrize("name", registry.registered_names(events.Sampling))
+def test_a_sampling_policy_is_known_by_four_files(name):
+    known = _files_that_name(name, SAMPLINGS[name])
+    assert {"events/sampling.py", "accounting/sampling_rules.py"} <= known
+    # The third is the policy's own, the fourth what plans are made of.
+    others = known - {
+        "events/sampling.py",
+        "accounting/sampling_rules.py",
+        "accounting/planning/training_plan.py",
+    }
+    assert len(others) == (SAMPLINGS[name] is not None)
+    assert all(file.startswith("sampling/") for file in others)
+
+
+# Files that use an accountant as a tool, and need not know of any other.
+TOOLS = {
+    "accounting/growing_pld.py": {"PLDAccountant"},
+    "accounting/moments.py": {"RDPAccountant"},
+    "accounting/planning/calibration.py": {"PRVAccountant", "rdp"},
+    "report/costs.py": {"rdp"},
+}
+
+
+@pytest.mark.parametrize("name", _OURS)
+def test_an_accountant_is_known_by_its_own_file_and_the_registry(name):
+    module, cls = _OURS[name]
+    own = module.removeprefix("tfdp.").replace(".", "/") + ".py"
+    named = _files_that_name(cls) | {f for f, texts in _TEXTS.items() if name in texts}
+    tools = {file for file, used in TOOLS.items() if used & {name, cls}}
+    assert named - tools == {own, "accounting/registry.py"}
 
 
 def test_names_are_found_other_than_where_they_are_called():

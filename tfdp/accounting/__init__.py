@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tfdp.accounting.rdp import RDPAccountant as RDPAccountant
     from tfdp.accounting.registry import ACCOUNTANTS as ACCOUNTANTS
     from tfdp.accounting.registry import make_accountant as make_accountant
+    from tfdp.accounting.registry import register_accountant as register_accountant
     from tfdp.accounting.zcdp import ZCDPAccountant as ZCDPAccountant
     from tfdp.events import NeighboringRelation as NeighboringRelation
     from tfdp.events import UnsupportedEventError as UnsupportedEventError
@@ -54,6 +55,7 @@ _NAMES = {
     "make_accountant": "tfdp.accounting.registry",
     "noise_for_budget": "tfdp.accounting.planning.calibration",
     "plan": "tfdp.accounting.planning.plan",
+    "register_accountant": "tfdp.accounting.registry",
 }
 
 __all__ = list(_NAMES)

@@ -45,9 +45,18 @@ class Accountant:
         another neighbouring relation, an event's price counts for ZERO_OUT, which each of them
         covers. Of nothing, epsilon and delta are zero. With no noise, seeded noise
         or a NonPrivateEvent epsilon is infinite and delta one.
+
+    Attributes:
+        prices: The table.
+        computes_distributions: Whether it computes a whole distribution for every kind of step,
+            which takes long where there are many kinds.
+        is_predicted: Whether one epsilon takes so long that a search for a budget asks
+            `PRVAccountant` first, and this one only to verify what was found.
     """
 
     prices: ClassVar[Mapping[type[Mechanism], Callable[..., Any]]] = {}
+    computes_distributions: ClassVar[bool] = False
+    is_predicted: ClassVar[bool] = False
 
     def __init__(self):
         self._counts: collections.Counter[Event] = collections.Counter()
@@ -55,6 +64,12 @@ class Accountant:
         self._protection: Protection | None = None
         self._terms_now: list[tuple[Mechanism, int]] | None = None
         self._passes = PassNumbers()
+
+    def growing(self) -> "Accountant":
+        """Returns an empty accountant like this one, for whoever asks again and again while events
+        are added.
+        """
+        return self
 
     @property
     def neighboring_relation(self) -> NeighboringRelation | None:

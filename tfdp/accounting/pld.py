@@ -126,6 +126,8 @@ class PLDAccountant(Accountant):
     """
 
     prices = PAIRS
+    computes_distributions = True
+    is_predicted = True
 
     def __init__(self, value_discretization_interval: float = 1e-4):
         super().__init__()
@@ -138,6 +140,11 @@ class PLDAccountant(Accountant):
         self._composed: tuple[_Terms, privacy_loss_distribution.PrivacyLossDistribution] | None = (
             None
         )
+
+    def growing(self) -> Accountant:
+        from tfdp.accounting.growing_pld import GrowingPLDAccountant
+
+        return GrowingPLDAccountant(self._interval)
 
     def __repr__(self) -> str:
         return f"PLDAccountant(value_discretization_interval={self._interval})"

@@ -107,6 +107,7 @@ class PRVAccountant(Accountant):
     """
 
     prices = {**PAIRS, RemoveThenAdd: ChainBounds}
+    computes_distributions = True
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()

@@ -18,6 +18,19 @@ AccountantChoice = str | Callable[[], Any] | Any
 DEFAULT_ACCOUNTANT = "prv"
 
 
+# name -> module and class of an accountant of ours.
+_OURS = {
+    "rdp": ("tfdp.accounting.rdp", "RDPAccountant"),
+    "pld": ("tfdp.accounting.pld", "PLDAccountant"),
+    "prv": ("tfdp.accounting.prv", "PRVAccountant"),
+    "moments": ("tfdp.accounting.moments", "MomentsAccountant"),
+    "zcdp": ("tfdp.accounting.zcdp", "ZCDPAccountant"),
+    "gdp": ("tfdp.accounting.gdp", "GDPAccountant"),
+    "strong": ("tfdp.accounting.composition", "StrongComposition"),
+    "basic": ("tfdp.accounting.composition", "BasicComposition"),
+}
+
+
 def _ours(module: str, name: str) -> Callable[[NeighboringRelation], Any]:
     # tfdp's accountants read the relation from the events.
     return lambda relation: getattr(importlib.import_module(module), name)()
@@ -33,16 +46,33 @@ def _dp_accounting_rdp(relation: NeighboringRelation) -> Any:
 
 # name -> a function from the neighbouring relation of the ledger to a new accountant.
 ACCOUNTANTS: dict[str, Callable[[NeighboringRelation], Any]] = {
-    "rdp": _ours("tfdp.accounting.rdp", "RDPAccountant"),
-    "pld": _ours("tfdp.accounting.pld", "PLDAccountant"),
-    "prv": _ours("tfdp.accounting.prv", "PRVAccountant"),
-    "moments": _ours("tfdp.accounting.moments", "MomentsAccountant"),
-    "zcdp": _ours("tfdp.accounting.zcdp", "ZCDPAccountant"),
-    "gdp": _ours("tfdp.accounting.gdp", "GDPAccountant"),
-    "strong": _ours("tfdp.accounting.composition", "StrongComposition"),
-    "basic": _ours("tfdp.accounting.composition", "BasicComposition"),
+    **{name: _ours(*place) for name, place in _OURS.items()},
     "dp_accounting.rdp": _dp_accounting_rdp,
 }
+
+
+def register_accountant(name: str, make: Callable[[NeighboringRelation], Any]) -> None:
+    """Gives an accountant a name, by which everything that takes an accountant knows it.
+
+    Reports show what it says for comparison: what they state rests on tfdp's own accountants.
+
+    Args:
+        name: Such as "fourier".
+        make: A function of the neighbouring relation of the ledger that returns a new accountant:
+            an object with `compose(event, count)` and `get_epsilon(target_delta)`.
+
+    Raises:
+        ValueError: there is an accountant of this name.
+        TypeError: `name` is not a string, or `make` cannot be called.
+    """
+    if not isinstance(name, str) or not callable(make):
+        raise TypeError(
+            "An accountant is registered by a name and a function that makes one. "
+            f"Received: name={name!r}, make={make!r}."
+        )
+    if name in ACCOUNTANTS:
+        raise ValueError(f"There is an accountant {name!r} already. Choose another name.")
+    ACCOUNTANTS[name] = make
 
 
 def make_accountant(
@@ -120,9 +150,8 @@ def accountant_name(accountant: AccountantChoice) -> str:
     if not callable(accountant):
         return repr(accountant)
     named = getattr(accountant, "__name__", type(accountant).__name__)
-    names = {"PRVAccountant": "prv", "PLDAccountant": "pld", "RDPAccountant": "rdp"}
-    module = getattr(accountant, "__module__", "")
-    return names.get(named, named) if module.startswith("tfdp.accounting.") else named
+    names = {place: name for name, place in _OURS.items()}
+    return names.get((getattr(accountant, "__module__", ""), named), named)
 
 
 def compose_event(accountant: Any, event: "Event", count: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdp import events
+from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
     AccountantChoice,
@@ -28,7 +29,6 @@ _MOST_LISTED = 100
 # Kinds of steps that accountants are given which compute a whole distribution for each; steps are
 # charged a little more, so that fewer remain. Beyond the second number they are refused.
 _MOST_KINDS_OF_LOSSES = (1_000, 10_000)
-_SLOW_ACCOUNTANTS = {"pld", "prv", "dp_accounting.pld"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +131,13 @@ class _Accountants:
         return tuple(float(a.get_epsilon(self._delta)) for a in self._made.values())
 
     def _make(self, name: str) -> Any:
-        if self._growing and self._choices[name] == "pld":
-            from tfdp.accounting.growing_pld import GrowingPLDAccountant
+        made = accountant_maker(self._choices[name])(self.relation)
+        return made.growing() if self._growing and isinstance(made, Accountant) else made
 
-            return GrowingPLDAccountant()
-        return accountant_maker(self._choices[name])(self.relation)
+
+def _is_slow(choice: AccountantChoice) -> bool:
+    made = accountant_maker(choice)(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    return isinstance(made, Accountant) and made.computes_distributions
 
 
 def why_not_private(event: events.Event) -> set[str]:
@@ -188,7 +190,7 @@ def replay(
     stride = math.inf if every is None else positive_integer("every", every)
     several = accountants if isinstance(accountants, (list, tuple)) else [accountants]
     choices = {accountant_name(choice): choice for choice in several}
-    slow = sorted(_SLOW_ACCOUNTANTS.intersection(choices))
+    slow = sorted(name for name, choice in choices.items() if _is_slow(choice))
     totals = Totals(_MOST_KINDS_OF_LOSSES[0]) if slow else Totals()
     growing = _Accountants(choices, delta, growing=True)
     listed: dict[events.Event, int] = {}

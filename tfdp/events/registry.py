@@ -104,3 +104,8 @@ def registered(name: str) -> type | None:
 def registered_names(base: type) -> list[str]:
     """Returns the names of the registered classes that are derived from `base`, sorted."""
     return sorted(name for name, cls in _REGISTERED.items() if issubclass(cls, base))
+
+
+def is_ours(thing: Any) -> bool:
+    """Whether a class or a function is of tfdp itself, not of a package that extends it."""
+    return str(thing.__module__).partition(".")[0] == "tfdp"

@@ -10,6 +10,7 @@ from typing import Any
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.registry import ACCOUNTANTS, make_accountant
 from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.events.registry import is_ours
 from tfdp.ledger import PrivacyLedger
 from tfdp.report.numbers import plain
 from tfdp.report.tradeoff import Profile, make_profile
@@ -34,8 +35,7 @@ class Cost:
     Attributes:
         name: Its name in `tfdp.accounting.ACCOUNTANTS`.
         kind: What its number is.
-        is_upper_bound: Whether the report may rely on it, which every `tfdp.accounting.Accountant`
-            promises.
+        is_upper_bound: Whether the report may rely on it, which every accountant of tfdp promises.
         refusal: Why it gives no number; None where it does.
         epsilons: One for every delta of the report; empty where it refuses.
         curve: Epsilon after each of `Costs.steps`; None where it is not shown.
@@ -95,9 +95,13 @@ def _number(name: str, get_epsilon: Callable[[float], Any], delta: float) -> flo
     return epsilon
 
 
+def _is_ours(accountant: Any) -> bool:
+    return isinstance(accountant, Accountant) and is_ours(type(accountant))
+
+
 def _kind(accountant: Any) -> str:
     kind = type(accountant)
-    if isinstance(accountant, Accountant):
+    if _is_ours(accountant):
         return f"Upper bound. {(kind.__doc__ or kind.__name__).strip().splitlines()[0]}"
     return f"For comparison, computed by {kind.__module__.split('.')[0]}."
 
@@ -124,7 +128,7 @@ def _cost(
     accountant, kind, upper = None, "Not available.", False
     try:
         accountant = make_accountant(name, relation)
-        kind, upper = _kind(accountant), isinstance(accountant, Accountant)
+        kind, upper = _kind(accountant), _is_ours(accountant)
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
     except _refusals() as error:

@@ -11,13 +11,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.planning.edge import Axis, Edge, find_edge
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
     check_batch,
     steps_of_epochs,
 )
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
+from tfdp.accounting.registry import (
+    DEFAULT_ACCOUNTANT,
+    AccountantChoice,
+    accountant_maker,
+    accountant_name,
+)
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
 
@@ -33,7 +39,8 @@ _FEWEST_POINTS = 2e-6
 _TRUSTED = 0.2
 # Where it jumps by more than this share of the budget, it may jump at another place.
 _LARGEST_EXCESS = 0.02
-# Relative width of the edge by Renyi divergences, from which the search for others starts.
+# The edge by this quick accountant, of this relative width, is where the search for others starts.
+_ROUGH_ACCOUNTANT = "rdp"
 _ROUGH = 0.05
 # How often a prediction is scaled to what was found, before it is given up.
 _CORRECTIONS = 3
@@ -57,19 +64,19 @@ def _edge(
         return plan_of(x).epsilon(target_delta, accountant)
 
     start = 1000.0 if axis.integer else 1.0
-    if accountant_name(accountant) == "rdp":
+    if accountant_name(accountant) == _ROUGH_ACCOUNTANT:
         return find_edge(cost, target_epsilon, axis, start)
 
     def renyi(x: float) -> float:
-        return plan_of(x).epsilon(target_delta, "rdp")
+        return plan_of(x).epsilon(target_delta, _ROUGH_ACCOUNTANT)
 
     rough = dataclasses.replace(axis, tolerance=_ROUGH)
     edge = find_edge(renyi, target_epsilon, rough, start)
     crossing = edge.crossing(axis)
-    if (
-        accountant_name(accountant) != "pld"
-        or target_epsilon / plan_of(crossing).steps < _FEWEST_POINTS
-    ):
+    plan = plan_of(crossing)
+    made = accountant_maker(accountant)(plan.neighboring_relation)
+    predicted_first = isinstance(made, Accountant) and made.is_predicted
+    if not predicted_first or target_epsilon / plan.steps < _FEWEST_POINTS:
         return find_edge(cost, target_epsilon, axis, crossing, edge.slope(axis))
 
     from tfdp.accounting.prv import PRVAccountant
