@@ -18,7 +18,13 @@ from tfdp.accounting import (
     noise_for_budget,
 )
 from tfdp.accounting import plan as plan_table
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, accountant_maker
+from tfdp.accounting.registry import (
+    ACCOUNTANTS,
+    DEFAULT_ACCOUNTANT,
+    accountant_maker,
+    accountant_name,
+    register_accountant,
+)
 from tfdp.accounting.replay import replay
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
 from tfdp.ledger import PrivacyLedger
@@ -114,3 +120,35 @@ def test_bad_choices_are_refused():
         accountant_maker(RDPAccountant().compose(STEP))
     with pytest.raises(ValueError, match="must be one of"):
         accountant_maker("rpd")
+
+
+def test_registered_accountant_is_known_by_its_name(monkeypatch):
+    monkeypatch.setattr("tfdp.accounting.registry.ACCOUNTANTS", dict(ACCOUNTANTS))
+    register_accountant("mine", lambda relation: RDPAccountant([2.0, 8.0]))
+    assert make_accountant("mine").orders.tolist() == [2.0, 8.0]
+    ledger = PrivacyLedger()
+    ledger.append(STEP, 16)
+    assert ledger.epsilon(1e-5, "mine") == ledger.epsilon(1e-5, RDPAccountant([2.0, 8.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "error", "message"),
+    [
+        ("rdp", RDPAccountant, ValueError, "There is an accountant 'rdp' already"),
+        ("mine", "RDPAccountant", TypeError, "a function that makes one"),
+        (RDPAccountant, RDPAccountant, TypeError, "registered by a name"),
+    ],
+)
+def test_bad_registrations_are_refused(name, make, error, message):
+    before = dict(ACCOUNTANTS)
+    with pytest.raises(error, match=message):
+        register_accountant(name, make)
+    assert before == ACCOUNTANTS
+
+
+def test_name_of_a_choice():
+    assert accountant_name("zcdp") == "zcdp"
+    assert accountant_name(RDPAccountant) == "rdp"
+    assert accountant_name(tfdp.accounting.ZCDPAccountant) == "zcdp"
+    assert accountant_name(dp_accounting.rdp.RdpAccountant) == "RdpAccountant"
+    assert accountant_name(PRVAccountant()) == repr(PRVAccountant())

@@ -1,5 +1,6 @@
 """tfdp.accounting.sampling_rules: what every sampling policy is worth under every relation."""
 
+import dataclasses
 import itertools
 import math
 
@@ -124,3 +125,53 @@ def test_sample_that_is_never_too_large_is_a_poisson_sample():
 def test_begun_pass_counts_as_whole(steps):
     event = SampledEvent(SHUFFLED, GaussianSumEvent(1.0, 1.0), ZERO)
     assert collapse(event, steps)[0][1] == (1 if steps <= 4 else 2 if steps <= 8 else 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Turns(Sampling):
+    words = "in turn"
+    parts: int
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(module, "_RULES", dict(module._RULES))
+    monkeypatch.setattr(module, "_RULES_BY", {})
+    return registry.register(_Turns)
+
+
+def _rule(sampling):
+    return module.SamplingRule((2.0,), events_per_mechanism=sampling.parts)
+
+
+def test_a_sampling_of_another_package_is_worth_what_it_says(registered):
+    module.register_sampling_rule(registered, ZERO, _rule)
+    step = SampledEvent(registered(4), GaussianSumEvent(1.0, 2.0), ZERO)
+    assert collapse(step, 5) == [(SampledGaussian(1, 1.0), 2)]
+    assert module.sampling_rules_of_others(step) == {f"_Turns (by {__name__})"}
+    with pytest.raises(UnsupportedEventError, match="_Turns is not supported under REPLACE_ONE"):
+        collapse(dataclasses.replace(step, neighboring_relation=REPLACE), 5)
+
+
+@pytest.mark.parametrize(
+    "found", [1.0, None, module.SamplingRule((0.0,)), module.SamplingRule((math.nan,))], ids=repr
+)
+def test_a_rule_of_another_package_that_is_none_is_refused(registered, found):
+    module.register_sampling_rule(registered, ZERO, lambda sampling: found)
+    step = SampledEvent(registered(4), GaussianSumEvent(1.0, 2.0), ZERO)
+    with pytest.raises(UnsupportedEventError, match="rule of a _Turns must return a SamplingRule"):
+        collapse(step, 1)
+
+
+def test_bad_rules_are_refused(registered):
+    module.register_sampling_rule(registered, ZERO, _rule)
+    for kind, relation, rule, error, message in (
+        (registered, ZERO, _rule, ValueError, "_Turns has a rule under ZERO_OUT already"),
+        (UnknownSampling, ZERO, _rule, ValueError, "UnknownSampling has a rule"),
+        (GaussianSumEvent, ZERO, _rule, TypeError, "Register the class of samplings first"),
+        (registered, "zero_out", _rule, TypeError, "relation must be a NeighboringRelation"),
+        (registered, ADD, None, TypeError, "must be a function"),
+    ):
+        with pytest.raises(error, match=message):
+            module.register_sampling_rule(kind, relation, rule)

@@ -181,3 +181,46 @@ def test_samplings_that_are_remembered_are_few():
         sampling = {"type": "FixedSizeSampling", "sample_size": 1, "population_size": size}
         codec.decode({**codec.encode(STEP), "sampling": sampling})
     assert len(codec._samplings) <= codec._MOST_SAMPLINGS
+
+
+@dataclasses.dataclass(frozen=True)
+class _Foreign(Event):
+    words = "of another package"
+    size: float
+    number: int = 1
+    inner: Event = NonPrivateEvent()
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    return registry.register(_Foreign)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": float("nan")},
+        {"size": float("inf")},
+        {"size": "1.0"},
+        {"size": 2**60 + 1},
+        {"size": True},
+        {"size": 1.0, "number": 1.5},
+        {"size": 1.0, "number": True},
+        {"size": 1.0, "inner": "NonPrivateEvent"},
+        {"size": 1.0, "inner": None},
+    ],
+    ids=repr,
+)
+def test_what_another_package_puts_into_a_field_is_stored_as_it_is_or_refused(foreign, wrong):
+    # Such a ledger could be written and never be read.
+    with pytest.raises(UnsupportedEventError, match=r"would not give back _Foreign"):
+        codec.to_text(ComposedEvent((GaussianSumEvent(1.0, 1.0), foreign(**wrong))))
+    assert codec.decode(codec.encode(foreign(1, 2, STEP.event))) == foreign(1.0, 2, STEP.event)
+
+
+def test_an_event_of_a_package_that_is_not_imported_is_named(foreign):
+    value = codec.encode(foreign(1.0))
+    del registry._REGISTERED["_Foreign"]
+    with pytest.raises(LedgerFormatError, match=r"'_Foreign'.*needs that package: import it first"):
+        codec.decode(value)

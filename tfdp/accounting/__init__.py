@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfdp.accounting.groups import group_delta as group_delta
     from tfdp.accounting.groups import group_epsilon as group_epsilon
     from tfdp.accounting.moments import MomentsAccountant as MomentsAccountant
+    from tfdp.accounting.normal_form import register_price as register_price
     from tfdp.accounting.planning.budget import Remaining as Remaining
     from tfdp.accounting.planning.calibration import (
         UnreachableBudgetError as UnreachableBudgetError,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tfdp.accounting.registry import ACCOUNTANTS as ACCOUNTANTS
     from tfdp.accounting.registry import make_accountant as make_accountant
     from tfdp.accounting.registry import register_accountant as register_accountant
+    from tfdp.accounting.sampling_rules import SamplingRule as SamplingRule
+    from tfdp.accounting.sampling_rules import register_sampling_rule as register_sampling_rule
     from tfdp.accounting.zcdp import ZCDPAccountant as ZCDPAccountant
     from tfdp.events import NeighboringRelation as NeighboringRelation
     from tfdp.events import UnsupportedEventError as UnsupportedEventError
@@ -43,6 +46,7 @@ _NAMES = {
     "PRVAccountant": "tfdp.accounting.prv",
     "RDPAccountant": "tfdp.accounting.rdp",
     "Remaining": "tfdp.accounting.planning.budget",
+    "SamplingRule": "tfdp.accounting.sampling_rules",
     "StrongComposition": "tfdp.accounting.composition",
     "TrainingPlan": "tfdp.accounting.planning.training_plan",
     "UnreachableBudgetError": "tfdp.accounting.planning.calibration",
@@ -56,6 +60,8 @@ _NAMES = {
     "noise_for_budget": "tfdp.accounting.planning.calibration",
     "plan": "tfdp.accounting.planning.plan",
     "register_accountant": "tfdp.accounting.registry",
+    "register_price": "tfdp.accounting.normal_form",
+    "register_sampling_rule": "tfdp.accounting.sampling_rules",
 }
 
 __all__ = list(_NAMES)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.accountant import Accountant
+from tfdp.accounting.normal_form import prices_of_others
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
     AccountantChoice,
@@ -42,6 +43,7 @@ class Replay:
         listed: The first different events, and how often each happened.
         unlisted_steps: Events that are none of those.
         not_private_because: Why epsilon is infinite; empty where it need not be.
+        priced_by_others: Events and samplings whose price another package says (`register_price`).
         neighboring_relation: What the epsilons are about; as `PrivacyLedger` has it.
         epsilons: Accountant -> epsilon.
         curve: (steps, an epsilon of every accountant); empty unless it was asked for.
@@ -55,6 +57,7 @@ class Replay:
     listed: tuple[LedgerEntry, ...]
     unlisted_steps: int
     not_private_because: tuple[str, ...]
+    priced_by_others: tuple[str, ...]
     neighboring_relation: NeighboringRelation
     epsilons: Mapping[str, float]
     curve: tuple[tuple[int, tuple[float, ...]], ...]
@@ -195,6 +198,7 @@ def replay(
     growing = _Accountants(choices, delta, growing=True)
     listed: dict[events.Event, int] = {}
     reasons: set[str] = set()
+    foreign: set[str] = set()
     curve: list[tuple[int, tuple[float, ...]]] = []
     done = total = 0
     with _open_ledgers(paths, diverged, key) as (streams, entries):
@@ -207,6 +211,7 @@ def replay(
                 listed[event] = listed.get(event, 0) + int(left)
             if event not in listed or listed[event] == left:
                 reasons |= why_not_private(event)
+                foreign |= prices_of_others(event)
             while left:
                 now = int(min(left, stride - done % stride))
                 totals.add(event, now)
@@ -233,6 +238,7 @@ def replay(
         tuple(LedgerEntry(event, count) for event, count in listed.items()),
         done - sum(listed.values()),
         tuple(sorted(reasons)),
+        tuple(sorted(foreign)),
         asked.relation,
         dict(zip(choices, epsilons, strict=True)),
         tuple(curve),

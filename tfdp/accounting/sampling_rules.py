@@ -36,6 +36,8 @@ from tfdp.accounting.amplification import (
     Amplification,
 )
 from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.events.arguments import check_type
+from tfdp.events.registry import is_ours, registered
 
 _ADD, _REPLACE, _ZERO = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -132,6 +134,49 @@ _RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = 
 }
 
 
+# Class of a sampling -> the module that its rule is from, where that is not tfdp's.
+_RULES_BY: dict[type, str] = {}
+
+
+def register_sampling_rule(
+    sampling_class: type[events.Sampling],
+    relation: NeighboringRelation,
+    rule: Callable[[Any], SamplingRule],
+) -> None:
+    """Says what a description of samples that is not tfdp's is worth under a neighbouring relation.
+
+    tfdp cannot check the rule. Reports and `tfdp replay` name the package that it is from.
+
+    Args:
+        sampling_class: A registered class of samplings (`tfdp.events.register`).
+        relation: One of the relations; under the others the sampling has no price.
+        rule: A function of a description, that returns the `SamplingRule`.
+
+    Raises:
+        TypeError: the class is not registered, the relation is none, or the rule cannot be called.
+        ValueError: there is such a rule.
+    """
+    name = getattr(sampling_class, "__name__", repr(sampling_class))
+    if registered(name) is not sampling_class or not issubclass(sampling_class, events.Sampling):
+        raise TypeError(
+            "Register the class of samplings first, by tfdp.events.register. "
+            f"Received: {sampling_class!r}."
+        )
+    check_type("relation", relation, NeighboringRelation)
+    if not callable(rule):
+        raise TypeError(f"A rule must be a function. Received: {rule!r}.")
+    if is_ours(sampling_class) or (sampling_class, relation) in _RULES:
+        raise ValueError(f"{name} has a rule under {relation.name} already.")
+    _RULES[sampling_class, relation] = rule
+    _RULES_BY[sampling_class] = str(rule.__module__)
+
+
+def sampling_rules_of_others(event: events.Event) -> set[str]:
+    """Returns whose rule the event's sampling is priced by, where that is not tfdp's."""
+    kind = type(event.sampling) if isinstance(event, events.SampledEvent) else None
+    return {f"{kind.__name__} (by {_RULES_BY[kind]})"} if kind in _RULES_BY else set()
+
+
 def sampling_rule(event: events.Event) -> SamplingRule:
     """Returns how the event's sampling is priced; a bare event's: the unit is in it, for sure.
 
@@ -146,4 +191,10 @@ def sampling_rule(event: events.Event) -> SamplingRule:
             f"{type(event.sampling).__name__} is not supported under "
             f"{event.neighboring_relation.name}: {event.sampling!r}."
         )
-    return rule(event.sampling)
+    found = rule(event.sampling)
+    if not isinstance(found, SamplingRule) or not all(factor > 0 for factor in found.factors):
+        raise UnsupportedEventError(
+            f"The rule of a {type(event.sampling).__name__} must return a SamplingRule with "
+            f"positive factors. Received: {found!r}."
+        )
+    return found

@@ -12,6 +12,7 @@ from typing import TextIO
 from tfdp import __version__
 from tfdp.cli import calibrate, export, plan, replay, report, verify
 from tfdp.cli.common import printable
+from tfdp.cli.extensions import load_extensions
 
 __all__ = ["main"]
 
@@ -39,14 +40,14 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status: 0, or 2 after an error on stderr."""
     try:
+        load_extensions()
         arguments = _parser().parse_args(argv)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    try:
         output = _COMMANDS[arguments.command].run(arguments)
         for part in [f"{output}\n"] if isinstance(output, str) else output:
             sys.stdout.write(_encodable(printable(part), sys.stdout))
         sys.stdout.flush()
+    except SystemExit as stop:  # argparse has said what there is to say.
+        return int(stop.code or 0)
     except (OSError, ValueError, ModuleNotFoundError) as error:
         said = printable(" ".join(str(error).split()))
         print(f"tfdp: {_encodable(said, sys.stderr)}", file=sys.stderr)

@@ -118,6 +118,7 @@ def _summary(replayed: Any, delta: float) -> dict[str, Any]:
         "rounded_to_digits": replayed.digits,
         "not_private_because": list(replayed.not_private_because),
         "neighboring_relation": replayed.neighboring_relation.value,
+        "priced_by_others": list(replayed.priced_by_others),
         "delta": delta,
         "epsilon": {name: finite(epsilon) for name, epsilon in replayed.epsilons.items()},
     }
@@ -178,4 +179,5 @@ def _text(summary: dict[str, Any]) -> str:
         shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
         lines.append(f"epsilon = {shown} at delta = {summary['delta']:g} ({name})")
     lines.extend(f"not private: {reason}" for reason in summary["not_private_because"])
+    lines.extend(f"not priced by tfdp: {other}" for other in summary["priced_by_others"])
     return "\n".join(lines)

@@ -181,6 +181,8 @@ def _encode(value: Any, depth: int) -> Any:
             )
         encoded = {"type": type(value).__name__}
         encoded.update((f, _encode(getattr(value, f), depth + 1)) for f in decoders(type(value)))
+        if not registry.is_ours(type(value)):
+            _check_comes_back(value, encoded, depth)
         return encoded
     if isinstance(value, tuple):
         return [_encode(item, depth) for item in value]
@@ -197,6 +199,19 @@ def _encode(value: Any, depth: int) -> Any:
         f"A ledger cannot store a {type(value).__name__}: {value!r}. "
         f"Known: {registry.registered_names(object)}."
     )
+
+
+def _check_comes_back(value: Any, encoded: Any, depth: int) -> None:
+    """Raises unless the encoded value is read as what it was; ours are, which is tested."""
+    try:
+        found = _instance(encoded, "event", depth, object)
+    except LedgerFormatError as error:
+        found = error
+    if found != value:
+        raise events.UnsupportedEventError(
+            f"A ledger would not give back {value!r} as it is, but: {found}. The fields must be of "
+            f"the types that {type(value).__name__} says, and finite; see to it in __post_init__."
+        )
 
 
 def encode(event: events.Event) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tfdp.events import NeighboringRelation
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import percent_up, plain
-from tfdp.report.releases import AlikeSteps
+from tfdp.report.releases import AlikeSteps, Range
 from tfdp.report.words import unit_name
 
 FATAL = "no guarantee"
@@ -183,7 +183,7 @@ def _units(rows: Sequence[AlikeSteps]) -> list[Caveat]:
 
 def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
     sizes = [r.sampling_fields.get("population_size") for r in rows]
-    known = [size.high for size in sizes if size is not None]
+    known = [size.high for size in sizes if isinstance(size, Range)]
     found = []
     if not known and rows:
         found.append(
@@ -215,6 +215,22 @@ def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
             )
         )
     return found
+
+
+def _priced_by_others(rows: Sequence[AlikeSteps]) -> list[Caveat]:
+    foreign = [r for r in rows if r.priced_by_others]
+    if not foreign:
+        return []
+    names = sorted({name for row in foreign for name in row.priced_by_others})
+    return [
+        Caveat(
+            ATTENTION,
+            "Prices that are not tfdp's",
+            f"What some of the steps cost is computed by code that is no part of tfdp, for "
+            f"{', '.join(names)}. Every ε of this report rests on it, and tfdp cannot check it.",
+            _steps(foreign),
+        )
+    ]
 
 
 def _weak(costs: Costs) -> list[Caveat]:
@@ -272,6 +288,7 @@ def caveats(rows: Sequence[AlikeSteps], costs: Costs) -> tuple[Caveat, ...]:
         *_sampling(rows),
         *_units(rows),
         *_population(rows, costs.target_delta),
+        *_priced_by_others(rows),
         *_weak(costs),
         *_ALWAYS,
     ]

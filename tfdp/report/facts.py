@@ -12,7 +12,7 @@ from tfdp.report.caveats import Caveat, caveats
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
 from tfdp.report.numbers import plain
-from tfdp.report.releases import AlikeSteps, alike_steps
+from tfdp.report.releases import AlikeSteps, Range, alike_steps
 from tfdp.report.summary import Summary, summarize
 
 # Where the ledger does not say how many units there are.
@@ -71,7 +71,7 @@ def default_delta(rows: Sequence[AlikeSteps]) -> tuple[float, str]:
     Of several populations the largest counts. Where none is known it is 1e-5.
     """
     sizes = [row.sampling_fields.get("population_size") for row in rows]
-    largest = int(max((size.high for size in sizes if size is not None), default=0))
+    largest = int(max((size.high for size in sizes if isinstance(size, Range)), default=0))
     if not largest:
         return _USUAL_DELTA, "δ was not chosen; 1e-5 is customary."
     # The digits are exact: 10^d > population, and 10^(d - 1) is not.

@@ -70,10 +70,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def span(values: Range | None) -> str:
+def span(values: Range | str | None) -> str:
     """Returns one number, or the ends of a range and how many numbers it holds."""
     if values is None:
         return "not recorded"
+    if isinstance(values, str):
+        return values
     if values.distinct == 1:
         return plain(values.low)
     return f"{plain(values.low)} to {plain(values.high)} ({values.distinct:,} values)"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tfdp import events
-from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.normal_form import effective_noise_multiplier, prices_of_others
 from tfdp.events.protection import protection
 from tfdp.events.step import releases
 from tfdp.ledger import PrivacyLedger
@@ -32,13 +32,13 @@ class Release:
     Attributes:
         kind: Class of the event.
         seeded: Whether the noise came from a known seed.
-        fields: What the event says of itself, by name; a number or a range of them.
+        fields: What the event says of itself, by name: numbers as a range, others as text.
         noise_multiplier: Noise relative to the bound; None where the event has none.
     """
 
     kind: type[events.Event]
     seeded: bool
-    fields: dict[str, Range]
+    fields: dict[str, Range | str | None]
     noise_multiplier: Range | None
 
 
@@ -58,17 +58,19 @@ class AlikeSteps:
         releases: What every step released about its sample, in order.
         noise_multiplier: Of all Gaussian sums of a step together, with the factor of the sampling
             and the relation; None where that is not defined.
+        priced_by_others: Events and samplings whose price is not tfdp's, and whose it is.
     """
 
     steps: int
     distinct: int
     sampling: type[events.Sampling] | None
-    sampling_fields: dict[str, Range | None]
+    sampling_fields: dict[str, Range | str | None]
     passes: int | None
     relation: events.NeighboringRelation
     unit: str | None
     releases: tuple[Release, ...]
     noise_multiplier: Range | None
+    priced_by_others: tuple[str, ...]
 
 
 def _without_pass(event: events.Event) -> events.Event:
@@ -92,14 +94,18 @@ def _range(values: Iterable[float]) -> Range:
     return Range(min(found), max(found), len(found))
 
 
-def _fields(instances: list[Any], leave_out: tuple[str, ...] = ()) -> dict[str, Range | None]:
+def _shown(values: list[Any]) -> Range | str | None:
+    """Returns a field of several events: numbers as a range, of others how each is written."""
+    if all(value is None for value in values):
+        return None
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        return _range(values)
+    return ", ".join(sorted({str(value) for value in values}))
+
+
+def _fields(instances: list[Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(instances[0]) if f.name not in leave_out]
-    return {
-        name: None
-        if getattr(instances[0], name) is None
-        else _range(getattr(instance, name) for instance in instances)
-        for name in names
-    }
+    return {name: _shown([getattr(instance, name) for instance in instances]) for name in names}
 
 
 def _release(parts: list[Any]) -> Release:
@@ -109,7 +115,7 @@ def _release(parts: list[Any]) -> Release:
     return Release(
         kind=type(parts[0]),
         seeded=getattr(parts[0], "seeded", False),
-        fields=_fields(parts, leave_out=("seeded",)),  # type: ignore[arg-type]
+        fields=_fields(parts, leave_out=("seeded",)),
         noise_multiplier=multiplier,
     )
 
@@ -140,6 +146,7 @@ def _row(
         unit=common.privacy_unit,
         releases=tuple(_release(list(parts)) for parts in zip(*map(releases, found), strict=True)),
         noise_multiplier=_effective(found),
+        priced_by_others=tuple(sorted(prices_of_others(found[0]))),
     )
 
 
