@@ -4,27 +4,26 @@ A query emits an event, the ledger stores it, an accountant prices it. This pack
 else of tfdp, and no TensorFlow.
 """
 
-from tfdp.events.base import Event as Event
-from tfdp.events.base import NeighboringRelation as NeighboringRelation
-from tfdp.events.base import Sampling as Sampling
-from tfdp.events.base import UnsupportedEventError as UnsupportedEventError
-from tfdp.events.registry import register as register
-from tfdp.events.releases import DiscreteGaussianSumEvent as DiscreteGaussianSumEvent
-from tfdp.events.releases import ExponentialMechanismEvent as ExponentialMechanismEvent
-from tfdp.events.releases import GaussianSumEvent as GaussianSumEvent
-from tfdp.events.releases import LaplaceSumEvent as LaplaceSumEvent
-from tfdp.events.releases import NonPrivateEvent as NonPrivateEvent
-from tfdp.events.releases import PureEpsilonEvent as PureEpsilonEvent
-from tfdp.events.releases import RandomizedResponseEvent as RandomizedResponseEvent
-from tfdp.events.sampling import FixedSizeSampling as FixedSizeSampling
-from tfdp.events.sampling import FullBatchSampling as FullBatchSampling
-from tfdp.events.sampling import PoissonSampling as PoissonSampling
-from tfdp.events.sampling import ShuffledSampling as ShuffledSampling
-from tfdp.events.sampling import TruncatedPoissonSampling as TruncatedPoissonSampling
-from tfdp.events.sampling import UnknownSampling as UnknownSampling
-from tfdp.events.step import ComposedEvent as ComposedEvent
-from tfdp.events.step import SampledEvent as SampledEvent
-from tfdp.events.step import scale_sensitivity as scale_sensitivity
+from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
+from tfdp.events.registry import register
+from tfdp.events.releases import (
+    DiscreteGaussianSumEvent,
+    ExponentialMechanismEvent,
+    GaussianSumEvent,
+    LaplaceSumEvent,
+    NonPrivateEvent,
+    PureEpsilonEvent,
+    RandomizedResponseEvent,
+)
+from tfdp.events.sampling import (
+    FixedSizeSampling,
+    FullBatchSampling,
+    PoissonSampling,
+    ShuffledSampling,
+    TruncatedPoissonSampling,
+    UnknownSampling,
+)
+from tfdp.events.step import ComposedEvent, SampledEvent, scale_sensitivity
 
 __all__ = [
     "ComposedEvent",

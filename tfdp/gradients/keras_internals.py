@@ -49,6 +49,17 @@ def forgets_length(op: tf.Operation) -> bool:
     return op.type == "PlaceholderWithDefault"
 
 
+# What names the device group of an operation; a copy in another graph belongs to none.
+COLOCATION = "_class"
+
+
+def function_in(graph: Any, name: str) -> Any:
+    """Returns the graph of a function that operations of a graph call by this name: there is no
+    public way from an operation to the functions that it calls.
+    """
+    return graph._get_function(name.encode()).graph
+
+
 def shape_in_definition(node: Any) -> Any:
     """Returns the shape of the first result of a node in `as_graph_def(add_shapes=True)`; None
     where it is not recorded.
@@ -89,16 +100,21 @@ def calls_of(operation: Any) -> list[tuple[list[Any], Any, Any]]:
     return [(n.input_tensors, n.arguments.args, n.arguments.kwargs) for n in nodes]
 
 
+# The attributes of `kernel_of` and `table_of`.
+KERNEL = "_kernel"
+TABLE = "_embeddings"
+
+
 def kernel_of(layer: Any) -> Any:
     """Returns the kernel of a dense or convolutional layer itself: with LoRA, `layer.kernel` is its
     sum with a product.
     """
-    return layer._kernel
+    return getattr(layer, KERNEL)
 
 
 def table_of(layer: Any) -> Any:
     """Returns the table of an embedding itself; with LoRA, as for `kernel_of`."""
-    return layer._embeddings
+    return getattr(layer, TABLE)
 
 
 def is_recomputed(layer: Any) -> bool:
@@ -121,6 +137,23 @@ def run_loop(layer: Any, *args: Any) -> tuple[Any, Any, Any]:
 
 
 LOOP = "inner_loop"
+
+
+class BuiltBeforeTraining:
+    """Mixin of `keras.Model` for models that know all shapes before a training step is traced.
+
+    `fit` and `train_on_batch` call a hook that finds out shapes from a batch. Under a strategy
+    Keras would first average that batch over the replicas, labels and masks too. There is no
+    public way around it.
+    """
+
+    def _is_ready_to_train(self) -> bool:
+        """Returns whether the shapes are known."""
+        raise NotImplementedError
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        if not self._is_ready_to_train():
+            super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
 
 
 # Tensors.

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients import indices
+from tfdp.gradients.keras_internals import COLOCATION, function_in
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
@@ -92,16 +93,11 @@ def _functions(op: tf.Operation) -> list[Any]:
         if attr.type in ("func", "list(func)")
         for name in _names(op.get_attr(attr.name))
     ]
-    return [_function(op, name) for name in names]
+    return [function_in(op.graph, name) for name in names]
 
 
 def _names(value: Any) -> list[str]:
     return [f.name for f in (value if isinstance(value, list) else [value])]
-
-
-def _function(op: tf.Operation, name: str) -> Any:
-    # TensorFlow has no public way from an operation to the functions that it calls.
-    return op.graph._get_function(name.encode()).graph
 
 
 def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: _Dependent) -> list[tf.Tensor]:
@@ -156,7 +152,7 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
         return _create(op, inputs)
 
     def run(name, arguments):
-        graph = _function(op, op.get_attr(name).name) if isinstance(name, str) else name
+        graph = function_in(op.graph, op.get_attr(name).name) if isinstance(name, str) else name
         values = {t.name: value for t, value in zip(graph.inputs, arguments, strict=True)}
         return _emit(graph, values, _Dependent(graph, graph.inputs))
 
@@ -187,7 +183,7 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
 def _create(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
     """Makes an operation anew in the current graph."""
     attributes = {
-        name: value for name, value in op.node_def.attr.items() if not name.startswith("_class")
+        name: value for name, value in op.node_def.attr.items() if not name.startswith(COLOCATION)
     }
     arguments = op.op_def.input_arg
     if not any(argument.number_attr or argument.type_list_attr for argument in arguments):

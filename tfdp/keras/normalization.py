@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from tfdp.gradients.keras_internals import layers_in
+
 _KEPT = ("name", "dtype", "axis", "epsilon", "center", "scale") + tuple(
     f"{weight}_{part}"
     for weight in ("gamma", "beta")
@@ -98,7 +100,7 @@ def _copy_weights(model: keras.Model, result: keras.Model) -> None:
                 [weight.numpy() for weight in (old.gamma, old.beta) if weight is not None]
             )
         else:
-            inside = [part.name for part in old._flatten_layers() if _mixes(part)]
+            inside = [part.name for part in layers_in(old, deep=True) if _mixes(part)]
             if inside:
                 raise ValueError(
                     f"{type(old).__name__} {old.name!r} holds batch normalization inside, which "

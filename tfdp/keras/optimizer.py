@@ -273,7 +273,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
 
     def _step_variables(self) -> StepVariables:
-        state = [v for v in self._variables if v.name == "query_state"]
+        state = [v for v in super().variables if v.name == "query_state"]
         return StepVariables(self._ledger_position, self._ledger_fingerprint, state)
 
     # The step.
@@ -457,7 +457,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self):
-        return self._variables + self.inner_optimizer.variables
+        return super().variables + self.inner_optimizer.variables
 
     @property
     def learning_rate(self):

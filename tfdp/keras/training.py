@@ -10,7 +10,12 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import MetricScope
-from tfdp.gradients.keras_internals import attach_mask, mask_of, refuse_unknown_versions
+from tfdp.gradients.keras_internals import (
+    BuiltBeforeTraining,
+    attach_mask,
+    mask_of,
+    refuse_unknown_versions,
+)
 from tfdp.keras import (
     distributed_data,
     distribution,
@@ -41,7 +46,7 @@ def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
     return taking_turns
 
 
-class PrivateTraining(CarriesLedger):
+class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     """Mixin of `keras.Model` whose training step goes through the optimizer's query.
 
     After `compile` with a `tfdp.keras.DPOptimizer`, `fit`, callbacks and metrics are Keras' own.
@@ -257,11 +262,8 @@ class PrivateTraining(CarriesLedger):
         distribution.check_variables(strategy, [*self.variables, *self.optimizer.variables])
         self._record_loss = RecordLoss(self)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras has no public way around it: under a strategy it would average a batch over the
-        # replicas, labels and masks too, to find out shapes that are known.
-        if self._record_loss is None:
-            super()._maybe_symbolic_build(iterator, data_batch)
+    def _is_ready_to_train(self) -> bool:
+        return self._record_loss is not None
 
     def make_train_function(self, force: bool = False) -> Any:
         """Builds the step: the ledger runs on the host, gradients and noise under XLA where

@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
-from tfdp.gradients.keras_internals import kernel_of
+from tfdp.gradients.keras_internals import KERNEL, kernel_of
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 
 
 def matrix_variables(layer: Any) -> list[Any]:
     """Returns kernel, bias, and the factors of a low-rank adaptation of the kernel."""
-    names = ("_kernel", "bias", "lora_kernel_a", "lora_kernel_b")
+    names = (KERNEL, "bias", "lora_kernel_a", "lora_kernel_b")
     return [v for name in names if (v := getattr(layer, name, None)) is not None]
 
 

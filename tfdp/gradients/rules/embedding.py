@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.indices import in_range, nowhere
-from tfdp.gradients.keras_internals import table_of
+from tfdp.gradients.keras_internals import TABLE, table_of
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
@@ -43,7 +43,7 @@ class EmbeddingRule(LayerRule):
     records_when_frozen = True  # Ids are checked.
 
     def variables(self, layer):
-        names = ("_embeddings", "lora_embeddings_a", "lora_embeddings_b")
+        names = (TABLE, "lora_embeddings_a", "lora_embeddings_b")
         return [v for name in names if (v := getattr(layer, name, None)) is not None]
 
     def record(self, recording, layer, call, inputs, **kwargs):

@@ -1,9 +1,15 @@
 """A ledger as an SQLite file: what it must look like, how it is written, read and verified."""
 
-from tfdp.ledger.storage.read import open_book as open_book
-from tfdp.ledger.storage.read import open_entries as open_entries
-from tfdp.ledger.storage.verify import Verified as Verified
-from tfdp.ledger.storage.verify import verify as verify
-from tfdp.ledger.storage.write import create as create
-from tfdp.ledger.storage.write import write as write
-from tfdp.ledger.storage.write import write_text as write_text
+from tfdp.ledger.storage.read import open_book, open_entries
+from tfdp.ledger.storage.verify import Verified, verify
+from tfdp.ledger.storage.write import create, write, write_text
+
+__all__ = [
+    "Verified",
+    "create",
+    "open_book",
+    "open_entries",
+    "verify",
+    "write",
+    "write_text",
+]

@@ -1,0 +1,178 @@
+"""What Keras and TensorFlow do not promise to keep is used in one file only."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import textwrap
+
+import keras
+import pytest
+
+import tfdp
+
+ROOT = pathlib.Path(tfdp.__file__).parent
+ROOM = ROOT / "gradients" / "keras_internals.py"
+TREES = {
+    path: ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOT.rglob("*.py"))
+    if path != ROOM
+}
+# Names with an underscore that are promised all the same: those of named tuples.
+PROMISED = {"_asdict", "_fields", "_replace"}
+# Texts that look like private names, and what they are.
+TEXTS = {
+    "_ledger_in_file": "an attribute of models of ours",
+    "_tfdp_past": "what we attach to variables",
+    "_dp_ledger": "where our ledger is in a file of weights",
+    "_initializer": "the end of public names of layers",
+    "_regularizer": "the end of public names of layers",
+    "_constraint": "the end of public names of layers",
+    "_mask": "the end of TensorFlow's names of attributes of a slice",
+}
+OF_OTHERS = ("tensorflow.python", "tensorflow.compiler", "tensorflow.core", "keras.src")
+
+
+def _is_private(name):
+    return re.fullmatch("_[a-z][A-Za-z0-9_]+", name) is not None
+
+
+def _defined(tree):
+    """Yields the names that a module gives to classes, functions and attributes of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
+
+
+OWN = {name for tree in TREES.values() for name in _defined(tree)}
+
+
+def _foreign(tree):
+    """Returns (line, text) of every use of a name that is neither public nor ours."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            if node.attr not in OWN | PROMISED:
+                found.append((node.lineno, ast.unparse(node)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if _is_private(node.value) and node.value not in PROMISED | TEXTS.keys():
+                found.append((node.lineno, node.value))
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found += [(node.lineno, name) for name in names if name.startswith(OF_OTHERS)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            ours = node.module.split(".")[0] == "tfdp"
+            found += [
+                (node.lineno, name)
+                for name in names
+                if name.startswith(OF_OTHERS)
+                or (not ours and any(_is_private(part) for part in name.split(".")))
+            ]
+    return found
+
+
+@pytest.mark.parametrize("path", TREES, ids=[str(path.relative_to(ROOT)) for path in TREES])
+def test_private_names_of_others_are_used_in_one_file(path):
+    assert _foreign(TREES[path]) == [], f"Give it a function in {ROOM.relative_to(ROOT)}."
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "layer._flatten_layers()",
+        "getattr(layer, '_keras_mask')",
+        "from tensorflow.python.framework import ops",
+        "from keras.src import backend",
+        "import keras.src.backend",
+        "from numpy import _core",
+        "graph.x._get_function",
+    ],
+)
+def test_checker_finds_a_private_name(use):
+    assert _foreign(ast.parse(use))
+
+
+def test_every_exception_is_used():
+    texts = {
+        node.value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert TEXTS.keys() <= texts
+
+
+def _classes():
+    for info in pkgutil.walk_packages(tfdp.__path__, "tfdp."):
+        if info.name.endswith("__main__"):
+            continue
+        for _, owner in inspect.getmembers(importlib.import_module(info.name), inspect.isclass):
+            if owner.__module__ == info.name:
+                yield owner
+
+
+def _names_of(owner):
+    """Returns the private names that the code of a class gives to its objects or reads of them."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    of_self = ("self", "cls", "super()")
+    read = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in of_self
+    ]
+    return {name for name in (*read, *vars(owner)) if _is_private(name)}
+
+
+def _clashes(owner, kind):
+    """Returns the private names of Keras that a class derived from `kind`, or what is mixed into
+    it, defines or reads.
+    """
+    example = keras.optimizers.SGD() if kind is keras.optimizers.Optimizer else kind()
+    of_keras = {name for base in kind.__mro__ for name in vars(base)} | vars(example).keys()
+    ours = [
+        base
+        for base in owner.__mro__
+        if base.__module__.split(".")[0] not in ("keras", "tensorflow", "builtins")
+        and inspect.getsourcefile(base) != str(ROOM)
+    ]
+    return set().union(*map(_names_of, ours)) & of_keras
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        keras.Model,
+        keras.Sequential,
+        keras.callbacks.Callback,
+        keras.optimizers.Optimizer,
+        keras.StatelessScope,
+    ],
+)
+def test_classes_of_ours_use_no_private_name_of_keras(kind):
+    derived = [owner for owner in _classes() if issubclass(owner, kind)]
+    assert derived
+    for owner in derived:
+        assert _clashes(owner, kind) == set(), owner
+
+
+class _OwnVariables(keras.optimizers.Optimizer):
+    def count(self):
+        return len(self._variables)
+
+
+class _OwnBuild(keras.Model):
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        raise NotImplementedError
+
+
+def test_checker_finds_a_private_name_of_keras_in_a_class():
+    assert _clashes(_OwnVariables, keras.optimizers.Optimizer) == {"_variables"}
+    assert _clashes(_OwnBuild, keras.Model) == {"_maybe_symbolic_build"}
