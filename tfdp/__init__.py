@@ -5,7 +5,29 @@ TensorFlow.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdp.accounting import noise_for_budget as noise_for_budget
+    from tfdp.events import ComposedEvent as ComposedEvent
+    from tfdp.events import GaussianSumEvent as GaussianSumEvent
+    from tfdp.events import NeighboringRelation as NeighboringRelation
+    from tfdp.events import NonPrivateEvent as NonPrivateEvent
+    from tfdp.events import SampledEvent as SampledEvent
+    from tfdp.events import UnsupportedEventError as UnsupportedEventError
+    from tfdp.gradients import clipped_gradient_sum as clipped_gradient_sum
+    from tfdp.ledger import PrivacyLedger as PrivacyLedger
+    from tfdp.query import DPQuery as DPQuery
+    from tfdp.query import GaussianAverageQuery as GaussianAverageQuery
+    from tfdp.query import GaussianSumQuery as GaussianSumQuery
+    from tfdp.query import JointClippingQuery as JointClippingQuery
+    from tfdp.query import NestedQuery as NestedQuery
+    from tfdp.query import NestedSumQuery as NestedSumQuery
+    from tfdp.query import NoPrivacyAverageQuery as NoPrivacyAverageQuery
+    from tfdp.query import NoPrivacySumQuery as NoPrivacySumQuery
+    from tfdp.query import NormalizedQuery as NormalizedQuery
+    from tfdp.query import SumAggregationDPQuery as SumAggregationDPQuery
+    from tfdp.query import WeightedAverageQuery as WeightedAverageQuery
 
 __version__ = "0.1.0"
 
@@ -22,26 +44,26 @@ _SUBMODULES = (
     "sampling",
 )
 _NAMES = {
-    "ComposedEvent": "events",
-    "DPQuery": "query",
-    "GaussianAverageQuery": "query",
-    "GaussianSumEvent": "events",
-    "GaussianSumQuery": "query",
-    "JointClippingQuery": "query",
-    "NeighboringRelation": "events",
-    "NestedQuery": "query",
-    "NestedSumQuery": "query",
-    "NoPrivacyAverageQuery": "query",
-    "NoPrivacySumQuery": "query",
-    "NonPrivateEvent": "events",
-    "NormalizedQuery": "query",
-    "PrivacyLedger": "ledger",
-    "SampledEvent": "events",
-    "SumAggregationDPQuery": "query",
-    "UnsupportedEventError": "events",
-    "WeightedAverageQuery": "query",
-    "clipped_gradient_sum": "gradients",
-    "noise_for_budget": "accounting",
+    "ComposedEvent": "tfdp.events",
+    "DPQuery": "tfdp.query",
+    "GaussianAverageQuery": "tfdp.query",
+    "GaussianSumEvent": "tfdp.events",
+    "GaussianSumQuery": "tfdp.query",
+    "JointClippingQuery": "tfdp.query",
+    "NeighboringRelation": "tfdp.events",
+    "NestedQuery": "tfdp.query",
+    "NestedSumQuery": "tfdp.query",
+    "NoPrivacyAverageQuery": "tfdp.query",
+    "NoPrivacySumQuery": "tfdp.query",
+    "NonPrivateEvent": "tfdp.events",
+    "NormalizedQuery": "tfdp.query",
+    "PrivacyLedger": "tfdp.ledger",
+    "SampledEvent": "tfdp.events",
+    "SumAggregationDPQuery": "tfdp.query",
+    "UnsupportedEventError": "tfdp.events",
+    "WeightedAverageQuery": "tfdp.query",
+    "clipped_gradient_sum": "tfdp.gradients",
+    "noise_for_budget": "tfdp.accounting",
 }
 
 __all__ = ["__version__", *_SUBMODULES, *_NAMES]
@@ -51,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"tfdp.{name}")
     if name in _NAMES:
-        return getattr(importlib.import_module(f"tfdp.{_NAMES[name]}"), name)
+        return getattr(importlib.import_module(_NAMES[name]), name)
     from tfdp.migration import WRITE
 
     what_to_write = f". {WRITE[name]}" if name in WRITE else ""

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from tfdp import __version__
-from tfdp.cli import calibrate, export, plan, replay, report, verify
-from tfdp.cli.common import printable
-from tfdp.cli.extensions import load_extensions
+from tfdp.cli import calibrate, common, export, extensions, plan, replay, report, verify
 
 __all__ = ["main"]
 
@@ -40,16 +38,16 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status: 0, or 2 after an error on stderr."""
     try:
-        load_extensions()
+        extensions.load_extensions()
         arguments = _parser().parse_args(argv)
         output = _COMMANDS[arguments.command].run(arguments)
         for part in [f"{output}\n"] if isinstance(output, str) else output:
-            sys.stdout.write(_encodable(printable(part), sys.stdout))
+            sys.stdout.write(_encodable(common.printable(part), sys.stdout))
         sys.stdout.flush()
     except SystemExit as stop:  # argparse has said what there is to say.
         return int(stop.code or 0)
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        said = printable(" ".join(str(error).split()))
+        said = common.printable(" ".join(str(error).split()))
         print(f"tfdp: {_encodable(said, sys.stderr)}", file=sys.stderr)
         return 2
     return 0

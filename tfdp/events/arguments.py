@@ -13,6 +13,13 @@ def real_number(
 ) -> float:
     """Returns `value` as a Python float, or says what is wrong with it.
 
+    Args:
+        name: What messages call it.
+        value: Anything.
+        minimum: The lower bound.
+        inclusive: Whether the lower bound itself is allowed.
+        maximum: The upper bound, which is allowed.
+
     Raises:
         TypeError: `value` is not a real number (a bool, a string, a symbolic tensor).
         ValueError: it is not finite, or outside the bounds.

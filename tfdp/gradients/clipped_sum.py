@@ -187,7 +187,14 @@ class _Task(NamedTuple):
         return tf.nest.flatten(self.clipping.variables)
 
     def sum(self, engine, leaves, mask, groups):
-        """Returns (sample_state, losses [n], aux stacked over examples)."""
+        """Returns (sample_state, losses [n], aux stacked over examples).
+
+        Args:
+            engine: A name in `ENGINES`.
+            leaves: Of the examples, and of their seeds where there are any.
+            mask: bool [n]; false marks padding.
+            groups: Microbatches that are records; None: every example is one.
+        """
         if engine == "loop":
             return loop_sum(self.gradient, self.clipping, leaves, mask, groups)
         if engine == "bookkeeping" or (engine == "auto" and isinstance(self.loss_fn, LayeredLoss)):

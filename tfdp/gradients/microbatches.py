@@ -51,6 +51,12 @@ def segment_sums(
 ):
     """Returns (sums over the examples of each microbatch, [M, ...] per leaf; counts, float64
     [M]).
+
+    Args:
+        gradients: One tensor for each variable, [n, ...].
+        mask: bool [n]; where it is false, the example is in no microbatch.
+        ids: int32 [n], the microbatch of every example.
+        num_microbatches: M.
     """
     sums = [segment_sum(g, mask, ids, num_microbatches) for g in gradients]
     return sums, segment_sum(tf.ones_like(ids, tf.float64), mask, ids, num_microbatches)

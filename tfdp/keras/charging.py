@@ -309,6 +309,13 @@ class Charging:
     ) -> tuple[np.int64, np.int64, np.int64]:
         """As `commit`, but returns a third number instead of raising: 0 where the step is refused,
         else one that stands for the event. `agree` compares the processes' numbers.
+
+        Args:
+            make_event: As in `commit`.
+            variables: Likewise.
+            position: Likewise.
+            fingerprint: Likewise.
+            batch: Likewise.
         """
         with self._writing, _Remember(self, raises=False):
             event = self._write(make_event, variables, position, fingerprint, batch)

@@ -68,7 +68,15 @@ def DPKerasAdamOptimizer(  # noqa: N802
     denominator: float | None = None,
     **kwargs: Any,
 ) -> DPOptimizer:
-    """Returns a `DPOptimizer` around `keras.optimizers.Adam`; see `DPKerasSGDOptimizer`."""
+    """Returns a `DPOptimizer` around `keras.optimizers.Adam`.
+
+    Args:
+        l2_norm_clip: As in `DPKerasSGDOptimizer`.
+        noise_multiplier: Likewise.
+        num_microbatches: Likewise.
+        denominator: Likewise.
+        **kwargs: For the Keras optimizer.
+    """
     return _compose(
         keras.optimizers.Adam, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs
     )
@@ -82,7 +90,15 @@ def DPKerasAdagradOptimizer(  # noqa: N802
     denominator: float | None = None,
     **kwargs: Any,
 ) -> DPOptimizer:
-    """Returns a `DPOptimizer` around `keras.optimizers.Adagrad`; see `DPKerasSGDOptimizer`."""
+    """Returns a `DPOptimizer` around `keras.optimizers.Adagrad`.
+
+    Args:
+        l2_norm_clip: As in `DPKerasSGDOptimizer`.
+        noise_multiplier: Likewise.
+        num_microbatches: Likewise.
+        denominator: Likewise.
+        **kwargs: For the Keras optimizer.
+    """
     return _compose(
         keras.optimizers.Adagrad,
         l2_norm_clip,

@@ -92,6 +92,15 @@ def _put_back(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 def prepare_arrays(x, y, sample_weight, class_weight, validation_split, validation_data):
     """Returns (x, y, sample_weight, validation_data), with class weights and the split applied.
 
+    Args:
+        x: As in `keras.Model.fit`, arrays only.
+        y: Likewise.
+        sample_weight: Likewise.
+        class_weight: Likewise.
+        validation_split: The share of the examples, the last ones, that becomes validation data
+            where there are no others.
+        validation_data: As in `keras.Model.fit`.
+
     Raises:
         ValueError: lengths differ, there is nothing, or the arguments contradict each other.
         TypeError: data hold no numbers.
@@ -119,6 +128,12 @@ def prepare_arrays(x, y, sample_weight, class_weight, validation_split, validati
 
 def weighted_arrays(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> tuple[Any, Any, Any]:
     """Returns (x, y, sample_weight) as arrays, with class weights applied.
+
+    Args:
+        x: As in `keras.Model.fit`, arrays only.
+        y: Likewise.
+        sample_weight: Likewise; a number for every example.
+        class_weight: Likewise; a number for every class, in place of `sample_weight`.
 
     Raises:
         ValueError: both kinds of weights are given, or something has no axis of examples.

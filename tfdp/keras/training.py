@@ -140,6 +140,26 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         Under a `tf.distribute` strategy samples and batches are those of all replicas together.
         Several processes are all given the same arrays.
 
+        Args:
+            x: As in Keras, as are all that are not described here.
+            y: As in Keras.
+            batch_size: (Expected) examples of a step; public.
+            epochs: As in Keras.
+            verbose: As in Keras.
+            callbacks: As in Keras, but those of Keras that act on raw training metrics are refused.
+            validation_split: As in Keras. The examples that are split off take no part in training.
+            validation_data: As in Keras.
+            shuffle: Must be true: `sampling` decides the order.
+            class_weight: As in Keras.
+            sample_weight: As in Keras; a part of the record, so that it does not raise its bound.
+            initial_epoch: As in Keras.
+            steps_per_epoch: As in Keras.
+            validation_steps: As in Keras.
+            validation_batch_size: As in Keras.
+            validation_freq: As in Keras.
+            sampling: A policy from `tfdp.sampling`: by which tfdp draws from arrays, or which is
+                declared of a data set or generator.
+
         Raises:
             NotPrivateError: a callback would act on raw training metrics.
             ValueError: the data are empty or of different lengths, or the sizes do not fit the
@@ -210,6 +230,13 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless
         declared.
+
+        Args:
+            x: As in Keras.
+            y: As in Keras.
+            sample_weight: As in Keras; a part of the record.
+            class_weight: As in Keras, in place of `sample_weight`.
+            return_dict: As in Keras.
 
         Raises:
             NotPrivateError: under a strategy of several replicas, each of which Keras would give

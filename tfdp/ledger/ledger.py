@@ -321,7 +321,14 @@ class PrivacyLedger:
         Where there is no file, one is made only with `create=True`: a mistyped path would be an
         empty ledger, in which nothing was spent.
 
-        See `tfdp.ledger.DurableLedger` for the arguments and what is promised.
+        See `tfdp.ledger.DurableLedger` for what is promised.
+
+        Args:
+            path: The file.
+            create: Whether a new file may be made.
+            dataset_id: As in `tfdp.ledger.DurableLedger`.
+            key: Likewise.
+            lease: Likewise.
         """
         from tfdp.ledger.durable import DEFAULT_LEASE, DurableLedger
 

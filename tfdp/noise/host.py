@@ -81,6 +81,14 @@ class HostGenerator:
         """Returns `size` distinct integers of 0 .. a - 1 (int64), every ordered choice equally
         likely, whatever `shuffle` says.
 
+        The arguments are those of `numpy.random.Generator.choice`.
+
+        Args:
+            a: How many integers there are to choose from.
+            size: How many are drawn.
+            replace: Must be False: the same integer is not drawn twice.
+            shuffle: Without effect; the order is always random.
+
         Raises:
             ValueError: `size` is larger than `a`, or `replace` is true.
         """

@@ -88,7 +88,14 @@ def squares_from_grams(
 def segment_sum(
     tensor: tf.Tensor, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
 ) -> tf.Tensor:
-    """Returns [num_segments, ...]: sums over the rows of each segment at which the mask is true."""
+    """Returns [num_segments, ...]: sums over the rows of each segment at which the mask is true.
+
+    Args:
+        tensor: [n, ...].
+        mask: bool [n].
+        ids: The segment of every row, [n], in 0 .. num_segments - 1.
+        num_segments: How many segments there are.
+    """
     # Masked rows go to a segment of their own: adding zero times a NaN would not be nothing.
     segments = tf.where(mask, ids, num_segments)
     return tf.math.unsorted_segment_sum(tensor, segments, num_segments + 1)[:-1]

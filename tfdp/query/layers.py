@@ -144,7 +144,14 @@ class Groups:
         denominator: float,
         random_source: RandomSource | None,
     ) -> DPQuery:
-        """Returns a query that averages every group with a clip and noise of its own."""
+        """Returns a query that averages every group with a clip and noise of its own.
+
+        Args:
+            clips: The bound of every group.
+            stddevs: The noise on the sum of every group.
+            denominator: What the noised sums are divided by.
+            random_source: As in `GaussianSumQuery`.
+        """
         queries = [
             NormalizedQuery(GaussianSumQuery(clip, stddev, random_source), denominator)
             for clip, stddev in zip(clips, stddevs, strict=True)

@@ -47,7 +47,14 @@ class NoPrivacyAverageQuery(DPQuery):
         return add(total, weighted), count + tf.cast(weight, count.dtype)
 
     def accumulate_record(self, params, sample_state, record, weight=1):
-        """Returns the sample state with one more record in it, `weight` times."""
+        """Returns the sample state with one more record in it, `weight` times.
+
+        Args:
+            params: As in `DPQuery.accumulate_record`.
+            sample_state: Likewise.
+            record: Likewise.
+            weight: A number that the record is multiplied by and counts as.
+        """
         return self.accumulate_preprocessed_record(
             sample_state, self.preprocess_record(params, record), weight
         )

@@ -94,7 +94,14 @@ def _counts(caveats: Sequence[Caveat]) -> str:
 def summarize(
     rows: Sequence[AlikeSteps], steps: int, costs: Costs, caveats: Sequence[Caveat]
 ) -> Summary:
-    """Returns the first page."""
+    """Returns the first page.
+
+    Args:
+        rows: The mechanisms that were run.
+        steps: How many releases the ledger holds.
+        costs: What they cost.
+        caveats: What weakens the guarantee or its reading.
+    """
     delta = f"δ = {plain(costs.target_delta)}"
     if not steps:
         return Summary(

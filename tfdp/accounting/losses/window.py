@@ -96,7 +96,14 @@ def larger_tilt(
     delta: float,
     epsilon: float | None,
 ) -> float:
-    """Returns a tilt between the two that suits the direction with the smaller losses."""
+    """Returns a tilt between the two that suits the direction with the smaller losses.
+
+    Args:
+        steps: Rounded losses of that direction, and how many there are of each.
+        tilts: The smallest tilt and the largest.
+        delta: What epsilon is wanted for; not used where `epsilon` is given.
+        epsilon: What delta is wanted for, or None.
+    """
     smallest, largest = tilts
     t = np.array([smallest * factor for factor in _LARGER if smallest * factor <= largest])
     if len(t) < 2:

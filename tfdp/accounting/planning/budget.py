@@ -78,6 +78,13 @@ def affordable_events(
     Guarantees:
         So many events, and the ledger before them, replayed by the accountant, cost at most
         target_epsilon at target_delta; one more would cost more. At most 2^40 are counted.
+
+    Args:
+        ledger: What was done so far.
+        event: What would be done next, again and again.
+        target_epsilon: The budget, with what is in the ledger.
+        target_delta: Likewise.
+        accountant: As in `PrivacyLedger.epsilon`.
     """
     make, relation = accountant_maker(accountant), protection(event).neighboring_relation
 
@@ -111,7 +118,15 @@ def remaining(
     event: Event | None = None,
     accountant: AccountantChoice = None,
 ) -> Remaining:
-    """Returns what the ledger leaves of a budget; see `PrivacyLedger.remaining`."""
+    """Returns what the ledger leaves of a budget.
+
+    Args:
+        ledger: As `self` in `PrivacyLedger.remaining`, which has the other arguments, too.
+        target_epsilon: The budget.
+        target_delta: The budget.
+        event: What would be done next; by default the last event of the ledger.
+        accountant: As in `PrivacyLedger.epsilon`.
+    """
     target_epsilon, target_delta = check_budget(target_epsilon, target_delta)
     spent = epsilon_of(ledger, target_delta, accountant)
     event = _last_event(ledger) if event is None else event

@@ -301,6 +301,17 @@ def noise_for_budget(
 
     It is `calibrate` with everything but the noise given; see there for guarantees and errors.
 
+    Args:
+        target_epsilon: The budget.
+        target_delta: Between 0 and 1; choose it well below 1 / population_size.
+        population_size: Records in the data set; public.
+        batch_size: (Expected) records of a step.
+        steps: Steps of the run. Give either these or `epochs`.
+        epochs: Passes over the data, as `fit` counts them.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
+        sampling: "poisson", "fixed_size" or "shuffled".
+        neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+
     Example:
         >>> noise = noise_for_budget(2.0, 1e-5, population_size=60_000, batch_size=256, epochs=20)
         >>> round(noise, 3)

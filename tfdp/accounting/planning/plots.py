@@ -15,6 +15,14 @@ def line_plot(
 ) -> None:
     """Writes labelled lines of (x, y) to an image file; what is not finite is left out.
 
+    Args:
+        path: The file. Its ending says which kind of image it is.
+        lines: The points of every line, by the line's label.
+        x_label: What stands at the horizontal axis.
+        y_label: What stands at the vertical axis.
+        title: What stands above.
+        logarithmic: Whether both axes are logarithmic; otherwise the vertical one starts at zero.
+
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         ValueError: the ending of `path` names no kind of image.

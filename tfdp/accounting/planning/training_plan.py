@@ -63,6 +63,12 @@ def steps_of_epochs(
 ) -> int:
     """Returns how many steps `fit` takes for so many epochs, rounded up.
 
+    Args:
+        epochs: Passes over the data; may be a fraction.
+        batch_size: (Expected) records of a step.
+        population_size: Records in the data set.
+        sampling: "poisson", "fixed_size" or "shuffled".
+
     Raises:
         TypeError: `epochs` is not a number.
         ValueError: it is not positive, or the batch is larger than the population.

@@ -84,7 +84,15 @@ def rdp_pure_epsilon(epsilon: float, orders: np.ndarray) -> np.ndarray:
 def rdp_randomized_response(
     noise_parameter: float, num_buckets: int, from_uniform: bool, orders: np.ndarray
 ) -> np.ndarray:
-    """Returns the divergence of randomized response at every order."""
+    """Returns the divergence of randomized response at every order.
+
+    Args:
+        noise_parameter: The probability that the answer is drawn, and not the true one.
+        num_buckets: How many answers there are.
+        from_uniform: Whether one of the two compared answers is drawn always, as that of a null
+            unit is; otherwise both are true answers with this probability of another one.
+        orders: Above 1, [k].
+    """
     p, k = noise_parameter, num_buckets
     if not from_uniform:
         return _rdp_two_values(math.log1p((1 - p) * k / p), p / k, orders)

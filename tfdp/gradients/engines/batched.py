@@ -39,7 +39,16 @@ def batched_sum(
     groups: Microbatches | None,
     physical_batch_size: int | None,
 ):
-    """Returns (sample_state, losses [n], aux stacked over examples). See `clipped_gradient_sum`."""
+    """Returns (sample_state, losses [n], aux stacked over examples).
+
+    Args:
+        gradients: How an engine computes the gradients of a batch.
+        clipping: What becomes of them.
+        examples: The leaves of the examples, each [n, ...].
+        mask: bool [n]; false marks padding.
+        groups: Microbatches that are records; None: every example is one.
+        physical_batch_size: As in `clipped_gradient_sum`.
+    """
     query, variables = clipping.query, clipping.variables
     whole = physical_batch_size is None
     if groups is None:
@@ -108,7 +117,15 @@ def sum_records(clipping: Clipping, records: list[PerRecordGradient], mask: tf.T
 def sum_microbatches(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, groups: Microbatches
 ):
-    """Returns the sample state of the microbatches' means, of a norm-factor query."""
+    """Returns the sample state of the microbatches' means, for a query that scales records by
+    functions of their norms.
+
+    Args:
+        clipping: The query, which must be of that kind.
+        records: Gradients of the examples with respect to every variable.
+        mask: bool [n]; false marks padding.
+        groups: The microbatch of every example.
+    """
     ids, number = groups
     counts = segment_sum(tf.ones_like(ids, tf.float64), mask, ids, number)
 

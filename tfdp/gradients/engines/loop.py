@@ -29,9 +29,14 @@ def loop_sum(
     mask: tf.Tensor,
     groups: Microbatches | None,
 ):
-    """Returns (sample_state, losses [n], aux stacked over examples). See `clipped_gradient_sum`.
+    """Returns (sample_state, losses [n], aux stacked over examples).
 
-    `gradient` takes the leaves of a batch of one example and returns (loss, aux, gradients).
+    Args:
+        gradient: Takes the leaves of a batch of one example; returns (loss, aux, gradients).
+        clipping: What becomes of gradients.
+        examples: The leaves of the examples, each [n, ...].
+        mask: bool [n]; false marks padding.
+        groups: Microbatches that are records; None: every example is one.
     """
     if mask.shape[0] == 0:
         # The loop runs for no row, but its graph is built for a row.

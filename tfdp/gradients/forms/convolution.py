@@ -57,7 +57,17 @@ def make_windows(
     padding: str,
     dilation_rate: int | Sequence[int],
 ) -> Windows:
-    """Returns the windows of a convolution, from what a Keras layer calls its parts."""
+    """Returns the windows of a convolution, from what a Keras layer calls its parts.
+
+    Args:
+        kernel_size: Length of a window along every axis.
+        strides: Steps between windows; one number stands for all axes.
+        padding: "valid" or "same".
+        dilation_rate: Steps between the places in a window; likewise.
+
+    Raises:
+        ValueError: `padding` is something else.
+    """
     rank = len(kernel_size)
     if padding.upper() not in ("VALID", "SAME"):
         raise ValueError(

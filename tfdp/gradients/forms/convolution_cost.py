@@ -147,6 +147,15 @@ def cheapest(
 ) -> str:
     """Returns the cheapest way; patches where a size is not known, since Gram matrices may be huge.
 
+    Args:
+        kernel: Length of a window along every axis.
+        strides: Steps between windows.
+        dilations: Steps between the places in a window.
+        counts: How many windows there are along every axis; None where that is not known.
+        channels: Numbers at a place of the input.
+        filters: Numbers at a place of the output.
+        groups: Into how many parts the channels are divided.
+
     Example:
         >>> cheapest((3, 3), (2, 2), (1, 1), (4, 4), 64, 128)
         'patch_gram'

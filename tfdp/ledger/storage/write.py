@@ -40,7 +40,14 @@ def insert(connection: sqlite3.Connection, row: Row, digest: bytes) -> None:
 
 
 def put_head(connection: sqlite3.Connection, num_rows: int, total: int, head: str) -> None:
-    """Says what the rows amount to."""
+    """Says what the rows amount to.
+
+    Args:
+        connection: Of the ledger's file.
+        num_rows: How many rows there are.
+        total: How many events they stand for.
+        head: The digest of the last row, in hexadecimal.
+    """
     values = {"entry_count": num_rows, "total_count": total, "head": head}
     connection.executemany(
         "UPDATE meta SET value = ? WHERE key = ?", [(str(v), k) for k, v in values.items()]
