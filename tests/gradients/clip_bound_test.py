@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tests.numerics.exact import check_squares, exact_products, long, magnitude_of
 from tfdp.gradients import ModelLoss
 from tfdp.gradients.forms import convolution_cost
 from tfdp.gradients.forms.convolution import ConvolutionGradient
@@ -36,11 +37,6 @@ def exact_sum_of_squares(vector):
         part = sum(int(i) ** 2 for i in integers[exponents == exponent])
         total += Fraction(part) * Fraction(2) ** (2 * (int(exponent) - 53))
     return total
-
-
-def long(vector):
-    """Returns an array in extended precision, in which products of float32 are exact."""
-    return np.asarray(vector, np.longdouble)
 
 
 def equal(size, rng):
@@ -148,27 +144,6 @@ def test_queries_of_several_groups(make, dtype):
         weight = tf.constant(3.3, tf.float64)
         heavy = tfdp.query.WeightedRecord(record[0], weight)
         assert not exceeds(weighted.preprocess_record(CLIP, heavy), 3.3 * CLIP)
-
-
-def exact_products(left, right):
-    """Returns sum_t outer(left_t, right_t), [n, p, q], in extended precision."""
-    return np.stack([long(a).T @ long(b) for a, b in zip(left, right, strict=True)])
-
-
-def check_squares(squares, exact, magnitude, loosest=None):
-    """Asserts that squared norms are no less than those of gradients, plus what rounding adds."""
-    u = 2.0**-24 if squares.dtype == tf.float32 else 2.0**-53
-    exact_norms = np.sqrt(np.sum(long(exact) ** 2, axis=tuple(range(1, exact.ndim))))
-    norms = np.sqrt(long(squares))
-    # Half an u less for the square root here, and for extended precision.
-    least = exact_norms + u * long(magnitude)
-    assert (norms >= least * (1 - 1e-17)).all(), (norms / least, exact_norms)
-    if loosest is not None:
-        assert (norms <= exact_norms * (1 + loosest)).all(), norms / exact_norms
-
-
-def magnitude_of(left, right):
-    return np.sum(np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1), axis=-1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

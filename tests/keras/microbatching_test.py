@@ -1,9 +1,20 @@
 """How far one unit can move a sum, by the way examples become records."""
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+import toy
+from toy import N, X, Y, matrix, squared_error
 
+import tfdp
+from tfdp.keras import (
+    DPOptimizer,
+)
 from tfdp.keras.microbatching import Microbatching
+from tfdp.sampling import FullBatch, Poisson, Shuffled
+
+EXAMPLES = toy.examples()
 
 
 def test_examples_that_are_records_move_a_sum_once():
@@ -54,3 +65,123 @@ def test_ids_are_for_microbatches_only():
 def test_bad_arguments(arguments, error):
     with pytest.raises(error):
         Microbatching(*arguments)
+
+
+# In a run.
+
+
+def bound_after(optimizer, batch_size, **kwargs):
+    model = toy.private(toy.linear(), optimizer, run_eagerly=True)
+    model.fit(X, Y, batch_size=batch_size, steps_per_epoch=1, verbose=0, **kwargs)
+    return toy.events(model)[-1]
+
+
+@pytest.mark.parametrize(
+    ("num_microbatches", "privacy_unit", "factor"),
+    [
+        (None, "example", 1),
+        (2, "example", 2),
+        (6, "example", 1),
+        (1, "example", 2),
+        (2, "microbatch", 1),
+    ],
+)
+def test_bound_is_what_one_unit_can_move(num_microbatches, privacy_unit, factor):
+    optimizer = toy.dp(num_microbatches=num_microbatches, privacy_unit=privacy_unit)
+    event = bound_after(optimizer, batch_size=6)
+    assert event.event == tfdp.GaussianSumEvent(factor * toy.CLIP, 0.0)
+    assert event.privacy_unit == privacy_unit
+
+
+def test_without_a_known_batch_size_microbatches_cost_twice():
+    model = toy.private(toy.linear(), toy.dp(num_microbatches=6), run_eagerly=True)
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    model.fit(batches, sampling=Poisson(0.3), verbose=0)
+    assert {event.event.l2_norm_bound for event in toy.events(model)} == {2 * toy.CLIP}
+
+
+def test_population_of_microbatch_units_is_counted_in_microbatches():
+    optimizer = toy.dp(num_microbatches=2, privacy_unit="microbatch")
+    event = bound_after(optimizer, batch_size=6)  # 12 examples are 4 units of 3; 2 of them a batch.
+    assert event.sampling == tfdp.events.PoissonSampling(2 / 4, 4)
+
+
+def test_microbatch_units_are_sampled_whole_and_are_one_record():
+    # The loss is linear: the mean gradient of a unit is the mean of its x. A batch is one unit of
+    # 4 examples.
+    optimizer = DPOptimizer(
+        keras.optimizers.SGD(1.0),
+        toy.query(clip=100.0, denominator=1),
+        1,
+        privacy_unit="microbatch",
+    )
+    model = toy.private(toy.linear(), optimizer, loss=lambda y, p: p[:, 0])
+    x = np.arange(N, dtype="float32")[:, None] * np.ones([1, 4], "float32")
+    means = {1.5, 5.5, 9.5}  # Of 0-3, 4-7 and 8-11.
+    kernels = [toy.weights(model)[0]]
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: kernels.append(toy.weights(model)[0])
+    )
+    policy = tfdp.sampling.FixedSize()
+    model.fit(x, Y, batch_size=4, sampling=policy, steps_per_epoch=20, verbose=0, callbacks=[note])
+    moved = -np.diff(np.stack(kernels), axis=0)[:, :, 0]
+    np.testing.assert_allclose(moved, moved[:, :1] * np.ones(4), rtol=1e-4)
+    seen = {round(float(m), 2) for m in moved[:, 0]}
+    assert seen <= means
+    assert len(seen) > 1  # Twenty times the same unit: once in 3^19 runs.
+
+
+def test_other_batch_size_makes_another_step():
+    # 6 microbatches of 6 examples are examples; of 12 examples they are pairs.
+    model = toy.private(toy.linear(), toy.dp(num_microbatches=6))
+    sampling = tfdp.sampling.FixedSize
+    for batch_size in (6, 12, 6):
+        model.fit(X, Y, batch_size=batch_size, sampling=sampling(), steps_per_epoch=2, verbose=0)
+    bounds = [event.event.l2_norm_bound / toy.CLIP for event in toy.events(model)]
+    assert bounds == [1, 1, 2, 2, 1, 1]
+
+
+def test_microbatches_are_clipped_as_means():
+    # Equal records: every microbatch that is not empty has the same mean, above the clip norm, and
+    # the sum counts them.
+    optimizer = DPOptimizer(keras.optimizers.SGD(1.0), toy.query(denominator=1), 3)
+    model = toy.private(toy.linear(), optimizer, loss=lambda y, p: p[:, 0])
+    start = toy.weights(model)[0]
+    x = np.ones([60, 4], "float32")  # 3 * (2/3)^60 < 10^-10: no microbatch is empty.
+    model.fit(x, np.zeros(60, "int32"), batch_size=60, sampling=FullBatch(), verbose=0)
+    assert np.linalg.norm(start - toy.weights(model)[0]) == pytest.approx(3 * toy.CLIP, rel=1e-5)
+
+
+def test_microbatch_units_of_a_data_set_are_refused():
+    # Nothing says how many examples of a data set come and go together.
+    model = toy.private(toy.linear(), toy.dp(num_microbatches=2, privacy_unit="microbatch"))
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(6)
+    with pytest.raises(ValueError, match="Pass arrays"):
+        model.fit(batches, sampling=Shuffled(batch_size=2, population_size=4), verbose=0)
+    assert model.ledger.total_count == 0
+
+
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_batches_that_do_not_hold_whole_units_are_refused(batch_size):
+    optimizer = toy.dp(num_microbatches=2, privacy_unit="microbatch")
+    with pytest.raises(ValueError, match=f"batch_size={batch_size}"):
+        optimizer.set_batch_size(batch_size)
+
+
+def test_microbatch_ids_of_the_caller():
+    optimizer, variable = toy.dp(num_microbatches=2), matrix()
+    ids = [0] * 6 + [1] * 6
+    (gradient,) = optimizer.private_gradients(
+        squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids
+    )
+    total = np.zeros([4, 2])
+    for half in (slice(0, 6), slice(6, 12)):
+        with tf.GradientTape() as tape:
+            loss = squared_error(variable)([leaf[half] for leaf in EXAMPLES])
+        mean = tape.gradient(loss, variable).numpy()
+        total += mean * min(1, toy.CLIP / np.linalg.norm(mean))
+    np.testing.assert_allclose(gradient, total / 10, rtol=1e-5)
+    with pytest.raises(ValueError, match="microbatch_ids"):
+        toy.dp().private_gradients(
+            squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids
+        )

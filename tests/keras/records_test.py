@@ -5,26 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
-from toy import L
-
-from tfdp.sampling import FullBatch
-
-X, Y = toy.data()
-
-
-N = len(X)
-
-
-def crossentropy(model, i, **kwargs):
-    """The loss of example i, without Keras' loss machinery."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        Y[i : i + 1], model(X[i : i + 1], **kwargs)
-    )
-
-
-def fit_step(model, x=X, y=Y, sampling=None, **kwargs):
-    """One step on the whole of the data."""
-    return model.fit(x, y, sampling=sampling or FullBatch(), verbose=0, **kwargs)
+from toy import L, N, X, Y, crossentropy, fit_step
 
 
 def test_sample_weight_multiplies_the_loss_before_the_clip():

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp.sampling import FullBatch
 
 L = keras.layers
 CLIP = 1.0
@@ -19,6 +20,37 @@ def data(num_examples=NUM_EXAMPLES, seed=0):
     x = rng.normal(size=(num_examples, 4)).astype("float32")
     x[::2] *= 0.02
     return x, (x[:, 0] > 0).astype("int32")
+
+
+X, Y = data()
+N = len(X)
+
+
+def examples():
+    """Returns (x, one-hot y) as tensors; not at import, which must leave the devices alone."""
+    return tf.constant(X), tf.one_hot(Y, 2)
+
+
+def matrix(value=0.0):
+    """Returns the weights of a linear model without Keras."""
+    return tf.Variable(tf.fill([4, 2], value))
+
+
+def squared_error(variable):
+    """Returns a loss function for `private_gradients` over `examples()`."""
+    return lambda example: tf.reduce_mean((example[0] @ variable - example[1]) ** 2)
+
+
+def crossentropy(model, i, **kwargs):
+    """The loss of example i, without Keras' loss machinery."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        Y[i : i + 1], model(X[i : i + 1], **kwargs)
+    )
+
+
+def fit_step(model, x=X, y=Y, sampling=None, **kwargs):
+    """One step on the whole of the data."""
+    return model.fit(x, y, sampling=sampling or FullBatch(), verbose=0, **kwargs)
 
 
 def dense(**kwargs):

@@ -7,27 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
-from toy import L
+from toy import L, N, X, Y, crossentropy, fit_step
 
 import tfdp
 from tfdp.sampling import FullBatch, Poisson, Shuffled
-
-X, Y = toy.data()
-
-
-N = len(X)
-
-
-def crossentropy(model, i, **kwargs):
-    """The loss of example i, without Keras' loss machinery."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        Y[i : i + 1], model(X[i : i + 1], **kwargs)
-    )
-
-
-def fit_step(model, x=X, y=Y, sampling=None, **kwargs):
-    """One step on the whole of the data."""
-    return model.fit(x, y, sampling=sampling or FullBatch(), verbose=0, **kwargs)
 
 
 def test_step_clips_each_example_sums_and_divides():

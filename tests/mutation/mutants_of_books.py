@@ -344,7 +344,7 @@ DISK = (
             "charging.py",
             "limits = [guard(ledger, event) for guard in self.guards]",
             "limits: list[int | None] = []",
-            f"{KERAS}/optimizer_test.py::test_guard_that_raises_prevents_the_update",
+            f"{KERAS}/charging_test.py::test_guard_that_raises_prevents_the_update",
         ),
         (
             "other_ledger_accepted",

@@ -146,7 +146,7 @@ TRAINING = in_folder(
         "microbatching.py",
         'return 1 if self._examples_each == 1 or self.privacy_unit == "microbatch" else 2',
         "return 1",
-        f"{KERAS}/optimizer_test.py::test_bound_is_what_one_unit_can_move",
+        f"{KERAS}/microbatching_test.py::test_bound_is_what_one_unit_can_move",
     ),
     (
         "noise_on_every_replica",
@@ -162,7 +162,7 @@ TRAINING = in_folder(
         "step.py",
         "with tf.control_dependencies(paid):\n                sample_state",
         "with tf.control_dependencies([]):\n                sample_state",
-        f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
+        f"{KERAS}/step_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
     ),
     (
         "compiled_before_it_is_charged",
@@ -170,7 +170,7 @@ TRAINING = in_folder(
         "step.py",
         "jit_compile=True, after=paid",
         "jit_compile=True",
-        f"{KERAS}/optimizer_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
+        f"{KERAS}/step_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
     ),
     (
         "any_gradients_applied",
@@ -186,7 +186,7 @@ TRAINING = in_folder(
         "issued.py",
         "        self._tensors[place] = {}\n",
         "",
-        f"{KERAS}/optimizer_test.py::test_gradients_are_applied_once_only",
+        f"{KERAS}/issued_test.py::test_gradients_are_applied_once_only",
     ),
     (
         "two_stories_accepted",
@@ -215,7 +215,7 @@ TRAINING = in_folder(
     (
         "padding_in_metrics",
         "metrics count padding",
-        "training.py",
+        "metric_updates.py",
         "keep = mask & tf.math.is_finite(losses)",
         "keep = tf.math.is_finite(losses)",
         f"{KERAS}/training_test.py::test_metrics_are_those_of_the_records_without_padding",
@@ -223,7 +223,7 @@ TRAINING = in_folder(
     (
         "non_finite_record_in_metrics",
         "metrics tell that there was a record that is not finite",
-        "training.py",
+        "metric_updates.py",
         "keep = mask & tf.math.is_finite(losses)",
         "keep = mask",
         f"{ACCOUNTING_TRAPS}::test_batch_dependent_metrics",

@@ -131,16 +131,8 @@ def clipped_gradient_sum(
     leaves, rebuild = _without_none(examples)
     mask = tf.ones(tf.shape(leaves[0])[:1], tf.bool) if mask is None else tf.cast(mask, tf.bool)
     ids = None if microbatch_ids is None else tf.convert_to_tensor(microbatch_ids)
-    aligned = [*leaves, mask, *([] if ids is None else [ids])]
-    _check_lengths(aligned if seeds is None else [*aligned, seeds])
-    groups = None
-    if ids is not None:
-        number = num_microbatches if tf.is_tensor(num_microbatches) else int(num_microbatches)
-        # Nothing would bound an example whose microbatch does not exist.
-        ids, exist = in_range(ids, number, axis=[])
-        mask &= exist
-        groups = Microbatches(tf.cast(ids, tf.int32), number)
-
+    _check_lengths([*leaves, mask, *(given for given in (ids, seeds) if given is not None)])
+    mask, groups = _microbatches(mask, ids, num_microbatches)
     width = len(leaves)
 
     def example_of(leaves):
@@ -257,6 +249,17 @@ def _check_sizes(physical_batch_size, num_microbatches, microbatch_ids) -> None:
         )
     if num_microbatches is not None and not tf.is_tensor(num_microbatches):
         positive_integer("num_microbatches", num_microbatches)
+
+
+def _microbatches(mask, ids, number) -> tuple[tf.Tensor, Microbatches | None]:
+    """Returns the mask without examples whose microbatch does not exist, which nothing would bound,
+    and the microbatches; None where every example is a record.
+    """
+    if ids is None:
+        return mask, None
+    number = number if tf.is_tensor(number) else int(number)
+    ids, exist = in_range(ids, number, axis=[])
+    return mask & exist, Microbatches(tf.cast(ids, tf.int32), number)
 
 
 def _engine_for(query: DPQuery, engine: str) -> str:

@@ -20,14 +20,14 @@ class Issued:
         self._tensors: dict[tuple[int, int], dict[int, Any]] = {}
 
     @staticmethod
-    def _place() -> tuple[int, int]:
+    def _taker() -> tuple[int, int]:
         # Under a strategy every call of a replica's function may have a thread of its own.
         thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
         return distribution.replica_index(), thread
 
     def add(self, gradients: list[Any]) -> None:
         """Notes the gradients of a step, in place of those before."""
-        self._tensors[self._place()] = {id(g): g for g in gradients}
+        self._tensors[self._taker()] = {id(g): g for g in gradients}
 
     def take(self, gradients: list[Any]) -> None:
         """Takes the gradients that are about to be applied.
@@ -35,8 +35,8 @@ class Issued:
         Raises:
             NotPrivateError: one of them is not of the last step.
         """
-        place = self._place()
-        issued = self._tensors.get(place, {})
+        taker = self._taker()
+        issued = self._tensors.get(taker, {})
         if not gradients or any(issued.get(id(g)) is not g for g in gradients):
             raise NotPrivateError(
                 "DPOptimizer received gradients that did not come through its private step. In "
@@ -45,4 +45,4 @@ class Issued:
                 "the same thread. Private gradients that you have processed further may go to "
                 "optimizer.inner_optimizer.apply."
             )
-        self._tensors[place] = {}
+        self._tensors[taker] = {}

@@ -1,12 +1,18 @@
 """Metrics of a step, which see raw data and must not hand them on to the next step."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfdp.gradients import SideEffectError, refuse_other_writes
+from tfdp.gradients import MetricScope, SideEffectError, refuse_other_writes
+from tfdp.gradients.keras_internals import attach_mask, mask_of
+from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.records import RecordLoss
+from tfdp.sampling import PaddedBatch
 
 
 def watched(update: Callable[[], Any], variables: Sequence[Any]) -> Any:
@@ -34,3 +40,65 @@ def watched(update: Callable[[], Any], variables: Sequence[Any]) -> Any:
         return logs
     except SideEffectError as error:
         raise NotPrivateError(str(error)) from error
+
+
+def update(
+    model: keras.Model,
+    record_loss: RecordLoss,
+    data: PaddedBatch,
+    mask: tf.Tensor,
+    of_step: tuple[tf.Tensor, Any],
+) -> dict[str, Any]:
+    """Updates the metrics of a model with a batch, and returns the logs.
+
+    Args:
+        model: The model.
+        record_loss: Its loss of one record.
+        data: The batch.
+        mask: bool [n]; false marks padding.
+        of_step: Losses [n] and outputs of the records, from the step.
+    """
+    losses, y_pred = of_step
+    # A record that is not finite is left out like padding: logs must not tell that there was one.
+    keep = mask & tf.math.is_finite(losses)
+    x, y, sample_weight = tf.nest.map_structure(
+        lambda t: None if t is None else tf.boolean_mask(t, keep),
+        (data.x, data.y, data.sample_weight),
+    )
+    y_pred = _select(record_loss.unbatch(y_pred), keep)
+    losses = tf.boolean_mask(losses, keep)
+    if record_loss.has_penalty:
+        losses += tf.cast(record_loss.penalty(), losses.dtype)
+    for metric in model.metrics:
+        if metric.name == "loss":
+            metric.update_state(losses)
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if own_loss or len(tf.nest.flatten(y_pred)) > 1:
+        # Metrics that compute_loss updates on the way: losses of single outputs, and its own.
+        weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
+        with MetricScope(model.metrics_variables, weights):
+            model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+
+def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
+    """Returns a context in which metrics create variables, but do not update them: only replicas
+    may.
+    """
+    if not distribution.is_mirrored(strategy):
+        return contextlib.nullcontext()
+    # In such a scope Keras takes the weights, for their penalties, from the scope alone.
+    return keras.StatelessScope(
+        [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
+    )
+
+
+def _select(y_pred: Any, keep: tf.Tensor) -> Any:
+    def select(t):
+        selected = tf.boolean_mask(t, keep)
+        mask = mask_of(t)
+        if mask is not None:
+            attach_mask(selected, tf.boolean_mask(mask, keep))
+        return selected
+
+    return tf.nest.map_structure(select, y_pred)

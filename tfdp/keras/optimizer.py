@@ -16,7 +16,6 @@ from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.charging import Charging
 from tfdp.keras.errors import NotPrivateError
-from tfdp.keras.inputs import check_learning_rate
 from tfdp.keras.issued import Issued
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer_checks import (
@@ -28,6 +27,7 @@ from tfdp.keras.optimizer_checks import (
 )
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
+from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
 from tfdp.ledger import PrivacyLedger
 from tfdp.query import GaussianAverageQuery
 from tfdp.query.dp_query import DPQuery
@@ -35,7 +35,7 @@ from tfdp.sampling import SamplingPolicy
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
-class DPOptimizer(keras.optimizers.Optimizer):
+class DPOptimizer(WrappingOptimizer):
     """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
 
     In `fit` of a private model (`tfdp.keras.make_private`) everything happens by itself. A custom
@@ -98,8 +98,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
             loss_scale_factor = real_number(
                 "loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False
             )
-        super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
-        self.inner_optimizer = inner_optimizer
+        super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
         self._query = query
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
@@ -273,7 +272,7 @@ class DPOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
 
     def _step_variables(self) -> StepVariables:
-        state = [v for v in super().variables if v.name == "query_state"]
+        state = [v for v in self.own_variables if v.name == "query_state"]
         return StepVariables(self._ledger_position, self._ledger_fingerprint, state)
 
     # The step.
@@ -455,26 +454,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
 
     # What Keras expects of an optimizer that wraps another.
 
-    @property
-    def variables(self):
-        return super().variables + self.inner_optimizer.variables
-
-    @property
-    def learning_rate(self):
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        check_learning_rate(learning_rate)
-        self.inner_optimizer.learning_rate = learning_rate
-
-    @property
-    def iterations(self):
-        return self.inner_optimizer.iterations
-
-    def finalize_variable_values(self, var_list):
-        self.inner_optimizer.finalize_variable_values(var_list)
-
     def get_config(self):
         """Returns the arguments of the constructor but the ledger: a configuration says how to go
         on, not what was done.
@@ -494,32 +473,9 @@ class DPOptimizer(keras.optimizers.Optimizer):
         """
         return cls(**optimizer_arguments(config, custom_objects))
 
-    def save_own_variables(self, store):
-        for index, variable in enumerate(self.variables):
-            store[str(index)] = variable.numpy()
-        store["inner_optimizer"] = self._inner_name()
-
     def load_own_variables(self, store):
         """Restores slots, the query's state, and the place in the ledger, from a private model's
         checkpoint. A plain model's file has none of them: there all stays as it is.
         """
-        self.charging.was_restored = "inner_optimizer" in store.keys()
-        if not self.charging.was_restored:
-            return
-        if (
-            not self.built
-            or any(str(index) not in store.keys() for index in range(len(self.variables)))
-            or str(len(self.variables)) in store.keys()
-            or not np.array_equal(store["inner_optimizer"], self._inner_name())
-        ):
-            raise ValueError(
-                "The checkpoint's optimizer does not match this one. Build the model, compile it "
-                "with the same inner optimizer and query, call "
-                "optimizer.build(model.trainable_variables), and load again."
-            )
-        for index, variable in enumerate(self.variables):
-            variable.assign(store[str(index)])
-
-    def _inner_name(self) -> np.ndarray:
-        """Returns the class of the inner optimizer: others may have slots of the same shapes."""
-        return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
+        self.charging.was_restored = is_of_wrapping(store)
+        super().load_own_variables(store)

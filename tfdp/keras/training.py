@@ -9,11 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients import MetricScope
 from tfdp.gradients.keras_internals import (
     BuiltBeforeTraining,
-    attach_mask,
-    mask_of,
     refuse_unknown_versions,
 )
 from tfdp.keras import (
@@ -169,13 +166,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._check_strategy()
         public_validation = not validation_split and not shares_memory(x, validation_data)
         validation.check_callbacks(callbacks, public_validation)
-        if sampling is not None and not isinstance(sampling, SamplingPolicy):
-            raise TypeError(
-                f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
-            )
+        _check_order(sampling, shuffle)
         inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
-        if not shuffle:
-            raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
         arguments = {
             "x": x,
             "y": y,
@@ -281,7 +273,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             self._loss_axes = inputs.loss_axes(y_pred)
             inputs.check_weights(sample_weight, self._loss_axes)
             validation.check_layers(self)
-            with _creating_metrics(strategy, self):
+            with metric_updates.creating(strategy, self):
                 self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
                 self.compute_metrics(x, y, y_pred, sample_weight)
             self.reset_metrics()
@@ -339,7 +331,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         optimizer = self._dp_optimizer()
         record_loss = self._record_loss
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
-        losses, y_pred = optimizer.private_step(
+        of_step = optimizer.private_step(
             record_loss,
             self.trainable_variables,
             (data.x, data.y, data.sample_weight),
@@ -351,7 +343,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             of_fit=True,
         )
         logs = metric_updates.watched(
-            lambda: self._update_metrics(data, mask, losses, y_pred), self.metrics_variables
+            lambda: metric_updates.update(self, record_loss, data, mask, of_step),
+            self.metrics_variables,
         )
         return distribution.for_keras(logs)
 
@@ -359,29 +352,15 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """As in Keras."""
         return distribution.for_keras(super().test_step(data))
 
-    def _update_metrics(self, data, mask, losses, y_pred):
-        # A record that is not finite is left out like padding: logs must not tell that there was
-        # one.
-        keep = mask & tf.math.is_finite(losses)
-        y_pred = self._record_loss.unbatch(y_pred)
-        x, y, sample_weight = tf.nest.map_structure(
-            lambda t: None if t is None else tf.boolean_mask(t, keep),
-            (data.x, data.y, data.sample_weight),
+
+def _check_order(sampling: Any, shuffle: bool) -> None:
+    """Refuses what says something else than a policy about the order of records."""
+    if sampling is not None and not isinstance(sampling, SamplingPolicy):
+        raise TypeError(
+            f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
         )
-        y_pred = _select(y_pred, keep)
-        losses = tf.boolean_mask(losses, keep)
-        if self._record_loss.has_penalty:
-            losses += tf.cast(self._record_loss.penalty(), losses.dtype)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(losses)
-        own_loss = type(self).compute_loss is not keras.Model.compute_loss
-        if own_loss or len(tf.nest.flatten(y_pred)) > 1:
-            # Metrics that compute_loss updates on the way: losses of single outputs, and its own.
-            weights = [(v, tf.convert_to_tensor(v.value)) for v in self.trainable_variables]
-            with MetricScope(self.metrics_variables, weights):
-                self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-        return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    if not shuffle:
+        raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
 
 class _PassEnds(keras.callbacks.Callback):
@@ -400,29 +379,6 @@ def _with(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
         callbacks.callbacks[:] = [extra, *epsilon_first(callbacks.callbacks)]
         return callbacks
     return [extra, *epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))]
-
-
-def _creating_metrics(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
-    """Returns a context in which metrics create variables, but do not update them: only replicas
-    may.
-    """
-    if not distribution.is_mirrored(strategy):
-        return contextlib.nullcontext()
-    # In such a scope Keras takes the weights, for their penalties, from the scope alone.
-    return keras.StatelessScope(
-        [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
-    )
-
-
-def _select(y_pred: Any, keep: tf.Tensor) -> Any:
-    def select(t):
-        selected = tf.boolean_mask(t, keep)
-        mask = mask_of(t)
-        if mask is not None:
-            attach_mask(selected, tf.boolean_mask(mask, keep))
-        return selected
-
-    return tf.nest.map_structure(select, y_pred)
 
 
 def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:

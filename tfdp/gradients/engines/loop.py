@@ -41,13 +41,18 @@ def loop_sum(
     if mask.shape[0] == 0:
         # The loop runs for no row, but its graph is built for a row.
         examples = [tf.zeros([1, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
+    if groups is not None:
+        return _sum_of_microbatches(gradient, clipping, examples, mask, groups)
+
+    def add(state, i, gradient):
+        return _accumulate(clipping, state, gradient, mask[i])
+
     initial = clipping.query.initial_sample_state(clipping.variables)
-    if groups is None:
+    return _fold_examples(gradient, examples, tf.shape(mask)[0], initial, add)
 
-        def add(state, i, gradient):
-            return _accumulate(clipping, state, gradient, mask[i])
 
-        return _fold_examples(gradient, examples, tf.shape(mask)[0], initial, add)
+def _sum_of_microbatches(gradient, clipping, examples, mask, groups):
+    """As `loop_sum`, where a record is the mean gradient of a microbatch."""
 
     def add_to_microbatch(state, i, gradient):
         return tf.cond(
@@ -67,7 +72,7 @@ def loop_sum(
             m + 1,
             _accumulate(clipping, state, [r[m] for r in records], counts[m] > 0),
         ),
-        (tf.constant(0), initial),
+        (tf.constant(0), clipping.query.initial_sample_state(clipping.variables)),
     )
     return state, losses, aux
 

@@ -1,0 +1,99 @@
+"""What may stop a step from being charged, and which ledger it is charged to."""
+
+import keras
+import pytest
+import tensorflow as tf
+import toy
+from toy import X, Y
+
+import tfdp
+from tfdp.keras import (
+    LedgerMismatchError,
+)
+from tfdp.sampling import FullBatch, Shuffled
+
+EXAMPLES = toy.examples()
+
+
+class Refused(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str
+)
+@pytest.mark.parametrize("error", [Refused("no"), RuntimeError("no"), OSError("no")], ids=repr)
+def test_guard_that_raises_prevents_the_update(error, arguments):
+    def guard(ledger, event):
+        if ledger.total_count == 2:
+            raise error
+
+    model = toy.private(toy.linear(), **arguments)
+    model.optimizer.charging.add_guard(guard)
+    after_two = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: after_two.append(toy.weights(model))
+    )
+    with pytest.raises(type(error), match="no") as caught:
+        model.fit(X, Y, batch_size=4, sampling=Shuffled(), epochs=2, verbose=0, callbacks=[note])
+    assert caught.value is error
+    assert model.ledger.total_count == int(model.optimizer.iterations) == 2
+    toy.assert_weights(model, after_two[-1], 0)
+    model.optimizer.charging.remove_guard(guard)
+    model.fit(X, Y, batch_size=4, steps_per_epoch=2, verbose=0)
+    assert model.ledger.total_count == 4
+
+
+def test_error_of_an_earlier_step_is_not_reported_for_a_later_one():
+    model = toy.private(toy.linear())
+    optimizer = model.optimizer
+
+    def guard(ledger, event):
+        raise Refused("earlier")
+
+    optimizer.build(model.trainable_variables)
+    optimizer.charging.add_guard(guard)
+    with pytest.raises(Refused):
+        optimizer.private_gradients(lambda e: tf.reduce_sum(model(e)), model.trainable_variables, X)
+    optimizer.charging.remove_guard(guard)
+    bad = tf.data.Dataset.from_tensors((X, Y)).map(
+        lambda x, y: (tf.debugging.check_numerics(x / 0.0, "bad"), y)
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+        model.fit(bad, sampling=FullBatch(), verbose=0)
+
+
+def test_other_ledger_is_refused():
+    model = toy.private(toy.linear())
+    model.fit(X, Y, batch_size=4, steps_per_epoch=2, verbose=0)
+    ledger, weights = model.ledger, toy.weights(model)
+    model.ledger = tfdp.PrivacyLedger()
+    with pytest.raises(LedgerMismatchError, match="model.ledger"):
+        model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    toy.assert_weights(model, weights, 0)
+    longer = tfdp.PrivacyLedger()  # As many steps, but of another run.
+    longer.append(tfdp.NonPrivateEvent(), 10)
+    model.ledger = longer
+    with pytest.raises(LedgerMismatchError):
+        model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    assert longer.total_count == 10
+    model.ledger = ledger
+    model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    assert ledger.total_count == 3
+
+
+def test_ledger_may_hold_other_releases():
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(tfdp.NonPrivateEvent())
+    model = toy.private(toy.linear(), toy.dp(ledger=ledger), run_eagerly=True)
+    model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    ledger.append(tfdp.NonPrivateEvent())
+    model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    assert ledger.total_count == 4
+
+
+@pytest.mark.parametrize("name", ["query", "num_microbatches", "privacy_unit"])
+def test_what_events_are_derived_from_cannot_change(name):
+    optimizer = toy.dp()
+    with pytest.raises(AttributeError):
+        setattr(optimizer, name, object())

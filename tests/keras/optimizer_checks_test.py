@@ -1,0 +1,51 @@
+"""What a DPOptimizer refuses to be made of."""
+
+import keras
+import pytest
+import toy
+
+from tfdp.keras import (
+    DPOptimizer,
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"inner_optimizer": "sgd"}, TypeError, "inner_optimizer"),
+        ({"inner_optimizer": None}, TypeError, "inner_optimizer"),
+        ({"query": 1.0}, TypeError, "query"),
+        ({"num_microbatches": 0}, ValueError, "num_microbatches"),
+        ({"num_microbatches": 2.0}, TypeError, "num_microbatches"),
+        ({"num_microbatches": True}, TypeError, "num_microbatches"),
+        ({"privacy_unit": "user"}, ValueError, "privacy_unit"),
+        ({"privacy_unit": "microbatch"}, ValueError, "num_microbatches"),
+        ({"physical_batch_size": 0}, ValueError, "physical_batch_size"),
+        ({"physical_batch_size": 4.0}, TypeError, "physical_batch_size"),
+        ({"engine": "fast"}, ValueError, "engine"),
+        ({"loss_scale_factor": 0.0}, ValueError, "loss_scale_factor"),
+        ({"loss_scale_factor": float("inf")}, ValueError, "loss_scale_factor"),
+        ({"loss_scale_factor": "8"}, TypeError, "loss_scale_factor"),
+        ({"ledger": []}, TypeError, "ledger"),
+    ],
+    ids=str,
+)
+def test_bad_argument_is_named(arguments, error, message):
+    arguments = {"inner_optimizer": keras.optimizers.SGD(0.1), "query": toy.query(), **arguments}
+    with pytest.raises(error, match=message):
+        DPOptimizer(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "follows the data"),
+        (lambda: keras.optimizers.SGD(loss_scale_factor=8.0), "loss_scale_factor"),
+        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "physical_batch_size"),
+        (lambda: toy.dp(), "already a DPOptimizer"),
+    ],
+    ids=["loss_scale", "loss_scale_factor", "accumulation", "nested"],
+)
+def test_inner_optimizer_that_would_void_the_accounting_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        DPOptimizer(make(), toy.query())

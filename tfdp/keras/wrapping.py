@@ -1,0 +1,90 @@
+"""A Keras optimizer in which another one makes the updates."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdp.keras.inputs import check_learning_rate
+
+
+class WrappingOptimizer(keras.optimizers.Optimizer):
+    """What Keras expects of an optimizer that wraps another: abstract.
+
+    Args:
+        inner_optimizer: The optimizer that makes the updates and has the learning rate.
+        loss_scale_factor: As in Keras.
+        name: As in Keras.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        *,
+        loss_scale_factor: float | None = None,
+        name: str | None = None,
+    ):
+        super().__init__(learning_rate=0.0, loss_scale_factor=loss_scale_factor, name=name)
+        self.inner_optimizer = inner_optimizer
+
+    @property
+    def own_variables(self):
+        """The variables that the inner optimizer does not have."""
+        return super().variables
+
+    @property
+    def variables(self):
+        return self.own_variables + self.inner_optimizer.variables
+
+    @property
+    def learning_rate(self):
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        check_learning_rate(learning_rate)
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def iterations(self):
+        return self.inner_optimizer.iterations
+
+    def finalize_variable_values(self, var_list):
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def save_own_variables(self, store):
+        for index, variable in enumerate(self.variables):
+            store[str(index)] = variable.numpy()
+        store["inner_optimizer"] = self._inner_name()
+
+    def load_own_variables(self, store):
+        """Restores what `save_own_variables` wrote; the file of another kind of optimizer, in which
+        there is nothing of it, leaves all as it is.
+
+        Raises:
+            ValueError: the file is of a wrapping optimizer that is not like this one.
+        """
+        if not is_of_wrapping(store):
+            return
+        if (
+            not self.built
+            or any(str(index) not in store.keys() for index in range(len(self.variables)))
+            or str(len(self.variables)) in store.keys()
+            or not np.array_equal(store["inner_optimizer"], self._inner_name())
+        ):
+            raise ValueError(
+                "The checkpoint's optimizer does not match this one. Build the model, compile it "
+                "with the same inner optimizer and query, call "
+                "optimizer.build(model.trainable_variables), and load again."
+            )
+        for index, variable in enumerate(self.variables):
+            variable.assign(store[str(index)])
+
+    def _inner_name(self) -> np.ndarray:
+        """Returns the class of the inner optimizer: others may have slots of the same shapes."""
+        return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
+
+
+def is_of_wrapping(store: Any) -> bool:
+    """Returns whether a file's variables are those of a wrapping optimizer."""
+    return "inner_optimizer" in store.keys()
