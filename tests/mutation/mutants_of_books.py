@@ -385,7 +385,7 @@ DISK = (
             "charges.py",
             "        yield\n        undo.pop_all()\n",
             "        undo.pop_all()\n        yield\n",
-            f"{KERAS}/weights_and_ledgers_test.py::test_refused_load_changes_nothing",
+            f"{KERAS}/weights_file_test.py::test_refused_load_changes_nothing",
         ),
         (
             "damaged_ledger_skipped",
@@ -393,7 +393,7 @@ DISK = (
             "carrying.py",
             "if in_file.error is not None:",
             "if False:",
-            f"{KERAS}/weights_and_ledgers_test.py::test_refused_load_changes_nothing",
+            f"{KERAS}/weights_file_test.py::test_refused_load_changes_nothing",
         ),
         (
             "pass_without_end",

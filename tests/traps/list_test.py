@@ -16,6 +16,8 @@ STEPS = "tests/keras/sampling_of_steps_test.py"
 INTEGERS = "tests/gradients/integers_test.py"
 REPLICAS = "tests/keras/distribution_test.py"
 WEIGHTS = "tests/keras/weights_and_ledgers_test.py"
+WEIGHTS_FILE = "tests/keras/weights_file_test.py"
+THREADS = "tests/keras/threads_test.py"
 
 TRAPS = {
     "event dropped": [f"{ACCOUNTING}::test_event_dropped"],
@@ -43,18 +45,18 @@ TRAPS = {
         f"{WEIGHTS}::test_two_private_models_of_one_share_a_ledger",
     ],
     "weights without their ledger": [
-        f"{WEIGHTS}::test_refused_load_changes_nothing",
-        f"{WEIGHTS}::test_skipped_mismatch_does_not_skip_the_ledger",
-        f"{WEIGHTS}::test_checkpoint_before_or_after_compile",
-        f"{WEIGHTS}::test_own_model_file_brings_its_ledger_in_another_process",
+        f"{WEIGHTS_FILE}::test_refused_load_changes_nothing",
+        f"{WEIGHTS_FILE}::test_skipped_mismatch_does_not_skip_the_ledger",
+        f"{WEIGHTS_FILE}::test_checkpoint_before_or_after_compile",
+        f"{WEIGHTS_FILE}::test_own_model_file_brings_its_ledger_in_another_process",
         f"{WEIGHTS}::test_copied_values_bring_their_ledger",
     ],
     "private weights trained plainly": [
         f"{WEIGHTS}::test_weights_that_something_else_changed_are_noticed"
     ],
     "threads that share an optimizer": [
-        f"{WEIGHTS}::test_threads_on_one_optimizer_are_all_charged",
-        f"{WEIGHTS}::test_threads_on_one_ledger_lose_no_event",
+        f"{THREADS}::test_threads_on_one_optimizer_are_all_charged",
+        f"{THREADS}::test_threads_on_one_ledger_lose_no_event",
     ],
     "noise per accumulation micro-step": [f"{NOISE}::test_noise_per_accumulation_micro_step"],
     "realised batch size as denominator": [f"{CLIPPING}::test_realised_batch_size_as_denominator"],

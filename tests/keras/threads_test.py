@@ -1,0 +1,72 @@
+"""Threads that share an optimizer, a model or a ledger: every step is charged."""
+
+import threading
+
+import pytest
+import tensorflow as tf
+import toy
+from trained import compiled, noisy
+
+import tfdp
+from tfdp.keras import NotPrivateError
+
+X, Y = toy.X, toy.Y
+
+
+def in_threads(function, times=5, threads=3):
+    errors = []
+
+    def work():
+        try:
+            for _ in range(times):
+                function()
+        except Exception as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return errors
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("in_one", [False, True])
+def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph):
+    variables = [tf.Variable(tf.ones([4, 1]))]
+    optimizer = noisy()
+    optimizer.build(variables)
+
+    def step():
+        loss = lambda x: tf.reduce_sum(tf.matmul(x, variables[0]) ** 2)  # noqa: E731
+        if in_one:
+            optimizer.private_step(loss, variables, tf.constant(X))
+        else:
+            gradients = optimizer.private_gradients(loss, variables, tf.constant(X))
+            optimizer.apply(gradients, variables)
+
+    assert in_threads(tf.function(step) if in_graph else step) == []
+    assert optimizer.ledger.total_count == int(optimizer.iterations) == 15
+
+
+def test_threads_on_one_model_take_turns():
+    model = compiled(toy.linear())
+    assert in_threads(lambda: model.train_on_batch(X, Y), times=3) == []
+    assert model.ledger.total_count == int(model.optimizer.iterations) == 9
+
+
+def test_threads_on_one_ledger_lose_no_event():
+    ledger, event = tfdp.PrivacyLedger(), tfdp.GaussianSumEvent(1.0, 1.0)
+    assert in_threads(lambda: ledger.append(event), times=2000, threads=4) == []
+    assert ledger.total_count == sum(entry.count for entry in ledger) == 8000
+
+
+def test_gradients_of_another_thread_are_refused():
+    variables = [tf.Variable(tf.ones([4, 1]))]
+    optimizer = noisy()
+    loss = lambda x: tf.reduce_sum(tf.matmul(x, variables[0]) ** 2)  # noqa: E731
+    gradients = optimizer.private_gradients(loss, variables, tf.constant(X))
+    (error,) = in_threads(lambda: optimizer.apply(gradients, variables), times=1, threads=1)
+    assert isinstance(error, NotPrivateError)
+    assert "same thread" in str(error)
