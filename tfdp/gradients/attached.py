@@ -31,7 +31,7 @@ def flatten_with_attached(
     def rebuild(tensors):
         values = list(flat)
         for i, tensor in zip(at, tensors[: len(at)], strict=True):
-            # Another object: what is attached to it must not show elsewhere.
+            # A new object, so that what is attached to it below does not show on the original.
             values[i] = tf.identity(tensor)
         for (i, name, _), tensor in zip(attached, tensors[len(at) :], strict=True):
             setattr(values[i], name, tensor)

@@ -221,7 +221,7 @@ class _Task(NamedTuple):
         def run(leaves, mask, groups):
             return self.batched(gradients, leaves, mask, groups)
 
-        # The layers are watched while a graph is built, so there must be one.
+        # The engine watches the layers while a graph is built, so in eager mode one is built here.
         run = tf.function(run, autograph=False) if tf.executing_eagerly() else run
         return run(leaves, mask, groups)
 

@@ -56,7 +56,7 @@ def refuse_side_effects_of_batch(
         SideEffectError: an operation is refused for single records as well.
         UnsupportedModelError: it is not, so another engine can take it.
     """
-    # Inside of a function it is not visible where a seed comes from.
+    # Inside a function one cannot see where its seed comes from, so no seed is accepted there.
     inside = _inside(graph, operations)
     for op in (*operations, *inside):
         _refuse(op)

@@ -132,10 +132,10 @@ def _scatter_into(op, inputs):
 
 def _segments(op, inputs):
     data, ids, number = inputs
-    # Where records are put into one tensor, segments are numbered through: in 32 bits that could
-    # overflow.
+    # Where many records are put into one tensor, the numbers of their segments are made one range,
+    # which could be too long for 32 bits.
     ids, number = tf.cast(ids, tf.int64), tf.cast(number, tf.int64)
-    # Negative ids are left out, as TensorFlow documents.
+    # TensorFlow documents that negative ids are left out.
     good = ids < number
     return [data, tf.where(good, ids, -tf.ones_like(ids)), number], tf.reduce_all(good)
 
@@ -220,7 +220,8 @@ def _strided_slice_grad(op, inputs):
 
 
 def _paddings(op, inputs):
-    # The gradient of a slice: what comes before and after adds up to the same for every record.
+    # This is the gradient of a slice. The numbers of zeros before and after it add up to the same
+    # total for every record.
     tensor, paddings, *value = inputs
     total = tf.maximum(tf.reduce_sum(paddings, 1, keepdims=True), 0)
     good = tf.reduce_all(paddings >= 0)
@@ -249,7 +250,7 @@ def _bins(op, inputs):
             f"{op.name} counts into as many bins as the largest integer asks for. Use "
             "tf.math.bincount(..., minlength=k, maxlength=k)."
         )
-    # Those that are too large are not counted, as TensorFlow documents.
+    # TensorFlow documents that integers which are too large are not counted.
     good = numbers >= 0
     return [tf.where(good, numbers, tf.zeros_like(numbers)), size, weights], tf.reduce_all(good)
 

@@ -1,4 +1,4 @@
-"""Everything in use here that Keras and TensorFlow do not promise to keep, in one place.
+"""Everything that tfdp uses and that Keras and TensorFlow do not promise to keep, in one place.
 
 `tests/gradients/keras_internals_test.py` has a test of each, which fails by name where a new
 version has changed it. Where a change would go unnoticed, and records could then be mixed in
@@ -17,11 +17,11 @@ from tensorflow.python.framework import op_def_registry
 
 # Operations that call Python on the host.
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
-# What Keras attaches to tensors, and layers and losses that come later look for: the mask of padded
-# steps, and what a softmax or sigmoid was taken of.
+# What Keras attaches to a tensor for layers and losses that come later: the mask of padded steps,
+# and the logits from which a softmax or sigmoid was computed.
 MASK = "_keras_mask"
 ATTACHED = (MASK, "_keras_logits")
-# Methods that Keras wraps in every layer, as attributes of the object.
+# Methods that Keras wraps. The wrapped method is an attribute of the object, in every layer.
 WRAPPED_METHODS = ("build", "quantize")
 
 
@@ -49,7 +49,8 @@ def forgets_length(op: tf.Operation) -> bool:
     return op.type == "PlaceholderWithDefault"
 
 
-# What names the device group of an operation; a copy in another graph belongs to none.
+# The attribute that says with which operations one must share a device. A copy of the operation in
+# another graph must do without it.
 COLOCATION = "_class"
 
 
@@ -177,7 +178,7 @@ def values_in(scope: keras.StatelessScope) -> dict[int, Any]:
     return scope.state_mapping
 
 
-# What a change would break in silence.
+# What could change in silence.
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ class MappedCall(NamedTuple):
         smooth = [i for i, tensor in enumerate(inputs) if tensor.dtype.is_floating]
         leaves = [*inputs, *(at_outputs[i] for i in at)]
         of_others: list[Any] = []
-        # Which of the wanted gradients exist.
+        # The positions of those wanted gradients that exist.
         wanted_at: list[int] = []
         weights_at: list[int] = []
 

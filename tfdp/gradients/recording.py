@@ -72,8 +72,8 @@ class Recording:
         self._uses: list[_Use] = []
         self._found: list[tuple[Any, tf.Tensor]] = []
         self.inside_layer = False
-        # Every use of a variable that no rule knows of goes through an alias, and would give the
-        # alias a gradient.
+        # While the model runs, a variable reads as its alias, except inside the layer that owns it.
+        # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
         self._aliases = [tf.identity(v.value) for v in self._variables]
         self._tape.watch(self._aliases)
         self.scope = RecordScope(Seeds(self.seeds_of_batch), self.aliases, metrics)
@@ -88,7 +88,8 @@ class Recording:
     def watch(self, tensor: tf.Tensor) -> Tap:
         """Returns a tap whose `tensor` must take the place of this one from here on."""
         tap = Tap()
-        # The identity has this one use only: other ways to the same tensor are not its gradient.
+        # The tensor may also be used elsewhere. The identity is used here only, so the gradient at
+        # it holds nothing of those other uses.
         tap.tensor = tf.identity(tensor)
         copy_attached(tensor, tap.tensor)
         self._tape.watch(tap.tensor)

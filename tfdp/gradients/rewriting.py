@@ -10,7 +10,7 @@ from tfdp.gradients.keras_internals import COLOCATION, function_in
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
-# What these give does not depend on the numbers in their inputs.
+# Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
 _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
@@ -187,7 +187,8 @@ def _create(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
     }
     arguments = op.op_def.input_arg
     if not any(argument.number_attr or argument.type_list_attr for argument in arguments):
-        # A check may have widened integers.
+        # A check may have made an integer input wider than it was, so the types of the new inputs
+        # count.
         for argument, tensor in zip(arguments, inputs, strict=True):
             if argument.type_attr:
                 dtype = tensor.dtype.as_datatype_enum

@@ -17,7 +17,7 @@ from tfdp.gradients.plan import check_can_be_watched, check_records, plan
 from tfdp.gradients.recording import Recording, refuse_hidden
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own
 
-# Marks operations of a batch that are functions of single records.
+# The name scope of operations that run record by record. They are checked where they are mapped.
 _BY_RECORD = "tfdp_record_by_record"
 
 
@@ -113,7 +113,8 @@ def _record_by_record(
                 recording.add_found(variable, gradient)
 
     mapped = MappedCall(
-        # The call that Keras is about to make; later the layer must be called as a whole.
+        # Keras is calling the layer already, so here only its `call` is missing. When gradients are
+        # computed, nobody is calling it, so the layer must be called as a whole.
         run(call),
         run(operation),
         [tf.convert_to_tensor(v.value) for v in variables],
@@ -141,7 +142,7 @@ def _mask_by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
             masks = compute_mask(*rebuild(record))
             layout[:] = [masks]
             present = [mask for mask in tf.nest.flatten(masks) if mask is not None]
-            # There must be something to map.
+            # TensorFlow needs at least one tensor to map over.
             return [tf.squeeze(mask, 0) for mask in present] or [tf.zeros([])]
 
         with tf.name_scope(_BY_RECORD):

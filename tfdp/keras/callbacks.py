@@ -19,7 +19,8 @@ from tfdp.ledger import PrivacyLedger
 
 _logger = logging.getLogger("tfdp")
 
-# Of the time of training, for epsilon within epochs; and when it is first computed there.
+# Which share of the time of training goes to epsilon within epochs, and after how long it is
+# computed there for the first time.
 _LARGEST_PART = 0.005
 _FIRST_SECONDS = 1.0
 
@@ -180,7 +181,7 @@ class _Planned:
 
     def holds(self, ledger: PrivacyLedger, event: Event) -> bool:
         """Whether nothing but what was permitted came since, and the event is of the kind."""
-        # Whoever else writes to the ledger may have written something dearer.
+        # Another run that writes to the same ledger may have written an event that costs more.
         return (
             ledger is self.ledger
             and ledger.revision == self.revision

@@ -49,7 +49,8 @@ class CarriesLedger:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "optimizer" and value is not None:
-            # Also without `compile`: a step that was traced with the old one would go on with it.
+            # This is needed also without `compile`, because a step that was traced with the old
+            # optimizer would go on using it.
             _checked(value)
             self._join(value)
             self.train_function = None
@@ -84,7 +85,7 @@ class CarriesLedger:
     @property
     def _dp_ledger(self) -> LedgerInFile:
         if self._ledger_in_file is None:
-            # Not by Keras' way to set attributes: it would be saved under this name, too.
+            # Keras must not see this assignment: it would save the object under this name, too.
             object.__setattr__(self, "_ledger_in_file", LedgerInFile(self))
         return self._ledger_in_file
 
@@ -158,7 +159,8 @@ class CarriesLedger:
 
     def _load_values(self, filepath: Any, **kwargs: Any) -> None:
         with warnings.catch_warnings():
-            # A plain file has no state for the optimizer, which says so itself where one is due.
+            # A plain file holds no state of the optimizer. Where Keras needs one, it says so
+            # itself.
             warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
             super().load_weights(filepath, **kwargs)
 

@@ -18,10 +18,11 @@ import tensorflow as tf
 from tfdp.keras.errors import LedgerMismatchError
 from tfdp.ledger import PrivacyLedger
 
-# Not of Keras or TensorFlow: variables of both take attributes.
+# The attribute under which a variable carries what was paid for it. It is ours: variables of Keras
+# and of TensorFlow accept new attributes.
 _ATTRIBUTE = "_tfdp_past"
 
-# How many values are known again; the oldest are forgotten first.
+# How many values are remembered. The oldest are forgotten first.
 _MOST_KNOWN = 100_000
 
 
@@ -63,7 +64,7 @@ class Past(NamedTuple):
 
 _UNKNOWN = Past()
 
-# Values that private training made, and what was paid for them.
+# Digests of values that private training made, and what was paid for these values.
 _known: dict[Digest, tuple[Charge, ...]] = {}
 
 
@@ -168,7 +169,8 @@ def know(variables: Sequence[Any]) -> None:
 
 
 def _know(before: Past, digest: Digest) -> None:
-    # A value that private steps did not move tells nothing: all new biases are zeros.
+    # A value that no private step has changed proves nothing: new biases, for example, are all
+    # zeros.
     if not before.charges or digest == before.start:
         return
     _known.pop(digest, None)

@@ -20,7 +20,8 @@ from tfdp.sampling.sizes import Sizes
 
 _logger = logging.getLogger("tfdp")
 
-# May raise, or return how many such steps the ledger may reserve at most.
+# A function of the ledger and the next event. It may raise, which stops the step, or return how
+# many such steps the ledger may reserve at most.
 Guard = Callable[[PrivacyLedger, Event], int | None]
 
 
@@ -197,7 +198,7 @@ class Charging:
         if self._clock_of_fit is not None:
             self._clock_of_fit.begin_pass()
 
-    # A policy holds for the samples that it drew, or was declared for, and for no others.
+    # A policy describes the samples that it drew or was declared for, and no others.
 
     @contextlib.contextmanager
     def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[None]:
@@ -364,7 +365,8 @@ class Charging:
         try:
             self._ledger.append(event, permit=self._permit)
         except PassTakenError:
-            # The ledger has read what the other process wrote; a new pass is numbered after it.
+            # Another process took this number for a pass of its own. The ledger has read that by
+            # now, so a new pass gets a number after it.
             self._clock_of(batch).begin_pass()
             event = make_event()
             self._ledger.append(event, permit=self._permit)

@@ -25,7 +25,7 @@ def _compose(
     query = GaussianAverageQuery(
         l2_norm_clip, noise_multiplier=noise_multiplier, denominator=denominator
     )
-    # TensorFlow Privacy's way to say that there is no accumulation, which Keras refuses.
+    # In TensorFlow Privacy 1 means that gradients are not accumulated. Keras refuses it.
     if inner_arguments.get("gradient_accumulation_steps") == 1:
         inner_arguments = {
             k: v for k, v in inner_arguments.items() if k != "gradient_accumulation_steps"

@@ -42,7 +42,8 @@ def samples(
         samples = batches(*arrays, policy, examples_per_unit, row_multiple=local).take(steps)
         if distribution.is_mirrored(strategy):
             samples = samples.map(_without_none)
-        # Of data without an end, Keras would make the last execution of several steps a full one.
+        # If the data had no end, Keras would run all of `steps_per_execution` in the last
+        # execution, and so more steps than were asked for.
         return samples.apply(tf.data.experimental.assert_cardinality(steps)), None
 
     _check_same(strategy, arrays)
@@ -53,7 +54,8 @@ def samples(
         )
         samples = batches(*part, part_policy, examples_per_unit, row_multiple=local)
         samples = samples.map(_without_none).flat_map(lambda batch: _shards(batch, local))
-        # Nobody asks, every step, whether the others have data left.
+        # The number of steps is known, so processes need not ask each other at every step whether
+        # there are data left.
         return samples.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
     return strategy.distribute_datasets_from_function(of_worker), steps

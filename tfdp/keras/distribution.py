@@ -68,7 +68,8 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
     return strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
 
 
-# In a step, that is inside `strategy.run`; without a strategy there is one replica, the first.
+# What follows is for use in a step, that is, inside `strategy.run`. Without a strategy there is one
+# replica, the first.
 
 
 def num_replicas() -> int:
@@ -82,7 +83,7 @@ def num_replicas() -> int:
 
 def replica_index() -> int:
     """Returns which of all replicas, of all processes, this one is."""
-    # A constant in every strategy that `check_strategy` lets through.
+    # The number is a constant in every strategy that `check_strategy` accepts.
     return int(tf.get_static_value(_replica().replica_id_in_sync_group))
 
 
@@ -174,7 +175,7 @@ def _replica() -> tf.distribute.ReplicaContext:
 
 @functools.cache
 def _default_strategy() -> tf.distribute.Strategy:
-    # What a graph of its own starts with, wherever this is called.
+    # A new graph has the scopes of no strategy, wherever this is called.
     with tf.Graph().as_default():
         return tf.distribute.get_strategy()
 

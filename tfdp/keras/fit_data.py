@@ -74,7 +74,7 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     size, microbatches = policy.expected_batch_size, optimizer.num_microbatches
     look = size is None and microbatches is not None
     example, arguments["x"], rows = peek(arguments["x"], know_rows=look)
-    # As many microbatches as examples: each example was meant to be a record.
+    # Where there are as many microbatches as examples, each example was meant to be a record.
     size = rows if look and rows == microbatches else size
     return FitData(arguments, policy, False, size, example)
 

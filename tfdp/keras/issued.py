@@ -12,8 +12,8 @@ from tfdp.keras.errors import NotPrivateError
 class Issued:
     """Noised gradients that were charged, and not applied yet.
 
-    Of each replica, and without a strategy of each thread, those of its last step: what a thread
-    took is not applied by another one, nor twice.
+    For each replica, or without a strategy for each thread, they are those of the last step. What
+    one thread took is not applied by another one, and nothing is applied twice.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,8 @@ class Issued:
 
     @staticmethod
     def _taker() -> tuple[int, int]:
-        # Under a strategy every call of a replica's function may have a thread of its own.
+        # Under a strategy, every call of a replica's function may run in another thread, so the
+        # thread says nothing there.
         thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
         return distribution.replica_index(), thread
 

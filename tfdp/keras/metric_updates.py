@@ -74,7 +74,7 @@ def update(
             metric.update_state(losses)
     own_loss = type(model).compute_loss is not keras.Model.compute_loss
     if own_loss or len(tf.nest.flatten(y_pred)) > 1:
-        # Metrics that compute_loss updates on the way: losses of single outputs, and its own.
+        # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
         weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
         with MetricScope(model.metrics_variables, weights):
             model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
@@ -87,7 +87,7 @@ def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
     """
     if not distribution.is_mirrored(strategy):
         return contextlib.nullcontext()
-    # In such a scope Keras takes the weights, for their penalties, from the scope alone.
+    # In a StatelessScope, Keras computes weight penalties from weights that the scope holds only.
     return keras.StatelessScope(
         [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
     )

@@ -122,6 +122,6 @@ class Microbatching:
                 "privacy_unit='microbatch' needs microbatch_ids, or the size of a batch: call "
                 "set_batch_size first."
             )
-        # Batches of whole units may hold more or fewer of them than expected.
+        # A batch consists of whole units, but may hold more or fewer of them than expected.
         size = int(self._examples_each)
         return consecutive_microbatches(num_examples, size), -(-num_examples // size)

@@ -89,7 +89,7 @@ class _DPFunctional(PrivateTraining, keras.Model):
     """`keras.Model(inputs, outputs)` with private training."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        # Keras would drop others without a word.
+        # Keras would ignore any other argument without an error.
         unknown = sorted(set(kwargs) - {"inputs", "outputs", "name", "trainable"})
         if unknown:
             raise TypeError(
@@ -139,13 +139,13 @@ class _DPWrapper(DPModel):
         return cls(keras.saving.deserialize_keras_object(config["model"], custom_objects))
 
 
-# It adds nothing to the model that it holds.
+# The wrapper adds no computation to the model in it, so it is record-wise where that model is.
 register_rule(
     _DPWrapper, RecordWise(when=lambda wrapper: isinstance(rule_for(wrapper.model), RecordWise))
 )
 
 
-# What TensorFlow Privacy's models take, and what is an optimizer's or nobody's business here.
+# Arguments of TensorFlow Privacy's models. Here they belong to the optimizer, or have no meaning.
 _OF_OTHER_MODELS = {
     "l2_norm_clip",
     "noise_multiplier",

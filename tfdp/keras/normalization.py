@@ -70,7 +70,7 @@ def convert_norm(model: keras.Model, groups: int = 32) -> tuple[keras.Model, lis
             kwargs.pop("mask", None)  # Which positions count is for batch normalization to know.
         return layer(*args, **kwargs)
 
-    # Keras takes no such function for a sequential model, whose layers are called on one tensor.
+    # For a sequential model, whose layers are called on one tensor, Keras takes no such function.
     calling = {} if isinstance(model, keras.Sequential) else {"call_function": call}
     result = keras.models.clone_model(model, clone_function=copy, recursive=True, **calling)
     _copy_weights(model, result)

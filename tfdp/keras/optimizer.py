@@ -177,7 +177,7 @@ class DPOptimizer(WrappingOptimizer):
         )
         return cls(inner_optimizer, query, num_microbatches, privacy_unit=privacy_unit, **kwargs)
 
-    # What a traced step was built with, and events are derived from: it cannot change.
+    # Traced steps are built with these, and events are derived from them, so they cannot change.
 
     @property
     def query(self) -> DPQuery:
@@ -194,7 +194,7 @@ class DPOptimizer(WrappingOptimizer):
         """What one addition or removal is."""
         return self._microbatching.privacy_unit
 
-    # What was done, and what may be done.
+    # The ledger and the sampling of steps.
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -247,13 +247,13 @@ class DPOptimizer(WrappingOptimizer):
         state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
         return self._step().event(state, self._microbatching.sensitivity_factor)
 
-    # State: the query's, and where in which ledger these weights are.
+    # Variables: the state of the query, and the place of these weights in their ledger.
 
     def build(self, variables: list[Any]) -> None:
         """Creates the slots of the inner optimizer and the variables of the query's state."""
         if self.built:
             return
-        # All replicas assign the same values.
+        # All replicas assign the same values, so that of the first is taken.
         same = {"aggregation": "only_first_replica"}
         self._ledger_position = self.add_variable((), dtype="int64", name="ledger_position", **same)
         self._ledger_fingerprint = self.add_variable(
@@ -390,7 +390,7 @@ class DPOptimizer(WrappingOptimizer):
 
     def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any]:
         """Returns (what `use` makes of a step's noised gradients, aux)."""
-        # Nothing is charged for what cannot run.
+        # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_call(
             arguments.loss_fn,
             arguments.variables,
@@ -402,7 +402,8 @@ class DPOptimizer(WrappingOptimizer):
         step = self._step()
         self._check_replicas(arguments.variables)
         step.check_replicas()
-        # Threads take turns. Steps of graphs do not, but each is charged for what it does.
+        # Eager steps of several threads take turns. Steps in graphs do not, but every one of them
+        # is charged for what it does.
         alone = tf.executing_eagerly() and not tf.distribute.has_strategy()
         with self.charging.turn if alone else contextlib.nullcontext():
             if not self.built:
@@ -448,15 +449,16 @@ class DPOptimizer(WrappingOptimizer):
         def update():
             self.inner_optimizer.apply(grads, variables)
 
-        # Nothing moves, counters and weight decay included, where the step was not charged.
+        # Without a charge nothing may change, not even counters or weights that decay. So the whole
+        # update waits for the gradients, which exist only after the charge.
         with tf.control_dependencies(grads):
             compiled(update, jit_compile and not tf.distribute.has_strategy())()
 
-    # What Keras expects of an optimizer that wraps another.
+    # Configuration and files.
 
     def get_config(self):
-        """Returns the arguments of the constructor but the ledger: a configuration says how to go
-        on, not what was done.
+        """Returns the arguments of the constructor without the ledger: a configuration says how to
+        go on, not what was done.
 
         Raises:
             TypeError: a query has a class that Keras' registry does not know, or a random source.

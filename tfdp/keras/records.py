@@ -34,8 +34,8 @@ class RecordLoss(LayeredLoss):
         with model.losses_of_record(scope):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
-        # Keras hangs the mask of padded time steps on the tensor, where a stacked copy would lose
-        # it.
+        # Keras attaches the mask of padded time steps to the tensor. A stacked copy of the tensor
+        # has no mask, so the mask is returned beside it.
         masks = [mask_of(leaf) for leaf in tf.nest.flatten(outputs)]
         self._masked = [mask is not None for mask in masks]
         return loss, (loss, (outputs, [mask for mask in masks if mask is not None]))

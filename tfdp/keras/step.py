@@ -75,16 +75,18 @@ class PrivateStep:
         first = _first_tensor(arguments.examples)
         if arguments.microbatch_ids is None and not arguments.of_fit:
             self.microbatching.notice_rows(first.shape[0])
-        # Where the data have ended there is no step to pay for.
+        # If the data have ended, computing `first` fails, and nothing is charged.
         with tf.control_dependencies([first]):
             mask = (
                 tf.ones(tf.shape(first)[:1], tf.bool) if arguments.mask is None else arguments.mask
             )
-            # Read once: the event is that of this step, whatever other threads do meanwhile.
+            # The state is read once, so that the event is that of this step, whatever other threads
+            # do meanwhile.
             state = [tf.identity(v.value) for v in variables.state]
             paid = self._charge(variables, state, arguments, mask)
-        # On one replica the sum of gradients may be computed while the host writes to the ledger;
-        # nothing comes out of it before that is done. Several agree on what they do first.
+        # On one replica the sum of gradients may be computed while the host writes to the ledger,
+        # and nothing comes out of the step before the host is done. Several replicas first agree on
+        # what they charged.
         with tf.control_dependencies([] if distribution.num_replicas() == 1 else paid):
             clipped = self._clipped_sum(arguments, mask, state)
 
@@ -165,7 +167,7 @@ class PrivateStep:
         ]
         return tf.nest.pack_sequence_as(initial, leaves)
 
-    # The three parts, each of which knows where it runs.
+    # The three parts of a step. Each of them handles replicas and processes by itself.
 
     def _charge(
         self,
@@ -181,7 +183,7 @@ class PrivateStep:
         """
         factor = self.microbatching.sensitivity_factor
         weights = [charges.holder(v) for v in arguments.variables]
-        # Where no state changes, the event is that of the release which the graph holds.
+        # If the query has no state that changes, all steps of this graph have the same event.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
         # A batch is what all replicas have together; groups of examples have other sizes.
@@ -218,10 +220,11 @@ class PrivateStep:
         self, arguments: StepArguments, mask: tf.Tensor, state: list[tf.Tensor]
     ) -> ClippedSum:
         """Returns the sum over this replica's records, with the sample state of all replicas'."""
-        # Drawn here, as noise is: what XLA compiles cannot call the host.
+        # Microbatches are drawn here, because what XLA compiles cannot call the host.
         ids, number = self.microbatching.assign(tf.shape(mask)[0], arguments.microbatch_ids)
 
-        # Elsewhere they are drawn where they are needed; what XLA compiles cannot call the host.
+        # For the same reason seeds are drawn here if XLA is used. Otherwise `clipped_gradient_sum`
+        # draws them if it needs any.
         seeds = draw_seeds(tf.shape(mask)[0]) if arguments.jit_compile else None
 
         def total(examples, mask, ids, state, seeds):

@@ -91,7 +91,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 f"tfdp.keras.DPOptimizer(optimizer, query=...). Received: optimizer={optimizer!r}."
             )
         validation.check_layers(self)
-        # Keras would wrap the optimizer in a loss scale that follows the data.
+        # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
         super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
         if self.jit_compile and validation.has_loops(self):
             _logger.warning(

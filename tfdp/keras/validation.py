@@ -71,8 +71,8 @@ def has_loops(model: keras.Model) -> bool:
     )
 
 
-# What Keras' callbacks do with the logs. Of a callback that a user wrote only what it inherits, and
-# its `monitor`, are known.
+# What Keras' callbacks do with the logs. Of a callback that a user wrote, only the class that it is
+# derived from and its `monitor` are known.
 _ACT_ON_LOGS = (keras.callbacks.TerminateOnNaN,)
 _DECIDE_BY_MONITOR = (
     keras.callbacks.EarlyStopping,
@@ -163,7 +163,7 @@ def check_plain_training(model: keras.Model) -> None:
                 "loop with tfdp.clipped_gradient_sum."
             )
             if getattr(model, "outputs", None):
-                # Such as the task models of KerasHub, which add preprocessing to training.
+                # The task models of KerasHub are such models: their training adds preprocessing.
                 advice = (
                     "Its layers are a functional model: train "
                     "make_private(keras.Model(model.input, model.output)), which has the same "

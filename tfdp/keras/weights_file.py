@@ -37,7 +37,7 @@ class LedgerInFile(keras.losses.Loss):
 
     def __init__(self, model: keras.Model):
         super().__init__(name=ATTRIBUTE)
-        # Keras looks for more to save in all attributes, and must not find the model in here.
+        # Keras searches all attributes for objects to save, and must not find the model here.
         self._reference = weakref.ref(model)
         self.found: list[Charge] | None = None
         self.error: Exception | None = None
@@ -78,7 +78,7 @@ def _to_save(model: keras.Model) -> list[Charge]:
     last: dict[int, Charge] = {}
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.ledger.total_count:
-        # Whatever else it holds stays with the weights.
+        # Anything else that the ledger of the file holds stays with the weights.
         last[id(optimizer.ledger)] = Charge(optimizer.ledger, 0, 0)
     for charge in charges.charges_of(model.weights):
         before = last.get(id(charge.ledger))

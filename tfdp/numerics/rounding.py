@@ -18,13 +18,15 @@ import tensorflow as tf
 _UNIT = {tf.float32: 2.0**-24, tf.float64: 2.0**-53}
 _SMALLEST = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 
-# Each of them lets oneDNN round float32 factors; to fewer bits of the exponent too, in other modes.
+# Each of these settings lets oneDNN round the factors of float32 products. Some values also take
+# bits from the exponent.
 ONEDNN_MODES = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE",
     "TF_SET_ONEDNN_FPMATH_MODE",
 )
-# To 11 bits, be it by cutting the others off; and to the nearest number of 8 bits.
+# The errors of rounding to 11 bits, which may be done by cutting off the others, and of rounding to
+# the nearest number of 8 bits.
 _TENSOR_FLOAT_32, _BFLOAT_16 = 2.0**-10, 2.0**-8
 _MODE_ERRORS = {"": 0.0, "STRICT": 0.0, "TF32": _TENSOR_FLOAT_32, "BF16": _BFLOAT_16}
 

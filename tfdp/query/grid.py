@@ -118,7 +118,8 @@ def clip_to_grid(l2_norm_clip: float, record: Structure) -> OnGrid:
 
     def rounded(leaf: tf.Tensor) -> tf.Tensor:
         leaf = tf.where(is_finite, leaf, tf.zeros_like(leaf))
-        # The grid is a power of two: this is exact. A cast to integers rounds towards zero.
+        # The grid is a power of two, so this division is exact. A cast to integers rounds towards
+        # zero.
         integers = tf.cast(leaf * factor * (1 / grid), tf.int64)
         return tf.clip_by_value(integers, -longest, longest)
 
@@ -153,7 +154,7 @@ def shorten(integers: list[tf.Tensor], largest_square: int) -> list[tf.Tensor]:
 
 def is_longer(integers: list[tf.Tensor], largest_square: int) -> tf.Tensor:
     """Returns whether squares add up to more than `largest_square`; see `shorten`."""
-    # In two parts, each of which fits into 62 bits whatever the integers are.
+    # The sum is computed in two parts. Each fits into 62 bits, whatever the integers are.
     squares = [tf.square(leaf) for leaf in integers]
     low = tf.add_n([tf.reduce_sum(tf.bitwise.bitwise_and(s, 2**32 - 1)) for s in squares])
     high = tf.add_n([tf.reduce_sum(tf.bitwise.right_shift(s, 32)) for s in squares])

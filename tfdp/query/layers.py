@@ -188,7 +188,8 @@ def _layer_of(variable: Any, model: Any) -> str | None:
     path = getattr(variable, "path", None)
     if not path or "/" not in path:
         return None
-    # Keras names the model itself where it was built late, as every Sequential is.
+    # The paths of variables begin with the name of the model if it was built after it was made, as
+    # every Sequential is.
     return path.rpartition("/")[0].removeprefix(f"{getattr(model, 'name', '')}/")
 
 

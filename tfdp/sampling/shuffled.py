@@ -38,8 +38,8 @@ class Shuffled(KnownBatchSize):
         return self.description(0).steps_per_pass
 
     def is_over(self, steps, size):
-        # Without its smaller last batch a pass has fewer steps: what comes in that one's place is
-        # of the next pass, unless it is as small.
+        # If the smaller last batch of a pass is dropped, the pass has fewer steps, and the batch
+        # that comes in its place belongs to the next pass, unless it is as small.
         whole, rest = divmod(self.population_size, self.batch_size)
         return steps > whole or (steps == whole and (size is None or size > rest))
 

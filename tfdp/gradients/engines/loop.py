@@ -39,7 +39,7 @@ def loop_sum(
         groups: Microbatches that are records; None: every example is one.
     """
     if mask.shape[0] == 0:
-        # The loop runs for no row, but its graph is built for a row.
+        # The loop will not run, but its graph is built from the shapes of one row.
         examples = [tf.zeros([1, *leaf.shape[1:]], leaf.dtype) for leaf in examples]
     if groups is not None:
         return _sum_of_microbatches(gradient, clipping, examples, mask, groups)

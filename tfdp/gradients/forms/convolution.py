@@ -27,8 +27,8 @@ def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the tensor with zeros for the records whose products might not be finite, and which
     records are kept, bool [n].
 
-    To mask two factors is cheaper than to mask their product, where that is larger. Float32
-    records with a norm above 3e18 are taken for not finite.
+    Masking two factors is cheaper than masking their product where the product is larger. Float32
+    records with a norm above 3e18 are treated as if they were not finite.
     """
     kept = sum_of_squares(tensor) <= tf.constant(_LARGEST_SQUARE[tensor.dtype], tensor.dtype)
     return scale_records(tensor, tf.cast(kept, tensor.dtype)), kept
@@ -334,7 +334,7 @@ class ConvolutionGradient(PerRecordGradient):
         return tf.concat(gradients, -1)
 
     def explicit(self):
-        # Numbers that are not finite must be visible here.
+        # A record with numbers that are not finite must be visible as such in its norm.
         products = [
             tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype)) for x, kept in self._made()
         ]

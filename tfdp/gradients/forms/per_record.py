@@ -145,13 +145,13 @@ class Sum(PerRecordGradient):
     def squared_norms(self):
         by_part = [part.squared_norms() for part in self._parts]
         if rounding.products_are_rounded(by_part[0].dtype):
-            # Inner products of rounded factors do not show how far parts cancel.
+            # Where parts cancel, inner products of rounded factors do not show how much is left.
             norm = tf.add_n([tf.sqrt(squares) for squares in by_part])
             return rounding.enlarged(tf.square(norm), 2 * len(by_part) + 2)
         squares = tf.add_n(by_part)
         pairs = [a.inner(b) for a, b in itertools.combinations(self._parts, 2)]
         squares = not_negative(squares + 2 * tf.add_n(pairs))
-        # Even if parts cancel, the errors of adding them up, here and in the sum, do not.
+        # Parts may cancel, but the rounding errors of adding them up, here and in the sum, do not.
         magnitudes, u = self.magnitudes(), rounding.unit(squares.dtype)
         squares += len(self._parts) ** 2 * u * tf.square(magnitudes)
         return rounding.with_error(squares, u * magnitudes)

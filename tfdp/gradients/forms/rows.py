@@ -84,7 +84,7 @@ class Rows(PerRecordGradient):
         sizes = tf.math.unsorted_segment_sum(parts, tf.cumsum(first), n * t)
         roundings = (sizes[:, 1] + 4) * rounding.unit(sizes.dtype)
         squares = rounding.with_error(squares, roundings * sizes[:, 0])
-        # All rows of a total have the same owner, so any of them tells it.
+        # All rows of a total have the same owner, so the owner of any of them is that of the total.
         owner = tf.math.unsorted_segment_max(
             tf.cast(keys // self._num_rows, tf.int32), tf.cumsum(first), n * t
         )

@@ -47,7 +47,7 @@ def _gets_sequences_for_heads(
     [n, t, s].
     """
     inputs = [query, value, *([] if key is None else [key])]
-    # Keras uses the one that is attached to the query.
+    # Keras uses the mask that is attached to the query.
     attached = [mask_of(tensor) for tensor in inputs]
     if not _are_sequences(inputs, [query_mask, value_mask, key_mask, *attached]):
         return False

@@ -101,7 +101,7 @@ def _moments(view: View) -> tuple[tf.Tensor, tf.Tensor]:
         variance = view.pooled(tf.reduce_mean(squares, axes, keepdims=True))
 
         def gradient(of_mean, of_variance):
-            # Pooling is a symmetric map.
+            # Pooling is a symmetric linear map, so its gradient is the same pooling.
             slope = view.pooled(of_variance) * (2 / count)
             return (x - mean) * slope + view.pooled(of_mean) / count
 
@@ -193,7 +193,8 @@ class RMSNormalizationRule(LayerRule):
 
 
 def _is_within_records(layer: Any) -> bool:
-    # Before the layer has seen an input, another negative axis could be that of records.
+    # A negative axis other than -1 could be that of records: the rank is not known before the layer
+    # has seen an input.
     return all(axis > 0 or axis == -1 for axis in _axes(layer))
 
 

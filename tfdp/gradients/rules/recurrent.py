@@ -36,9 +36,10 @@ class RecurrentRule(LayerRule):
             and not is_patched(cell)
             and has_known_activations(cell)
             and not (layer.stateful or cell.dropout or cell.recurrent_dropout)
-            # In a keras.RematScope it would be called again, out of sight.
+            # In a keras.RematScope the layer is called a second time in the backward pass, where
+            # the rule would not see it.
             and not is_recomputed(cell)
-            # Else the gates' sums are not made of two matrix products.
+            # With another implementation the sums of the gates are not made of two matrix products.
             and getattr(cell, "implementation", 2) == 2
             and getattr(cell, "reset_after", True)
         )
@@ -48,8 +49,7 @@ class RecurrentRule(LayerRule):
         return [v for v in (cell.kernel, cell.recurrent_kernel, cell.bias) if v is not None]
 
     def record(self, recording, layer, call, *args, **kwargs):
-        # Keras has no public way to what a layer's loop is given. Its cuDNN kernels, which LSTM and
-        # GRU prefer to the loop, do not show what happens at a step.
+        # The rule needs what the loop of the layer receives, so it takes the place of that loop.
         def loop(sequences, initial_state, mask, training=False):
             cell = (_GRUCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
                 recording, layer.cell, sequences

@@ -142,7 +142,9 @@ def _has_numbers(args: Any, kwargs: Any) -> bool:
     return any(holds_records(leaf) and leaf.shape.rank in (None, 1) for leaf in leaves)
 
 
-# Where layers of Keras keep functions: those of a batch are looked at, the others never see one.
+# The attributes in which layers of Keras keep functions. Activations are called on a whole batch,
+# so `has_known_activations` checks them. Initializers, regularizers and constraints are called on
+# weights and never see a record.
 _ACTIVATIONS = ("activation", "recurrent_activation")
 _OF_WEIGHTS = ("_initializer", "_regularizer", "_constraint")
 _RULES: dict[type, LayerRule | RecordWise] = {}
