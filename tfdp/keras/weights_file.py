@@ -23,8 +23,8 @@ class LedgerInFile(keras.losses.Loss):
     """What Keras saves and loads beside a model's layers: what was paid for its weights.
 
     Keras saves the state of every attribute of a model that is one of its own objects, and passes
-    over what it finds in a file beyond them; so a plain model loads the file, too. Of these objects
-    a loss has least else to it.
+    over anything else that it finds in a file, so a plain model loads the file, too. This is a
+    loss, because of the objects that Keras saves a loss has the fewest other duties.
 
     Guarantees:
         The ledgers in a file hold everything that was paid for the weights in it.

@@ -181,7 +181,7 @@ def _like(keep: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
 
 
 def _fold_whole(gradients, add, state, inputs):
-    """Adds all rows at once; at least one, so that an empty sample has a shape."""
+    """Adds all rows at once. An empty sample is padded to one row, so that it has shapes."""
     size = tf.shape(inputs[1])[0]
     examples, mask, ids = _pad(inputs, tf.maximum(size, 1) - size)
     losses, aux, records = gradients(*examples)

@@ -1,4 +1,4 @@
-"""Attention, whose own code treats every record separately if it gets what it is made for."""
+"""Attention, whose code treats every record separately if it is called on sequences."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ _layers = keras.layers
 
 
 def _attends_within_records(layer: Any) -> bool:
-    """Returns whether a layer attends along other axes than that of records, and has no weights
-    beside those of the layers in it.
+    """Returns whether a layer attends along axes other than that of records, and has no weights
+    except those of the layers in it.
     """
     axes = getattr(layer, "attention_axes", None)
     # What a negative axis means depends on the rank of the input.

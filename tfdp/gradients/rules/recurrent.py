@@ -75,11 +75,12 @@ class RecurrentRule(LayerRule):
 
 
 class _Cell:
-    """A cell that is given products of its inputs, with the bias, and returns the state before a
-    step behind its output.
+    """A cell that receives, in place of its inputs, their products with the kernel plus the bias.
+
+    At every step it returns its output and, behind it, the state before the step.
 
     Attributes:
-        sums: A tap at what it is given, [n, t, ...].
+        sums: A tap at what it receives, [n, t, ...].
     """
 
     def __init__(self, recording: Any, cell: Any, inputs: tf.Tensor):
@@ -96,7 +97,7 @@ class _Cell:
         return products + tf.cast(cell.bias.value, products.dtype) if cell.use_bias else products
 
     def bias_at(self, sums: tf.Tensor) -> tf.Tensor:
-        """Returns what the cell takes for its bias at a step."""
+        """Returns what takes the place of the cell's bias at a step."""
         return sums
 
     def call(self, sums: tf.Tensor, states: Any, **kwargs: Any) -> tuple[tf.Tensor, Any]:
@@ -118,7 +119,9 @@ class _Cell:
 
 
 class _GRUCell(_Cell):
-    """A GRU's cell, whose reset gate stands between two sums: the other one is a tap, too."""
+    """The cell of a GRU. Its reset gate is applied to the sum over the states before that is added
+    to the sum over the inputs, so both sums are tapped.
+    """
 
     def before_the_loop(self, products):
         other = tf.zeros_like(products)

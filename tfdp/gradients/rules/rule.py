@@ -52,7 +52,7 @@ class LayerRule(abc.ABC):
         """Returns whether the rule holds for a layer; where not, that runs record by record.
 
         By default it does if the layer's activation functions are known to treat every record
-        separately. A rule that allows for less than its layers can do says so here.
+        separately. A rule that does not cover everything its layers can do overrides this.
         """
         return has_known_activations(layer)
 
