@@ -184,7 +184,7 @@ TRAINING = in_folder(
         "gradients_applied_twice",
         "one charge pays for any number of updates",
         "issued.py",
-        "        self._tensors[place] = {}\n",
+        "        self._tensors[taker] = {}\n",
         "",
         f"{KERAS}/issued_test.py::test_gradients_are_applied_once_only",
     ),
