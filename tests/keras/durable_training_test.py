@@ -31,8 +31,7 @@ def train(model, steps, **kwargs):
 
 
 def crash(ledger):
-    ledger._why_closed = "crashed"
-    ledger._connection.close()
+    ledger._file.close("crashed")
 
 
 class Watching(keras.optimizers.SGD):

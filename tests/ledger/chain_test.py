@@ -24,8 +24,7 @@ def write(path, key, events=EVENTS):
     ledger = PrivacyLedger.open(path, create=True, key=key, lease=1)
     for event in events:
         ledger.append(event)
-    ledger._why_closed = "crashed"
-    ledger._connection.close()
+    ledger._file.close("crashed")
     return ledger.head
 
 

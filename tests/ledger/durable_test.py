@@ -43,8 +43,7 @@ def entries(ledger):
 
 def crash(ledger):
     """Leaves the file as the end of the process would, without a chance to settle."""
-    ledger._why_closed = "crashed"
-    ledger._connection.close()
+    ledger._file.close("crashed")
 
 
 # What is reserved, used and given back.
@@ -422,11 +421,11 @@ def test_missing_folder(tmp_path):
 def test_forked_process_must_open_it_again(path):
     with PrivacyLedger.open(path, create=True) as ledger:
         ledger.append(A)
-        ledger._process += 1  # As a child sees it.
+        ledger._file.process += 1  # As a child sees it.
         with pytest.raises(LedgerWriteError, match="Open it again here"):
             ledger.append(A)
         ledger.close()  # Does nothing: the file is the parent's.
-        ledger._process -= 1
+        ledger._file.process -= 1
         ledger.append(A)
     assert entries(on_disk(path)) == [(A, 2)]
 

@@ -106,11 +106,13 @@ def test_journal_by_hand_is_what_sqlite_writes(tmp_path):
         for event in EVENTS[:30]:
             ledger.append(event)
         before = path.read_bytes()
-        ledger._connection.execute("PRAGMA cache_size = 1")  # Pages are written before the commit.
-        ledger._connection.execute("BEGIN IMMEDIATE")
-        ledger._connection.execute("UPDATE entries SET count = 2")
+        ledger._file.connection.execute(
+            "PRAGMA cache_size = 1"
+        )  # Pages are written before the commit.
+        ledger._file.connection.execute("BEGIN IMMEDIATE")
+        ledger._file.connection.execute("UPDATE entries SET count = 2")
         after, written = path.read_bytes(), path.with_name("run.ledger-journal").read_bytes()
-        ledger._connection.execute("ROLLBACK")
+        ledger._file.connection.execute("ROLLBACK")
     assert after != before
     made = journal(before, after)
     assert (made[:8], made[16:28]) == (written[:8], written[16:28])
@@ -229,8 +231,8 @@ def test_write_ahead_log_is_refused_by_name(states, tmp_path):
 def test_every_commit_is_synced(tmp_path):
     """No test can lose power: SQLite is asked what it will do. FULL is 2."""
     with PrivacyLedger.open(tmp_path / "run.ledger", create=True) as ledger:
-        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert ledger._connection.execute("PRAGMA journal_mode").fetchone() == ("persist",)
+        assert ledger._file.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert ledger._file.connection.execute("PRAGMA journal_mode").fetchone() == ("persist",)
 
 
 def test_reader_does_not_hold_up_a_writer(tmp_path, monkeypatch):

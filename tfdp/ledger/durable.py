@@ -4,11 +4,9 @@ import atexit
 import contextlib
 import dataclasses
 import os
-import sqlite3
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 from tfdp.events import Event
@@ -20,9 +18,10 @@ from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenErr
 from tfdp.ledger.ledger import Permit, PrivacyLedger
 from tfdp.ledger.row_index import RowIndex
 from tfdp.ledger.storage import schema
-from tfdp.ledger.storage.files import open_to_write, sqlite_errors
+from tfdp.ledger.storage.files import sqlite_errors
+from tfdp.ledger.storage.open_file import OpenFile
 from tfdp.ledger.storage.rows import RowReader
-from tfdp.ledger.storage.write import insert, put_head, write_errors
+from tfdp.ledger.storage.write import insert, put_head
 
 DEFAULT_LEASE = 64
 
@@ -103,11 +102,8 @@ class DurableLedger(PrivacyLedger):
         self._path = Path(os.path.realpath(path))
         self._lock = threading.RLock()
         self._session = uuid.uuid4().hex
-        self._process = os.getpid()
         self._lease: _Lease | None = None
         self._revision = 0
-        self._why_closed: str | None = None
-        self._ahead_of_file = False  # Whether rows are counted as read that may not be there.
 
         if not os.path.lexists(self._path):
             if not create:
@@ -119,18 +115,16 @@ class DurableLedger(PrivacyLedger):
         # Also notices, before anything is written, that a journal is not the file's own.
         with storage.open_book(self._path):
             pass
-        with write_errors(self._path):
-            self._connection = open_to_write(self._path)
-        self._inode = os.stat(self._path).st_ino
+        self._file = OpenFile(self._path)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._connection.close)
+            undo.callback(self._file.connection.close)
             self._begin(dataset_id, key)
             undo.pop_all()
         atexit.register(_close_at_exit, weakref.ref(self))
 
     def _begin(self, dataset_id: str | None, key: bytes | None) -> None:
         with sqlite_errors(self._path):
-            header = schema.read_header(self._connection, self._path)
+            header = schema.read_header(self._file.connection, self._path)
         if dataset_id is not None and header.dataset_id != dataset_id:
             raise ValueError(
                 f"{self._path} is about the data set {header.dataset_id!r}. Received: dataset_id="
@@ -143,27 +137,27 @@ class DurableLedger(PrivacyLedger):
                 "PrivacyLedger.open(path, key=...)."
             )
         self._dataset_id, self._chain, self._ledger_id = header.dataset_id, chain, header.ledger_id
-        with self._writing():
+        with self._file.transaction():
             self._reload()
             # Always written, so that a file that is read-only is noticed now.
-            self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+            self._file.connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
     # Reading what the file holds.
 
     def _reload(self) -> None:
         """Takes everything from the file; of this session's lease, what was used."""
         with sqlite_errors(self._path):
-            header = schema.read_header(self._connection, self._path)
-            extent = schema.read_extent(self._connection, self._path)
+            header = schema.read_header(self._file.connection, self._path)
+            extent = schema.read_extent(self._file.connection, self._path)
         first = RowReader(self._path, self._chain)
-        for _ in first.rows(self._connection):
+        for _ in first.rows(self._file.connection):
             pass
         first.check_end(header, extent)
         self._reader = RowReader(self._path, self._chain)
         self._clear()
         self._index = RowIndex()
         self._others_passes: set[int] = set()
-        for row, digest in self._reader.rows(self._connection):
+        for row, digest in self._reader.rows(self._file.connection):
             self._read(row, digest, first.given_back[row.position])
 
     def _read(self, row: Row, digest: bytes, given_back: int) -> None:
@@ -181,11 +175,11 @@ class DurableLedger(PrivacyLedger):
     def _refresh(self) -> None:
         """Reads what other processes added, and notices what nobody may do."""
         with sqlite_errors(self._path):
-            header = schema.read_header(self._connection, self._path)
-            last = self._connection.execute(
+            header = schema.read_header(self._file.connection, self._path)
+            last = self._file.connection.execute(
                 "SELECT digest FROM entries WHERE position = ?", (self._reader.num_rows - 1,)
             ).fetchone()
-            ends = self._connection.execute("SELECT min(position), max(position) FROM entries")
+            ends = self._file.connection.execute("SELECT min(position), max(position) FROM entries")
             first, final = ends.fetchone()
         reader = self._reader
         gone = bool(reader.num_rows) and (last is None or last[0] != reader.digest)
@@ -195,7 +189,7 @@ class DurableLedger(PrivacyLedger):
                 "copy; steps since then must be added."
             )
         num_rows = 0 if final is None else final + 1
-        rows = list(reader.rows(self._connection))
+        rows = list(reader.rows(self._file.connection))
         reader.check_end(header, schema.Extent(num_rows, num_rows))
         if any(row.target is not None and row.count for row, _ in rows):
             self._revision += 1
@@ -206,53 +200,11 @@ class DurableLedger(PrivacyLedger):
 
     # Writing.
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction. Where it fails, nobody knows what is on the disk: the ledger closes."""
-        self._check_usable()
-        with contextlib.ExitStack() as stack:
-            stack.push(self._roll_back)
-            with write_errors(self._path):
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield
-                self._connection.execute("COMMIT")
-            self._ahead_of_file = False
-
-    def _roll_back(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None:
-            return
-        broken = isinstance(error, (LedgerWriteError, LedgerFormatError))
-        if (broken and not isinstance(error, PassTakenError)) or self._ahead_of_file:
-            self._why_closed = str(error) or type(error).__name__
-        # An open transaction holds up the other processes; SQLite may have ended it already.
-        if self._connection.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-        if self._why_closed is not None:
-            self._connection.close()
-
-    def _check_usable(self) -> None:
-        if self._process != os.getpid():
-            raise LedgerWriteError(
-                f"{self._path} was opened before this process was forked. Open it again here."
-            )
-        if self._why_closed is not None:
-            raise LedgerWriteError(f"{self._path} is not open any more: {self._why_closed}")
-        try:
-            inode = os.stat(self._path).st_ino
-        except OSError as error:
-            raise LedgerWriteError(f"{self._path} is gone, while it was open: {error}.") from error
-        if inode != self._inode:
-            raise LedgerWriteError(
-                f"{self._path} was replaced while it was open. Open it again, if it is the one "
-                "that holds all steps."
-            )
-
     def _insert(self, target: int | None, count: int, event: str | None) -> Row:
-        self._ahead_of_file = True
+        self._file.ahead = True
         row = Row(self._reader.num_rows, self._session, target, count, event)
         digest = self._chain.next(self._reader.digest, row)
-        insert(self._connection, row, digest)
+        insert(self._file.connection, row, digest)
         self._reader.add(row, digest)
         self._index.add(row, digest)
         return row
@@ -260,7 +212,7 @@ class DurableLedger(PrivacyLedger):
     def _put_head(self) -> None:
         reader = self._reader
         head = self._chain.head(reader.digest, reader.num_rows, reader.total_count)
-        put_head(self._connection, reader.num_rows, reader.total_count, head)
+        put_head(self._file.connection, reader.num_rows, reader.total_count, head)
 
     def append(self, event: Event, count: int = 1, *, permit: Permit | None = None) -> None:
         """Writes `count` repetitions of `event` to the disk, or uses what is reserved there.
@@ -278,7 +230,7 @@ class DurableLedger(PrivacyLedger):
         """
         count = positive_integer("count", count)
         with self._lock:
-            self._check_usable()
+            self._file.check_usable()
             lease = self._lease
             if lease is None or lease.left < count or lease.event != event:
                 self._reserve(event, count, permit)
@@ -290,7 +242,7 @@ class DurableLedger(PrivacyLedger):
 
     def _reserve(self, event: Event, count: int, permit: Permit | None) -> None:
         text = codec.to_text(event)
-        with self._writing():
+        with self._file.transaction():
             self._refresh()
             taken = self._others_passes.intersection(_passes(event))
             if taken:
@@ -330,7 +282,7 @@ class DurableLedger(PrivacyLedger):
         with self._lock:
             if self._lease is None:
                 return
-            with self._writing():
+            with self._file.transaction():
                 self._refresh()
                 self._give_back(self._lease)
                 self._put_head()
@@ -339,17 +291,13 @@ class DurableLedger(PrivacyLedger):
     def close(self) -> None:
         """Settles, and closes the file. The ledger can still be read, not written to."""
         with self._lock:
-            if self._why_closed is not None or self._process != os.getpid():
+            if self._file.why_closed is not None or self._file.process != os.getpid():
                 return
             try:
                 self.settle()
-                # Leaves one file, where no other process is about to write.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._connection.execute("PRAGMA journal_mode = DELETE")
+                self._file.leave_one_file()
             finally:
-                if self._why_closed is None:
-                    self._why_closed = "it was closed."
-                    self._connection.close()
+                self._file.close("it was closed.")
 
     def __enter__(self) -> "DurableLedger":
         return self

@@ -13,8 +13,8 @@ from tfdp.events import Event, NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
+from tfdp.ledger.continuation import agree_up_to, check_continues_file, is_prefix
 from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry, pass_index
-from tfdp.ledger.errors import LedgerFormatError
 
 if TYPE_CHECKING:
     from tfdp.ledger.durable import DurableLedger
@@ -208,33 +208,14 @@ class PrivacyLedger:
         """
         if other is self or position == 0:
             return self.holds(position, key)
-        # Where the entries differ in count alone, both go on, or the place is before that.
-        missing = position
-        for (mine, my_count), (theirs, their_count) in zip(self, other, strict=False):
-            if mine != theirs or missing <= min(my_count, their_count):
-                break
-            missing -= min(my_count, their_count)
-            if my_count != their_count:
-                return False
-        else:
-            return False
-        return mine == theirs and self.holds(position, key)
+        return agree_up_to(position, self, other) and self.holds(position, key)
 
     def settle(self) -> None:
         """Gives back what is reserved and was not used (`DurableLedger`)."""
 
     def is_prefix_of(self, other: "PrivacyLedger") -> bool:
         """Whether `other` is this ledger, perhaps with more events after it."""
-        if self._ledger_id != other._ledger_id or len(self) > len(other):
-            return False
-        if not self._events:
-            return True
-        before, last = len(self) - 1, self._counts[-1]
-        return (
-            self._events == other._events[: len(self)]
-            and self._counts[:-1] == other._counts[:before]
-            and last <= other._counts[before]
-        )
+        return self._ledger_id == other._ledger_id and is_prefix(list(self), list(other))
 
     def replay(self, accountant: Any) -> Any:
         """Composes every entry into `accountant`, in order, and returns it.
@@ -349,28 +330,8 @@ class PrivacyLedger:
             LedgerWriteError: it cannot be written; what was there is still there.
         """
         if not overwrite and os.path.lexists(path):
-            self._check_continues_file(path)
+            check_continues_file(path, self._ledger_id, list(self))
         storage.write(path, self._ledger_id, list(self))
-
-    def _check_continues_file(self, path: str | os.PathLike[str]) -> None:
-        try:
-            with storage.open_book(path) as book:
-                found, keyed = book.header.ledger_id, book.header.keyed
-                saved = PrivacyLedger._restored(found, book.entries())
-        except (LedgerFormatError, FileNotFoundError) as error:
-            what = f"something that cannot be read as a ledger ({error})"
-        else:
-            if saved.is_prefix_of(self) and not keyed:
-                return
-            what = f"another ledger, {found}"
-            if found == self._ledger_id:
-                what = "this ledger with " + (
-                    "a key" if keyed else "steps that are not in this one"
-                )
-        raise FileExistsError(
-            f"{os.fspath(path)} holds {what}. It would be lost: save to another path, or give "
-            "overwrite=True."
-        )
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, key: bytes | None = None) -> "PrivacyLedger":

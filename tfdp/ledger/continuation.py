@@ -1,0 +1,59 @@
+"""Whether entries go on from others: as the whole of them and more, or up to some place."""
+
+import os
+from collections.abc import Iterable, Sequence
+
+from tfdp.ledger import storage
+from tfdp.ledger.entry import LedgerEntry, merged
+from tfdp.ledger.errors import LedgerFormatError
+
+
+def is_prefix(first: Sequence[LedgerEntry], whole: Sequence[LedgerEntry]) -> bool:
+    """Whether `whole` is `first`, perhaps with more events after it."""
+    if not first:
+        return True
+    if len(first) > len(whole):
+        return False
+    before, last = len(first) - 1, first[-1]
+    return (
+        first[:before] == whole[:before]
+        and last.event == whole[before].event
+        and last.count <= whole[before].count
+    )
+
+
+def agree_up_to(position: int, one: Iterable[LedgerEntry], other: Iterable[LedgerEntry]) -> bool:
+    """Whether the first `position` events are the same; both hold so many."""
+    missing = position
+    for (mine, my_count), (theirs, their_count) in zip(one, other, strict=False):
+        if mine != theirs:
+            return False
+        # Where the entries differ in count alone, both go on, or the place is before that.
+        if missing <= min(my_count, their_count):
+            return True
+        missing -= min(my_count, their_count)
+        if my_count != their_count:
+            return False
+    return False
+
+
+def check_continues_file(
+    path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]
+) -> None:
+    """Raises FileExistsError unless the file is an earlier state of the ledger, without a key."""
+    try:
+        with storage.open_book(path) as book:
+            found, keyed = book.header.ledger_id, book.header.keyed
+            saved = list(merged(book.entries()))
+    except (LedgerFormatError, FileNotFoundError) as error:
+        what = f"something that cannot be read as a ledger ({error})"
+    else:
+        if found == ledger_id and is_prefix(saved, entries) and not keyed:
+            return
+        what = f"another ledger, {found}"
+        if found == ledger_id:
+            what = "this ledger with " + ("a key" if keyed else "steps that are not in this one")
+    raise FileExistsError(
+        f"{os.fspath(path)} holds {what}. It would be lost: save to another path, or give "
+        "overwrite=True."
+    )

@@ -1,0 +1,88 @@
+"""The file of a ledger while it is open for writing."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
+from tfdp.ledger.storage.files import open_to_write
+from tfdp.ledger.storage.write import write_errors
+
+
+class OpenFile:
+    """A connection to the file, in the process that opened it, until it is closed or lost.
+
+    Attributes:
+        connection: To SQLite.
+        ahead: Whether rows are counted as read that may not be there: set by whoever inserts them.
+        process: The process that opened the file.
+        why_closed: Why nothing can be written any more, or None.
+
+    Raises:
+        LedgerWriteError: the file cannot be written to.
+    """
+
+    def __init__(self, path: Path):
+        with write_errors(path):
+            self.connection = open_to_write(path)
+        self.ahead = False
+        self.process = os.getpid()
+        self.why_closed: str | None = None
+        self._path = path
+        self._inode = os.stat(path).st_ino
+
+    def check_usable(self) -> None:
+        """Raises LedgerWriteError unless this process may still write to this very file."""
+        if self.process != os.getpid():
+            raise LedgerWriteError(
+                f"{self._path} was opened before this process was forked. Open it again here."
+            )
+        if self.why_closed is not None:
+            raise LedgerWriteError(f"{self._path} is not open any more: {self.why_closed}")
+        try:
+            inode = os.stat(self._path).st_ino
+        except OSError as error:
+            raise LedgerWriteError(f"{self._path} is gone, while it was open: {error}.") from error
+        if inode != self._inode:
+            raise LedgerWriteError(
+                f"{self._path} was replaced while it was open. Open it again, if it is the one "
+                "that holds all steps."
+            )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One transaction. Where it fails, nobody knows what is on the disk: the file is closed."""
+        self.check_usable()
+        with contextlib.ExitStack() as stack:
+            stack.push(self._roll_back)
+            with write_errors(self._path):
+                self.connection.execute("BEGIN IMMEDIATE")
+                yield
+                self.connection.execute("COMMIT")
+            self.ahead = False
+
+    def _roll_back(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
+        broken = isinstance(error, (LedgerWriteError, LedgerFormatError))
+        if (broken and not isinstance(error, PassTakenError)) or self.ahead:
+            self.why_closed = str(error) or type(error).__name__
+        # An open transaction holds up the other processes; SQLite may have ended it already.
+        if self.connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+        if self.why_closed is not None:
+            self.connection.close()
+
+    def leave_one_file(self) -> None:
+        """Removes the journal, unless another process is about to write."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            self.connection.execute("PRAGMA journal_mode = DELETE")
+
+    def close(self, why: str) -> None:
+        """Closes the file; `why` is what whoever writes to it afterwards is told."""
+        if self.why_closed is None:
+            self.why_closed = why
+            self.connection.close()
