@@ -143,6 +143,11 @@ TRAPS = {
     "float32 counters that saturate at 2^24": [
         f"{ACCOUNTING}::test_float32_counters_saturate_at_2_24"
     ],
+    "price of somebody else's taken for a proven one": [
+        "tests/extending_test.py::test_a_report_names_the_price_of_another_package",
+        "tests/extending_test.py::test_replay_names_the_price_of_another_package",
+        "tests/extending_test.py::test_a_report_states_what_its_own_accountants_say",
+    ],
     "raw model trained by mistake": [f"{ACCOUNTING}::test_raw_model_trained_by_mistake"],
     "dropout follows the row": [f"{RECORDS}::test_dropout_follows_the_row"],
     "state that a step leaves behind": [f"{RECORDS}::test_state_that_a_step_leaves"],

@@ -166,26 +166,8 @@ def calibrate(
         >>> plan.steps, round(plan.noise_multiplier, 3)
         (4680, 0.943)
     """
-    if steps is not None and epochs is not None:
-        raise ValueError(f"Give steps or epochs, not both. Received: {steps=}, {epochs=}.")
-    given = {
-        "target_epsilon": target_epsilon,
-        "noise_multiplier": noise_multiplier,
-        "batch_size": batch_size,
-        "steps": steps if epochs is None else epochs,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) != 1:
-        raise ValueError(
-            f"Leave out exactly one of {list(given)}: what is to be found. Left out were {missing}."
-        )
-    free = missing[0]
+    free = _left_out(target_epsilon, noise_multiplier, batch_size, steps, epochs)
     real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
-    if free == "batch_size" and epochs is not None:
-        raise ValueError(
-            "How many steps epochs are depends on the batch size that is to be found: give steps. "
-            "tfdp.accounting.plan compares batch sizes at a number of epochs."
-        )
     if epochs is not None:
         check_batch(batch_size, population_size)  # type: ignore[arg-type]  # Only one is None.
         steps = steps_of_epochs(epochs, batch_size, population_size, sampling)  # type: ignore[arg-type]
@@ -202,27 +184,55 @@ def calibrate(
     if free == "target_epsilon":
         return plan_of()
     target = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=False)
-    along, axis = {
-        "noise_multiplier": (
-            lambda x: plan_of(noise_multiplier=x),
-            Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE),
-        ),
-        "steps": (
-            lambda x: plan_of(steps=int(x)),
-            Axis(1, _MOST_STEPS, integer=True, tolerance=0.0),
-        ),
-        "batch_size": (
-            lambda x: plan_of(batch_size=int(x)),
-            Axis(1, population_size, integer=True, tolerance=0.0),
-        ),
-    }[free]
-    plan_of(**{free: 1})  # Says what is wrong with the others, if something is.
+    axis = _axis(free, population_size)
+
+    def along(x: float) -> TrainingPlan:
+        return plan_of(**{free: int(x) if axis.integer else x})
+
+    along(1)  # Says what is wrong with the others, if something is.
     within, beyond = _edge(along, axis, target, target_delta, accountant)
     if within is None:
         raise UnreachableBudgetError(_too_dear(along, axis, free, target, target_delta, accountant))
     if beyond is None and free != "batch_size":
         raise UnreachableBudgetError(_too_cheap(free, target, target_delta))
     return along(within.x)
+
+
+def _left_out(
+    target_epsilon: float | None,
+    noise_multiplier: float | None,
+    batch_size: int | None,
+    steps: int | None,
+    epochs: float | None,
+) -> str:
+    """Returns which of the four quantities is to be found."""
+    if steps is not None and epochs is not None:
+        raise ValueError(f"Give steps or epochs, not both. Received: {steps=}, {epochs=}.")
+    given = {
+        "target_epsilon": target_epsilon,
+        "noise_multiplier": noise_multiplier,
+        "batch_size": batch_size,
+        "steps": steps if epochs is None else epochs,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            f"Leave out exactly one of {list(given)}: what is to be found. Left out were {missing}."
+        )
+    if missing == ["batch_size"] and epochs is not None:
+        raise ValueError(
+            "How many steps epochs are depends on the batch size that is to be found: give steps. "
+            "tfdp.accounting.plan compares batch sizes at a number of epochs."
+        )
+    return missing[0]
+
+
+def _axis(free: str, population_size: int) -> Axis:
+    """Returns where the quantity is searched."""
+    if free == "noise_multiplier":
+        return Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE)
+    most = _MOST_STEPS if free == "steps" else population_size
+    return Axis(1, most, integer=True, tolerance=0.0)
 
 
 def _too_cheap(free: str, target_epsilon: float, target_delta: float) -> str:
@@ -266,7 +276,7 @@ def _too_dear(
     def with_noise(x: float) -> TrainingPlan:
         return dataclasses.replace(cheapest, noise_multiplier=x)
 
-    noise = Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE)
+    noise = _axis("noise_multiplier", cheapest.population_size)
     within, _ = _edge(with_noise, noise, target_epsilon, target_delta, accountant)
     cures = [f"an epsilon above {epsilon:.6g}"]
     if within is not None:
