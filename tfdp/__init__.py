@@ -58,6 +58,8 @@ _NAMES = {
     "NonPrivateEvent": "tfdp.events",
     "NormalizedQuery": "tfdp.query",
     "PrivacyLedger": "tfdp.ledger",
+    "QuantileAdaptiveClipSumQuery": "tfdp.query",
+    "QuantileEstimatorQuery": "tfdp.query",
     "SampledEvent": "tfdp.events",
     "SumAggregationDPQuery": "tfdp.query",
     "UnsupportedEventError": "tfdp.events",

@@ -8,7 +8,6 @@ _VECTORIZED = (
     "Write tfdp.keras.DPKeras{0}Optimizer(...): every engine but the loop is vectorized, and "
     "engine='vectorized' is an option of DPOptimizer."
 )
-_ADAPTIVE = "There is no adaptive clip yet; see docs/migration.md."
 _TREE = "There is no noise that is correlated between steps yet; see docs/migration.md."
 _EXACT = "Write tfdp.GaussianSumQuery(l2_norm_clip, stddev, precision='exact')."
 _COST = (
@@ -49,11 +48,11 @@ WRITE = {
         "No class is made: any Keras optimizer can be wrapped. " + _OPTIMIZER.format("Lion"),
     ),
     "make_dp_model_class": "Write tfdp.keras.make_private(model), or derive from DPModel.",
-    **dict.fromkeys(("QuantileAdaptiveClipSumQuery", "QAdaClipTreeResSumQuery"), _ADAPTIVE),
-    **dict.fromkeys(("QuantileEstimatorQuery", "NoPrivacyQuantileEstimatorQuery"), _ADAPTIVE),
+    "NoPrivacyQuantileEstimatorQuery": "Write tfdp.query.NoPrivacyQuantileEstimatorQuery(...).",
     **dict.fromkeys(
         (
             "DPFTRLTreeAggregationOptimizer",
+            "QAdaClipTreeResSumQuery",
             "RestartQuery",
             "TreeCumulativeSumQuery",
             "TreeRangeSumQuery",

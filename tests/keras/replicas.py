@@ -34,6 +34,11 @@ def scope(strategy):
     return contextlib.nullcontext() if default else strategy.scope()
 
 
+ADAPTIVE = tfdp.NormalizedQuery(
+    tfdp.QuantileAdaptiveClipSumQuery(CLIP, 0.0, 0.5, 0.2, 0.0, 7.0), 7.0
+)
+
+
 def copies(variables):
     """Returns, for every variable, its value on every replica of this process."""
     return [
@@ -176,6 +181,7 @@ def custom_step(strategy, in_graph=True, jit_compile=False, query=AVERAGE):
     return {
         "weights": copies([variable]),
         "gradients": [g.numpy() for g in strategy.experimental_local_results(gradients)],
+        "state": copies([v for v in optimizer.variables if v.name == "query_state"]),
         "losses": [t.numpy() for t in strategy.experimental_local_results(losses)],
         "error_in_eager": None if in_graph else outcome(lambda: run(examples)),
         "events": [entry.event.event for entry in optimizer.ledger for _ in range(entry.count)],
@@ -188,6 +194,7 @@ def custom(strategy):
         "eager": custom_step(strategy, in_graph=False),
         "xla": custom_step(strategy, jit_compile=True),
         "exact": custom_step(strategy, query=EXACT),
+        "adaptive": custom_step(strategy, query=ADAPTIVE),
     }
 
 

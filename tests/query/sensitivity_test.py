@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
 from tfdp.query import WeightedRecord
+from tfdp.query.adaptive_clip import AdaptiveClipSampleState
 from tfdp.query.structure import flatten_up_to
 
 CLIP = 1.5
@@ -21,6 +22,10 @@ WEIGHTED_PAIR = [WEIGHTED, np.zeros(2)]
 
 def _gaussian(clip=CLIP, stddev=2.0):
     return tfdp_query.GaussianSumQuery(clip, stddev)
+
+
+def _adaptive(clip=CLIP, z=2.0):
+    return tfdp_query.QuantileAdaptiveClipSumQuery(clip, z, 0.5, 0.2, 0.75, 4.0)
 
 
 QUERIES = {
@@ -63,6 +68,18 @@ QUERIES = {
         tfdp_query.per_layer(VARIABLES, CLIP, 2.0, 4.0, split="dimension"),
         VARIABLES,
     ),
+    "adaptive_clip": (_adaptive(), PART),
+    "nested_adaptive": (
+        tfdp_query.NestedQuery([tfdp_query.NormalizedQuery(_adaptive(), 4.0), _adaptive(0.5)]),
+        PAIR,
+    ),
+    "weighted_adaptive": (tfdp_query.WeightedSumQuery(_adaptive(), 2.0), WEIGHTED),
+    "quantile_estimator": (
+        tfdp_query.QuantileEstimatorQuery(1.0, 0.5, 0.2, 0.75, 4.0),
+        np.zeros(()),
+    ),
+    "automatic_clipping": (tfdp_query.AutomaticClippingSumQuery(CLIP, 2.0, 1e-9), PART),
+    "scheduled": (tfdp_query.ScheduledGaussianSumQuery(CLIP, 2.0), PART),
 }
 
 
@@ -146,6 +163,22 @@ class JointlyClipsUnscaledNorms(tfdp_query.JointClippingQuery):
         ]
 
 
+class CountsInFull(tfdp_query.QuantileAdaptiveClipSumQuery):
+    def norm_statistics(self, params, norms):
+        return 2 * super().norm_statistics(params, norms)
+
+
+class CountsByHowMuch(tfdp_query.QuantileAdaptiveClipSumQuery):
+    def norm_statistics(self, params, norms):
+        return norms - params
+
+
+class NormalisesTheLargestLeaf(tfdp_query.AutomaticClippingSumQuery):
+    def preprocess_record(self, params, record):
+        norm = tf.reduce_max([tf.norm(leaf) for leaf in tf.nest.flatten(record)])
+        return tf.nest.map_structure(lambda leaf: leaf * CLIP / (norm + 1e-9), record)
+
+
 BROKEN_BOUNDS = {
     "skips_the_clip": (SkipsTheClip(CLIP, 2.0), PART),
     "doubles_the_clip": (DoublesTheClip(CLIP, 2.0), PART),
@@ -155,6 +188,9 @@ BROKEN_BOUNDS = {
     "negative_weights": (NegativeWeights(_gaussian(), 2.0), WEIGHTED),
     "ignores_the_weight_in_its_event": (IgnoresTheWeightInItsEvent(_gaussian(), 2.0), WEIGHTED),
     "skips_one_group": (SkipsOneGroup([_gaussian(), _gaussian(0.5)]), PAIR),
+    "counts_in_full": (CountsInFull(CLIP, 2.0, 0.5, 0.2, 0.75, 4.0), PART),
+    "counts_by_how_much": (CountsByHowMuch(CLIP, 2.0, 0.5, 0.2, 0.75, 4.0), PART),
+    "normalises_the_largest_leaf": (NormalisesTheLargestLeaf(CLIP, 2.0), PART),
     "joint_norm_not_scaled": (JointlyClipsUnscaledNorms([0.25, 4.0], CLIP, 2.0), PAIR),
     "broken_part": (tfdp_query.NestedQuery([_gaussian(), DoublesTheClip(0.5, 2.0)]), PAIR),
     "broken_numerator": (tfdp_query.NormalizedQuery(DoublesTheClip(CLIP, 2.0), 4.0), PART),
@@ -179,6 +215,13 @@ def _parts(query, event, structure):
         queries = tf.nest.flatten(query.queries)
         for sub_query, sub_event, part in zip(queries, event.events, parts, strict=True):
             yield from _parts(sub_query, sub_event, part)
+    elif isinstance(structure, AdaptiveClipSampleState):
+        # The event counts the sum in units of the clip.
+        clip = getattr(query, "sum_query", query).initial_l2_norm_clip
+        yield event.events[0], tf.nest.map_structure(lambda leaf: leaf / clip, structure.sum)
+        yield event.events[1], structure.unclipped
+    elif isinstance(query, tfdp_query.ScheduledGaussianSumQuery):
+        yield event, tf.nest.map_structure(lambda leaf: leaf / query.l2_norm_clip, structure)
     else:
         yield event, structure
 
@@ -200,8 +243,8 @@ def _moved(query, state, neighbor):
         )
     return [
         np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(part)]))
-        / event.l2_norm_bound
-        for event, part in _parts(query, event, difference)
+        / bound_of.l2_norm_bound
+        for bound_of, part in _parts(query, event, difference)
     ]
 
 

@@ -80,25 +80,61 @@ def test_adaptive_clip_whose_count_query_is_not_charged():
     assert epsilon(entry.event.event) == pytest.approx(epsilon(joint), rel=1e-9)
 
 
-def test_no_clip_of_the_package_follows_the_data():
-    # Only a query with tensors in its global state can adapt. Whoever adds one adds a test here
-    # that its event holds the count, too.
+# What a query's tensors follow in its global state, and what its event must hold for it: the noise
+# of each count, or nothing where the state follows a public schedule.
+STATEFUL = {
+    "QuantileAdaptiveClipSumQuery": (
+        tfdp.query.QuantileAdaptiveClipSumQuery(1.0, 1.0, 0.5, 0.2, 3.0, 60.0),
+        [tfdp.GaussianSumEvent(0.5, 3.0)],
+    ),
+    "QuantileEstimatorQuery": (
+        tfdp.query.QuantileEstimatorQuery(1.0, 0.5, 0.2, 3.0, 60.0),
+        [tfdp.GaussianSumEvent(0.5, 3.0)],
+    ),
+    "NoPrivacyQuantileEstimatorQuery": (
+        tfdp.query.NoPrivacyQuantileEstimatorQuery(1.0, 0.5, 0.2),
+        [tfdp.NonPrivateEvent()],
+    ),
+    "ScheduledGaussianSumQuery": (tfdp.query.ScheduledGaussianSumQuery(1.0, 1.0), []),
+}
+
+
+def test_every_clip_that_follows_the_data_charges_its_count():
+    # A query with tensors in its global state can adapt. All others that the package has hold
+    # numbers there, which never change.
     part = tfdp.GaussianSumQuery(1.0, 1.0)
-    queries = [
-        part,
-        tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=4),
-        tfdp.query.JointClippingQuery([1.0], 1.0, 1.0),
-        tfdp.query.NestedQuery([part]),
-        tfdp.query.NestedSumQuery([part]),
-        tfdp.query.NoPrivacyAverageQuery(),
-        tfdp.query.NoPrivacySumQuery(),
-        tfdp.query.NormalizedQuery(part, 4),
-        tfdp.query.WeightedAverageQuery(1.0, noise_multiplier=1.0, denominator=4, max_weight=2.0),
-        tfdp.query.WeightedSumQuery(part, max_weight=2.0),
-    ]
-    for query in queries:
+    fixed = {
+        "AutomaticClippingSumQuery": tfdp.query.AutomaticClippingSumQuery(1.0, 1.0),
+        "ExactGaussianSumQuery": tfdp.query.ExactGaussianSumQuery(1.0, 1.0),
+        "GaussianAverageQuery": toy.query(1.0),
+        "GaussianSumQuery": part,
+        "JointClippingQuery": tfdp.query.JointClippingQuery([1.0], 1.0, 1.0),
+        "NoPrivacyAverageQuery": tfdp.query.NoPrivacyAverageQuery(),
+        "NoPrivacySumQuery": tfdp.query.NoPrivacySumQuery(),
+        "WeightedAverageQuery": tfdp.query.WeightedAverageQuery(
+            1.0, noise_multiplier=1.0, denominator=4, max_weight=2.0
+        ),
+    }
+    # Their state is that of the queries which they are made of.
+    composed = {
+        "ArrangedQuery",
+        "DPQuery",
+        "NestedQuery",
+        "NestedSumQuery",
+        "NormalizedQuery",
+        "SumAggregationDPQuery",
+        "WeightedSumQuery",
+    }
+    names = {name for name in vars(tfdp.query) if name.endswith("Query")}
+    assert names == {*fixed, *STATEFUL, *composed}
+    for query in fixed.values():
         assert not any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(query.initial_global_state()))
-    assert [name for name in vars(tfdp.query) if "Adaptive" in name or "Quantile" in name] == []
+    for query, counts in STATEFUL.values():
+        state = query.initial_global_state()
+        assert any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(state))
+        event = query.derive_event(state)
+        parts = event.events if isinstance(event, tfdp.ComposedEvent) else (event,)
+        assert all(count in parts for count in counts)
 
 
 def test_raw_model_trained_by_mistake():

@@ -121,9 +121,12 @@ TRAPS = {
     ],
     "adaptive clip whose count query is not charged": [
         f"{ACCOUNTING}::test_adaptive_clip_whose_count_query_is_not_charged",
-        f"{ACCOUNTING}::test_no_clip_of_the_package_follows_the_data",
+        f"{ACCOUNTING}::test_every_clip_that_follows_the_data_charges_its_count",
     ],
-    "clip reaching 0": [f"{CLIPPING}::test_clip_reaching_zero"],
+    "clip reaching 0": [
+        f"{CLIPPING}::test_clip_reaching_zero",
+        "tests/query/adaptive_clip_test.py::test_clip_reaches_neither_zero_nor_infinity",
+    ],
     "BatchNorm moving averages ship raw statistics": [
         f"{ACCOUNTING}::test_batch_norm_moving_averages_ship_raw_statistics"
     ],

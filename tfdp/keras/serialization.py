@@ -16,6 +16,7 @@ _NAMES = ("inner_optimizer", "query", "loss_scale_factor", *_SAME_NAME)
 
 for _query in (
     queries.ArrangedQuery,
+    queries.AutomaticClippingSumQuery,
     queries.ExactGaussianSumQuery,
     queries.GaussianAverageQuery,
     queries.GaussianSumQuery,
@@ -23,8 +24,12 @@ for _query in (
     queries.NestedQuery,
     queries.NestedSumQuery,
     queries.NoPrivacyAverageQuery,
+    queries.NoPrivacyQuantileEstimatorQuery,
     queries.NoPrivacySumQuery,
     queries.NormalizedQuery,
+    queries.QuantileAdaptiveClipSumQuery,
+    queries.QuantileEstimatorQuery,
+    queries.ScheduledGaussianSumQuery,
     queries.WeightedAverageQuery,
     queries.WeightedSumQuery,
 ):

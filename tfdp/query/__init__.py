@@ -1,11 +1,16 @@
 """Mechanisms: which vectors are clipped how, and which noise is added."""
 
+from tfdp.query.adaptive_clip import (
+    QuantileAdaptiveClipSumQuery,
+    adaptive_clip_noise_multiplier,
+)
 from tfdp.query.allocation import (
     clips_from_public_gradients,
     dimension_adjusted_noise,
     proportional_noise,
 )
 from tfdp.query.arranged import ArrangedQuery
+from tfdp.query.automatic_clip import AutomaticClippingSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
@@ -14,10 +19,16 @@ from tfdp.query.layers import by_layer, per_layer
 from tfdp.query.nested import NestedQuery, NestedSumQuery
 from tfdp.query.no_privacy import NoPrivacyAverageQuery, NoPrivacySumQuery
 from tfdp.query.normalized import GaussianAverageQuery, NormalizedQuery
+from tfdp.query.quantile_estimator import (
+    NoPrivacyQuantileEstimatorQuery,
+    QuantileEstimatorQuery,
+)
+from tfdp.query.scheduled import ScheduledGaussianSumQuery
 from tfdp.query.weighted import WeightedAverageQuery, WeightedRecord, WeightedSumQuery
 
 __all__ = [
     "ArrangedQuery",
+    "AutomaticClippingSumQuery",
     "DPQuery",
     "ExactGaussianSumQuery",
     "GaussianAverageQuery",
@@ -26,12 +37,17 @@ __all__ = [
     "NestedQuery",
     "NestedSumQuery",
     "NoPrivacyAverageQuery",
+    "NoPrivacyQuantileEstimatorQuery",
     "NoPrivacySumQuery",
     "NormalizedQuery",
+    "QuantileAdaptiveClipSumQuery",
+    "QuantileEstimatorQuery",
+    "ScheduledGaussianSumQuery",
     "SumAggregationDPQuery",
     "WeightedAverageQuery",
     "WeightedRecord",
     "WeightedSumQuery",
+    "adaptive_clip_noise_multiplier",
     "by_layer",
     "clips_from_public_gradients",
     "dimension_adjusted_noise",

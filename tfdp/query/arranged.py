@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.query.dp_query import DPQuery, Structure, add, zeros_like
+from tfdp.query.dp_query import DPQuery, Structure
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,12 +66,6 @@ class ArrangedQuery(DPQuery):
             leaves[place] = leaf
         return leaves
 
-    # Where records are scaled, sums are kept in the structure of the records, as engines make them.
-
-    @property
-    def _scales(self) -> bool:
-        return self.query.num_norm_groups is not None
-
     def initial_global_state(self):
         return self.query.initial_global_state()
 
@@ -79,28 +73,19 @@ class ArrangedQuery(DPQuery):
         return self.query.derive_sample_params(global_state)
 
     def initial_sample_state(self, template):
-        arranged = self._arranged(template)
-        if self._scales:
-            return [zeros_like(leaf) for leaf in self._restored(arranged)]
-        return self.query.initial_sample_state(arranged)
+        return self.query.initial_sample_state(self._arranged(template))
 
     def preprocess_record(self, params, record):
-        processed = self.query.preprocess_record(params, self._arranged(record))
-        return self._restored(processed) if self._scales else processed
+        return self.query.preprocess_record(params, self._arranged(record))
 
     def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
-        if self._scales:
-            return add(sample_state, preprocessed_record)
         return self.query.accumulate_preprocessed_record(sample_state, preprocessed_record)
 
     def merge_sample_states(self, sample_state_1, sample_state_2):
-        if self._scales:
-            return add(sample_state_1, sample_state_2)
         return self.query.merge_sample_states(sample_state_1, sample_state_2)
 
     def get_noised_result(self, sample_state, global_state):
-        state = self._arranged(sample_state) if self._scales else sample_state
-        result, global_state, event = self.query.get_noised_result(state, global_state)
+        result, global_state, event = self.query.get_noised_result(sample_state, global_state)
         return self._restored(result), global_state, event
 
     def derive_event(self, global_state):
@@ -126,3 +111,13 @@ class ArrangedQuery(DPQuery):
 
     def scale_factors(self, params, norms):
         return self.query.scale_factors(params, norms)
+
+    @property
+    def num_norm_statistics(self):
+        return self.query.num_norm_statistics
+
+    def norm_statistics(self, params, norms):
+        return self.query.norm_statistics(params, norms)
+
+    def pack_scaled(self, scaled, statistics):
+        return self.query.pack_scaled(self._arranged(scaled), statistics)

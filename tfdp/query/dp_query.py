@@ -186,6 +186,33 @@ class DPQuery(abc.ABC):
             f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None."
         )
 
+    @property
+    def num_norm_statistics(self) -> int:
+        """K: how many numbers a record of a norm-factor query adds to the sum beside its leaves."""
+        return 0
+
+    def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
+        """Returns what a record adds beside its scaled leaves: functions of its norms alone.
+
+        Args:
+            params: From `derive_sample_params`.
+            norms: As in `scale_factors`.
+
+        Returns:
+            float32 [..., K], bounded whatever the norms are; exactly zero where a norm on which it
+            depends is not finite.
+        """
+        return tf.cast(norms[..., :0], tf.float32)
+
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
+        """Returns the preprocessed record with these parts; of sums of them, the sample state.
+
+        Args:
+            scaled: Scaled leaves, in the structure of the records.
+            statistics: From `norm_statistics`, [K].
+        """
+        return scaled
+
 
 class SumAggregationDPQuery(DPQuery):
     """A query whose sample state is the sum of its preprocessed records."""

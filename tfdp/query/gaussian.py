@@ -16,12 +16,12 @@ from tfdp.query.arguments import (
     noise_stddev,
     source_of,
 )
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete, record_dtype
+from tfdp.query.dp_query import Structure, is_concrete, record_dtype
 from tfdp.query.exact import ExactGaussianSumQuery
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussianSumQuery(SumAggregationDPQuery):
+class GaussianSumQuery(norm_factors.OneGroupQuery):
     """Clips every record to `l2_norm_clip` over all of its leaves, sums, adds N(0, stddev^2) to
     every coordinate.
 
@@ -86,18 +86,8 @@ class GaussianSumQuery(SumAggregationDPQuery):
     def derive_sample_params(self, global_state):
         return global_state.l2_norm_clip
 
-    @property
-    def num_norm_groups(self):
-        return 1
-
-    def norm_groups(self, template):
-        return [0] * len(tf.nest.flatten(template))
-
     def scale_factors(self, params, norms):
         return norm_factors.clip_factors(params, norms)
-
-    def preprocess_record(self, params, record):
-        return norm_factors.scale_record(self, params, record)
 
     def get_noised_result(self, sample_state, global_state):
         result = add_noise(sample_state, global_state.stddev, source_of(self))

@@ -131,12 +131,33 @@ class NestedQuery(DPQuery):
         return result
 
     def scale_factors(self, params, norms):
-        factors, first = [], 0
+        split = self._with_norms(params, norms)
+        return tf.concat([query.scale_factors(*part) for query, *part in split], axis=-1)
+
+    @property
+    def num_norm_statistics(self):
+        return sum(query.num_norm_statistics for query in self._flat_queries)
+
+    def norm_statistics(self, params, norms):
+        split = self._with_norms(params, norms)
+        return tf.concat([query.norm_statistics(*part) for query, *part in split], axis=-1)
+
+    def pack_scaled(self, scaled, statistics):
+        packed, first = [], 0
+        for query, part in self._split(scaled):
+            end = first + query.num_norm_statistics
+            packed.append(query.pack_scaled(part, statistics[first:end]))
+            first = end
+        return self._pack(packed)
+
+    def _with_norms(self, params: Structure, norms: tf.Tensor) -> list[tuple[Any, ...]]:
+        """Returns (query, its params, the norms of its groups) for every query."""
+        result, first = [], 0
         for query, param in self._split(params):
             end = first + query.num_norm_groups
-            factors.append(query.scale_factors(param, norms[..., first:end]))
+            result.append((query, param, norms[..., first:end]))
             first = end
-        return tf.concat(factors, axis=-1)
+        return result
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.numerics import rounding
-from tfdp.query.dp_query import record_dtype
+from tfdp.query.dp_query import SumAggregationDPQuery, record_dtype
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
@@ -66,4 +66,19 @@ def scale_record(query, params, record):
     norms = group_norms(squared_norms(leaves, batched=False), groups, query.num_norm_groups)
     factors = query.scale_factors(params, norms)
     scaled = [scale(leaf, factors[group]) for leaf, group in zip(leaves, groups, strict=True)]
-    return tf.nest.pack_sequence_as(record, scaled)
+    statistics = query.norm_statistics(params, norms)
+    return query.pack_scaled(tf.nest.pack_sequence_as(record, scaled), statistics)
+
+
+class OneGroupQuery(SumAggregationDPQuery):
+    """A query that scales a record, as a whole, by a function of its norm."""
+
+    @property
+    def num_norm_groups(self):
+        return 1
+
+    def norm_groups(self, template):
+        return [0] * len(tf.nest.flatten(template))
+
+    def preprocess_record(self, params, record):
+        return scale_record(self, params, record)

@@ -106,6 +106,16 @@ class NormalizedQuery(DPQuery):
     def scale_factors(self, params, norms):
         return self.numerator_query.scale_factors(params, norms)
 
+    @property
+    def num_norm_statistics(self):
+        return self.numerator_query.num_norm_statistics
+
+    def norm_statistics(self, params, norms):
+        return self.numerator_query.norm_statistics(params, norms)
+
+    def pack_scaled(self, scaled, statistics):
+        return self.numerator_query.pack_scaled(scaled, statistics)
+
 
 class GaussianAverageQuery(NormalizedQuery):
     """Average of clipped records with Gaussian noise: `GaussianSumQuery` over a fixed denominator.

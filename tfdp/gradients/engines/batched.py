@@ -153,7 +153,10 @@ def _scaled_sum(clipping, records, squares, keep, of_examples):
     factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))
     by_group = [of_examples(factors[:, g]) for g in range(query.num_norm_groups)]
     sums = [record.weighted_sum(by_group[g]) for g, record in zip(groups, records, strict=True)]
-    return tf.nest.pack_sequence_as(query.initial_sample_state(variables), sums)
+    statistics = query.norm_statistics(clipping.params, norms)
+    statistics = tf.where(keep[:, None], statistics, tf.zeros_like(statistics))
+    scaled = tf.nest.pack_sequence_as(variables, sums)
+    return query.pack_scaled(scaled, tf.reduce_sum(statistics, 0))
 
 
 def _all_finite(squares: list[tf.Tensor]) -> tf.Tensor:

@@ -1,0 +1,215 @@
+"""Sum of records clipped to a norm that follows a quantile of their norms."""
+
+import collections
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdp.events import ComposedEvent, GaussianSumEvent
+from tfdp.events.arguments import real_number
+from tfdp.noise import RandomSource
+from tfdp.query import norm_factors
+from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
+from tfdp.query.dp_query import Structure, zeros_like
+from tfdp.query.gaussian import add_noise
+from tfdp.query.quantile_estimator import (
+    QuantileEstimatorGlobalState,
+    QuantileEstimatorQuery,
+    below,
+    update_bounds,
+)
+
+
+class AdaptiveClipGlobalState(NamedTuple):
+    """The clip of the next step, a float32 scalar: public, because noised counts alone moved it."""
+
+    l2_norm_clip: tf.Tensor
+
+
+class AdaptiveClipSampleState(NamedTuple):
+    """The sum of the clipped records, and how many were not clipped, less one half of all."""
+
+    sum: Structure
+    unclipped: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
+    """A Gaussian sum whose clip C follows a quantile of the records' norms.
+
+        result = sum_i r_i min(1, C / |r_i|) + N(0, (noise_multiplier C)^2 I)
+        C      = C exp(-learning_rate (share of unclipped records - target_unclipped_quantile))
+
+    The share is that of `QuantileEstimatorQuery`: a noised count over a public number. It is a
+    second release about the same records. With `adaptive_clip_noise_multiplier` both together cost
+    what a fixed clip does. Per layer: one of these for every part of a `NestedQuery`.
+
+    Guarantees:
+        Adding or removing one record moves the sum by at most C and the count by at most 1/2. C is
+        public before the step begins, and the event counts the sum in units of C, so it is the same
+        in every step: GaussianSumEvent(1, noise_multiplier) and GaussianSumEvent(0.5,
+        clipped_count_stddev) about one sample. C stays within public bounds, so it neither reaches
+        zero nor runs off, whatever records and noise are.
+
+    Edge cases:
+        A record with a NaN or infinity contributes zero to the sum and to the count.
+
+    Args:
+        initial_l2_norm_clip: C of the first step; positive.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by C.
+        target_unclipped_quantile: The share of records that is to be left as it is; 0.5 clips to
+            the median.
+        learning_rate: The logarithm of the largest factor by which C changes in a step (0.2 is
+            usual); without `geometric_update`, the largest difference.
+        clipped_count_stddev: Standard deviation of the noise on the count; expected_num_records /
+            20 is usual.
+        expected_num_records: Expected number of records in a sample; public.
+        geometric_update: Whether C changes by factors (default) or by differences.
+        min_l2_norm_clip: C gets no smaller; by default a millionth of `initial_l2_norm_clip`.
+        max_l2_norm_clip: C gets no larger; by default a million times `initial_l2_norm_clip`.
+        random_source: Where the noise comes from; by default keyed by the operating system.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: it is out of range.
+
+    Example:
+        >>> query = QuantileAdaptiveClipSumQuery(100.0, 1.1, 0.5, 0.2, 12.8, 256.0)
+        >>> event = query.derive_event(query.initial_global_state())
+        >>> [(e.l2_norm_bound, e.noise_stddev) for e in event.events]
+        [(1.0, 1.1), (0.5, 12.8)]
+
+    References:
+        Andrew et al. 2021, arXiv:1905.03871, algorithm 1.
+    """
+
+    initial_l2_norm_clip: float
+    noise_multiplier: float
+    target_unclipped_quantile: float
+    learning_rate: float
+    clipped_count_stddev: float
+    expected_num_records: float
+    geometric_update: bool = True
+    min_l2_norm_clip: float | None = None
+    max_l2_norm_clip: float | None = None
+    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self):
+        initial = clip_norm("initial_l2_norm_clip", self.initial_l2_norm_clip)
+        # Also without a geometric update the clip stays positive.
+        low, high = update_bounds(initial, self.min_l2_norm_clip, self.max_l2_norm_clip, True)
+        multiplier = real_number(
+            "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True
+        )
+        noise_stddev("noise_multiplier * max_l2_norm_clip", multiplier * high)
+        check_random_source(self.random_source)
+        object.__setattr__(self, "initial_l2_norm_clip", initial)
+        object.__setattr__(self, "noise_multiplier", multiplier)
+        object.__setattr__(self, "min_l2_norm_clip", low)
+        object.__setattr__(self, "max_l2_norm_clip", high)
+        for ours, theirs in _ESTIMATOR_NAMES.items():
+            object.__setattr__(self, ours, getattr(self._estimator, theirs))
+
+    @functools.cached_property
+    def _estimator(self) -> QuantileEstimatorQuery:
+        """Of the quantile of the norms."""
+        return QuantileEstimatorQuery(
+            self.initial_l2_norm_clip,
+            self.target_unclipped_quantile,
+            self.learning_rate,
+            self.clipped_count_stddev,
+            self.expected_num_records,
+            self.geometric_update,
+            self.min_l2_norm_clip,
+            self.max_l2_norm_clip,
+            self.random_source,
+        )
+
+    def initial_global_state(self):
+        return AdaptiveClipGlobalState(*self._estimator.initial_global_state())
+
+    def derive_sample_params(self, global_state):
+        return global_state.l2_norm_clip
+
+    def initial_sample_state(self, template):
+        sums = tf.nest.map_structure(zeros_like, template)
+        return AdaptiveClipSampleState(sums, tf.zeros([], tf.float32))
+
+    def scale_factors(self, params, norms):
+        return norm_factors.clip_factors(params, norms)
+
+    @property
+    def num_norm_statistics(self):
+        return 1
+
+    def norm_statistics(self, params, norms):
+        return below(params, norms, tf.float32)
+
+    def pack_scaled(self, scaled, statistics):
+        return AdaptiveClipSampleState(scaled, statistics[0])
+
+    def get_noised_result(self, sample_state, global_state):
+        # In float64, so that the noise is no less than the event's, whatever the clip is.
+        clip = tf.cast(global_state.l2_norm_clip, tf.float64)
+        stddev = self.noise_multiplier * clip if self.noise_multiplier else 0.0
+        result = add_noise(sample_state.sum, stddev, source_of(self))
+        _, state, _ = self._estimator.get_noised_result(
+            sample_state.unclipped, QuantileEstimatorGlobalState(*global_state)
+        )
+        return result, AdaptiveClipGlobalState(*state), self.derive_event(global_state)
+
+    def derive_event(self, global_state):
+        seeded = source_of(self).seeded
+        count = GaussianSumEvent(0.5, self.clipped_count_stddev, seeded)
+        return ComposedEvent((GaussianSumEvent(1.0, self.noise_multiplier, seeded), count))
+
+    def derive_metrics(self, global_state):
+        return collections.OrderedDict(clip=global_state.l2_norm_clip)
+
+
+# Arguments that the estimator checks.
+_ESTIMATOR_NAMES = {
+    "target_unclipped_quantile": "target_quantile",
+    "learning_rate": "learning_rate",
+    "clipped_count_stddev": "below_estimate_stddev",
+    "expected_num_records": "expected_num_records",
+}
+
+
+def adaptive_clip_noise_multiplier(noise_multiplier: float, clipped_count_stddev: float) -> float:
+    """Returns the noise multiplier of a sum which, with its count, costs what `noise_multiplier`
+    does.
+
+        z_sum = (z^-2 - (2 clipped_count_stddev)^-2)^(-1/2)
+
+    The count's own noise multiplier is 2 clipped_count_stddev: a record moves the count by 1/2.
+
+    Args:
+        noise_multiplier: z, of both releases together; positive.
+        clipped_count_stddev: As in `QuantileAdaptiveClipSumQuery`.
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: it is out of range, or the count alone costs as much as z.
+
+    Example:
+        >>> round(adaptive_clip_noise_multiplier(1.1, 12.8), 4)
+        1.101
+
+    References:
+        Andrew et al. 2021, arXiv:1905.03871, theorem 1.
+    """
+    z = real_number("noise_multiplier", noise_multiplier, minimum=0, inclusive=False)
+    stddev = real_number("clipped_count_stddev", clipped_count_stddev, minimum=0, inclusive=False)
+    if 2 * stddev <= z:
+        raise ValueError(
+            "The count alone costs as much as the noise multiplier that both are to have: "
+            f"clipped_count_stddev must be above {z / 2:g}. Received: "
+            f"clipped_count_stddev={clipped_count_stddev!r}."
+        )
+    ratio = z / (2 * stddev)
+    # Rounded up: the two together never cost more than was asked for.
+    return math.nextafter(z / math.sqrt(1 - ratio * ratio) * (1 + 1e-15), math.inf)
