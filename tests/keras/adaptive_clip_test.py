@@ -141,9 +141,7 @@ def test_schedule_that_leaves_its_range_stops_the_run_before_the_step():
 @pytest.mark.parametrize("engine", ["bookkeeping", "vectorized", "loop"])
 def test_normalised_gradients_are_those_by_hand(engine):
     model = private(AutomaticClippingSumQuery(1.0, 0.0, 0.5), engine=engine)
-    losses = [
-        lambda i=i: toy.LOGITS_LOSS(Y[i : i + 1], model(X[i : i + 1])) for i in range(len(X))
-    ]
+    losses = [lambda i=i: toy.LOGITS_LOSS(Y[i : i + 1], model(X[i : i + 1])) for i in range(len(X))]
     expected = toy.weights(model)
     for loss in losses:
         gradient, (norm,) = toy.gradients_by_hand(model.trainable_variables, [loss], 1e9)

@@ -190,7 +190,9 @@ def test_a_clip_that_adapts_is_moved_once_by_all_records(of_replicas, count):
     outcome = of_replicas[count]["custom"]["adaptive"]
     average, _ = sum_by_hand()
     np.testing.assert_allclose(outcome["weights"][0][0], -average - 0.01, rtol=0, atol=1e-6)
-    gradients = [np.outer(a, -t) for a, t in zip(np.float64(replicas.X), np.eye(2)[replicas.Y], strict=True)]
+    gradients = [
+        np.outer(a, -t) for a, t in zip(np.float64(replicas.X), np.eye(2)[replicas.Y], strict=True)
+    ]
     share = np.mean([np.linalg.norm(g) <= replicas.CLIP for g in gradients])
     assert_same_everywhere(outcome["state"], count)
     clip = replicas.CLIP * np.exp(-0.2 * (share - 0.5))

@@ -20,6 +20,12 @@ QUERIES = [
     tfdp.NormalizedQuery(tfdp.JointClippingQuery([0.1, (3.0, 2.0)], 0.1, 0.7), 7),
     tfdp.NestedQuery([tfdp.NormalizedQuery(SUM, 7), {"b": (tfdp.NoPrivacyAverageQuery(),)}]),
     tfdp.NestedSumQuery([SUM, tfdp.NoPrivacySumQuery()]),
+    tfdp.NormalizedQuery(tfdp.QuantileAdaptiveClipSumQuery(0.1, 1.1, 0.3, 0.2, 3.0, 60.0), 7),
+    tfdp.QuantileEstimatorQuery(0.1, 0.3, 0.2, 3.0, 60.0, True),
+    tfdp.query.AutomaticClippingSumQuery(0.1, 1 / 3, 0.3),
+    tfdp.query.ScheduledGaussianSumQuery(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.3), 1.1
+    ),
 ]
 
 

@@ -126,6 +126,20 @@ def test_noise_follows_the_clip_and_the_event_does_not(check_stddev):
         assert told == query.derive_event(state) == event
 
 
+def test_result_in_units_of_the_clip_is_the_result_over_the_clip(check_stddev):
+    records = [[-6.0, 8.0], [3.0, -4.0]]
+    query = adaptive(5.0, normalize_by_clip=True)
+    plain = dataclasses.replace(query, normalize_by_clip=False)
+    state = query.initial_global_state()
+    ours, theirs = step(query, records, state), step(plain, records, state)
+    np.testing.assert_allclose(ours[0], theirs[0] / 5, rtol=1e-6)
+    assert float(ours[1].l2_norm_clip) == float(theirs[1].l2_norm_clip)
+    noisy = dataclasses.replace(query, noise_multiplier=2.0)
+    sample = query.initial_sample_state(tf.zeros([1000]))
+    check_stddev(noisy.get_noised_result(sample, state)[0].numpy(), 2.0)
+    assert noisy.derive_event(state).events[0] == GaussianSumEvent(1.0, 2.0)
+
+
 def test_noise_of_the_count_is_that_of_the_event(check_stddev):
     query = adaptive(1.0, z=1.0, rate=1e-3, stddev=2.0, expected=1000.0)
     sample = query.initial_sample_state(tf.zeros([1]))
@@ -241,7 +255,13 @@ def test_engines_give_the_state_of_one_record_at_a_time(name, rows, engine):
 
     def total():
         return tfdp.clipped_gradient_sum(
-            _loss(variables), variables, x, query, mask=mask, physical_batch_size=rows, engine=engine
+            _loss(variables),
+            variables,
+            x,
+            query,
+            mask=mask,
+            physical_batch_size=rows,
+            engine=engine,
         ).sample_state
 
     state = total()

@@ -68,6 +68,10 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
             20 is usual.
         expected_num_records: Expected number of records in a sample; public.
         geometric_update: Whether C changes by factors (default) or by differences.
+        normalize_by_clip: Whether the result is divided by C. Then C has no part in the size of an
+            update: a learning rate is right for whatever C becomes, and the noise of the first
+            steps does no harm where C begins far too large (De et al. 2022, arXiv:2204.13650,
+            section 2).
         min_l2_norm_clip: C gets no smaller; by default a millionth of `initial_l2_norm_clip`.
         max_l2_norm_clip: C gets no larger; by default a million times `initial_l2_norm_clip`.
         random_source: Where the noise comes from; by default keyed by the operating system.
@@ -93,6 +97,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
     clipped_count_stddev: float
     expected_num_records: float
     geometric_update: bool = True
+    normalize_by_clip: bool = False
     min_l2_norm_clip: float | None = None
     max_l2_norm_clip: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -106,6 +111,10 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         )
         noise_stddev("noise_multiplier * max_l2_norm_clip", multiplier * high)
         check_random_source(self.random_source)
+        if not isinstance(self.normalize_by_clip, bool):
+            raise TypeError(
+                f"normalize_by_clip must be a bool. Received: {self.normalize_by_clip!r}."
+            )
         object.__setattr__(self, "initial_l2_norm_clip", initial)
         object.__setattr__(self, "noise_multiplier", multiplier)
         object.__setattr__(self, "min_l2_norm_clip", low)
@@ -156,6 +165,8 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         clip = tf.cast(global_state.l2_norm_clip, tf.float64)
         stddev = self.noise_multiplier * clip if self.noise_multiplier else 0.0
         result = add_noise(sample_state.sum, stddev, source_of(self))
+        if self.normalize_by_clip:
+            result = tf.nest.map_structure(lambda leaf: leaf / tf.cast(clip, leaf.dtype), result)
         _, state, _ = self._estimator.get_noised_result(
             sample_state.unclipped, QuantileEstimatorGlobalState(*global_state)
         )
