@@ -23,6 +23,7 @@ QUERIES = [
     tfdp.NormalizedQuery(tfdp.QuantileAdaptiveClipSumQuery(0.1, 1.1, 0.3, 0.2, 3.0, 60.0), 7),
     tfdp.QuantileEstimatorQuery(0.1, 0.3, 0.2, 3.0, 60.0, True),
     tfdp.query.AutomaticClippingSumQuery(0.1, 1 / 3, 0.3),
+    tfdp.query.LaplaceSumQuery(0.1, 1 / 3),
     tfdp.query.ScheduledGaussianSumQuery(
         keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.3), 1.1
     ),

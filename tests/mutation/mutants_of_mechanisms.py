@@ -86,3 +86,31 @@ ADAPTIVE = in_folder(
         f"{QUERY}/automatic_clip_test.py::test_norm_is_that_of_the_paper",
     ),
 )
+
+PURE = in_folder(
+    "query",
+    (
+        "l1_is_l2",
+        "records are clipped in l2 where the event bounds l1",
+        "laplace.py",
+        "tf.reduce_sum(tf.abs(tf.cast(leaf, dtype))),",
+        "tf.norm(tf.cast(leaf, dtype)),",
+        f"{QUERY}/laplace_test.py",
+    ),
+    (
+        "laplace_scale_halved",
+        "half the Laplace noise that the event says",
+        "laplace.py",
+        "noise * rounding.up(self.scale, leaf.dtype)",
+        "noise * rounding.up(self.scale / 2, leaf.dtype)",
+        f"{QUERY}/laplace_test.py::test_noise_is_that_of_the_event_on_every_leaf",
+    ),
+    (
+        "laplace_tail_cut",
+        "a Laplace draw does not see the zeros that its bits begin with",
+        "tfdp/noise/gaussian.py",
+        "    return power * (1 - v / 2)",
+        "    return power * 0 + (1 - v / 2)",
+        "tests/noise/laplace_test.py",
+    ),
+)

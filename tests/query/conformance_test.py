@@ -140,6 +140,11 @@ DP_QUERIES = {
         a,
     ),
     "scheduled": lambda z, a, b: (_scheduled(z), a),
+    "laplace": lambda z, a, b: (tfdp_query.LaplaceSumQuery(CLIP, z * CLIP), a),
+    "nested_laplace": lambda z, a, b: (
+        tfdp_query.NestedQuery([tfdp_query.LaplaceSumQuery(CLIP, z), _gaussian(z)]),
+        [a, b],
+    ),
 }
 PLAIN_QUERIES = {
     "no_privacy_sum": lambda z, a, b: (tfdp_query.NoPrivacySumQuery(), a),
@@ -424,7 +429,7 @@ def test_empty_sample_gives_an_event_and_noise(build):
 def test_norm_factor_protocol_agrees_with_preprocess_record(build, dtype):
     query, template = build(0.0, PART_A, PART_B)
     if query.num_norm_groups is None:
-        assert re.search("Weighted|Estimator", repr(query)) or query.needs_separate_records
+        assert re.search("Weighted|Estimator|Laplace", repr(query)) or query.needs_separate_records
         with pytest.raises(TypeError, match="not a norm-factor query"):
             query.norm_groups(template)
         return
@@ -501,8 +506,8 @@ def _clipped_together(query, template):
 @dp_queries
 def test_record_that_is_not_finite_contributes_exactly_zero(build, bad):
     query, template = build(0.0, PART_A, PART_B)
-    if "Estimator" in repr(query) and bad == 1e30:
-        return  # It takes no squares.
+    if re.search("Estimator|Laplace", repr(query)) and bad == 1e30:
+        return  # They take no squares.
     rng = np.random.default_rng(7)
     good = _random_record(template, rng, tf.float32)
     expected = _numpy(_preprocess(query, good))

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
+from tfdp.events import LaplaceSumEvent
 from tfdp.query import WeightedRecord
 from tfdp.query.adaptive_clip import AdaptiveClipSampleState
 from tfdp.query.structure import flatten_up_to
@@ -79,6 +80,7 @@ QUERIES = {
         np.zeros(()),
     ),
     "automatic_clipping": (tfdp_query.AutomaticClippingSumQuery(CLIP, 2.0, 1e-9), PART),
+    "laplace": (tfdp_query.LaplaceSumQuery(CLIP, 2.0), PART),
     "scheduled": (tfdp_query.ScheduledGaussianSumQuery(CLIP, 2.0), PART),
 }
 
@@ -173,6 +175,11 @@ class CountsByHowMuch(tfdp_query.QuantileAdaptiveClipSumQuery):
         return norms - params
 
 
+class ClipsInL2(tfdp_query.LaplaceSumQuery):
+    def preprocess_record(self, params, record):
+        return _gaussian(self.l1_norm_clip).preprocess_record(self.l1_norm_clip, record)
+
+
 class NormalisesTheLargestLeaf(tfdp_query.AutomaticClippingSumQuery):
     def preprocess_record(self, params, record):
         norm = tf.reduce_max([tf.norm(leaf) for leaf in tf.nest.flatten(record)])
@@ -190,6 +197,7 @@ BROKEN_BOUNDS = {
     "skips_one_group": (SkipsOneGroup([_gaussian(), _gaussian(0.5)]), PAIR),
     "counts_in_full": (CountsInFull(CLIP, 2.0, 0.5, 0.2, 0.75, 4.0), PART),
     "counts_by_how_much": (CountsByHowMuch(CLIP, 2.0, 0.5, 0.2, 0.75, 4.0), PART),
+    "clips_in_l2": (ClipsInL2(CLIP, 2.0), PART),
     "normalises_the_largest_leaf": (NormalisesTheLargestLeaf(CLIP, 2.0), PART),
     "joint_norm_not_scaled": (JointlyClipsUnscaledNorms([0.25, 4.0], CLIP, 2.0), PAIR),
     "broken_part": (tfdp_query.NestedQuery([_gaussian(), DoublesTheClip(0.5, 2.0)]), PAIR),
@@ -242,10 +250,16 @@ def _moved(query, state, neighbor):
             neighbor,
         )
     return [
-        np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(part)]))
-        / bound_of.l2_norm_bound
+        _distance(np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(part)]), bound_of)
         for bound_of, part in _parts(query, event, difference)
     ]
+
+
+def _distance(difference, event):
+    """Returns the distance in the norm that the event bounds, in units of the bound."""
+    if isinstance(event, LaplaceSumEvent):
+        return np.sum(np.abs(difference)) / event.l1_norm_bound
+    return np.linalg.norm(difference) / event.l2_norm_bound
 
 
 def _summation(query):

@@ -109,6 +109,7 @@ def test_every_clip_that_follows_the_data_charges_its_count():
         "GaussianAverageQuery": toy.query(1.0),
         "GaussianSumQuery": part,
         "JointClippingQuery": tfdp.query.JointClippingQuery([1.0], 1.0, 1.0),
+        "LaplaceSumQuery": tfdp.query.LaplaceSumQuery(1.0, 1.0),
         "NoPrivacyAverageQuery": tfdp.query.NoPrivacyAverageQuery(),
         "NoPrivacySumQuery": tfdp.query.NoPrivacySumQuery(),
         "WeightedAverageQuery": tfdp.query.WeightedAverageQuery(

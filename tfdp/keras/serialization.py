@@ -21,6 +21,7 @@ for _query in (
     queries.GaussianAverageQuery,
     queries.GaussianSumQuery,
     queries.JointClippingQuery,
+    queries.LaplaceSumQuery,
     queries.NestedQuery,
     queries.NestedSumQuery,
     queries.NoPrivacyAverageQuery,

@@ -83,6 +83,28 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
     return tf.concat([first, second], 0)
 
 
+def uniforms_from_words(words: tf.Tensor) -> tf.Tensor:
+    """Returns uniform draws whose small ones have as many digits as large ones.
+
+        u = 2^-k (1 - v / 2), k and v as in `normals_from_words` for float64
+
+    Guarantees:
+        Draws are in [2^-94, 1]: a quantile function sees its lower tail down to there.
+
+    Args:
+        words: uint32 [3, ...], uniform and independent; the highest bit of each is not used.
+
+    Returns:
+        float64 [...].
+    """
+    columns = tf.unstack(tf.bitcast(words, tf.int32), _RADIUS_WORDS[tf.float64])
+    v = _fraction(columns[1:], tf.float64)
+    # A power of two by its bits: exact, whatever compiles it.
+    exponent = 1023 - tf.cast(_zeros(columns, tf.float64), tf.int64)
+    power = tf.bitcast(tf.bitwise.left_shift(exponent, tf.constant(52, tf.int64)), tf.float64)
+    return power * (1 - v / 2)
+
+
 def _pairs(columns: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     radius_words, angle_words = columns[: _RADIUS_WORDS[dtype]], columns[_RADIUS_WORDS[dtype] :]
     radius = tf.sqrt(_twice_exponential(radius_words, dtype))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.noise import bits, staging
+from tfdp.noise import bits, laplace, staging
 from tfdp.noise.discrete_gaussian import DiscreteGaussian
 from tfdp.noise.host import HostGenerator
 
@@ -29,6 +29,10 @@ class RandomSource(abc.ABC):
     @abc.abstractmethod
     def normal(self, shape: Any, dtype: tf.DType) -> tf.Tensor:
         """Returns standard normal draws of this shape, in float32 or float64."""
+
+    @abc.abstractmethod
+    def laplace(self, shape: Any, dtype: tf.DType) -> tf.Tensor:
+        """Returns draws of this shape with density exp(-|x|) / 2, in float32 or float64."""
 
     @abc.abstractmethod
     def integers(self, shape: Any, maximum: int) -> tf.Tensor:
@@ -52,6 +56,11 @@ class _HostSource(RandomSource):
     def normal(self, shape, dtype):
         shape, size = _shape_and_size(shape)
         return staging.normal(self._fill, shape, size, dtype)
+
+    def laplace(self, shape, dtype):
+        shape, size = _shape_and_size(shape)
+        words = tf.reshape(staging.draw(self._fill, laplace.WORDS * size), [laplace.WORDS, -1])
+        return tf.reshape(laplace.laplace_from_words(words, dtype), shape)
 
     def integers(self, shape, maximum):
         if not 1 <= maximum <= 2**31 - 1:

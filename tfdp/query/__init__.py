@@ -15,6 +15,7 @@ from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.joint_clipping import JointClippingQuery
+from tfdp.query.laplace import LaplaceSumQuery
 from tfdp.query.layers import by_layer, per_layer
 from tfdp.query.nested import NestedQuery, NestedSumQuery
 from tfdp.query.no_privacy import NoPrivacyAverageQuery, NoPrivacySumQuery
@@ -34,6 +35,7 @@ __all__ = [
     "GaussianAverageQuery",
     "GaussianSumQuery",
     "JointClippingQuery",
+    "LaplaceSumQuery",
     "NestedQuery",
     "NestedSumQuery",
     "NoPrivacyAverageQuery",
