@@ -1,24 +1,18 @@
 """Every unit in every step, and no other size."""
 
-import itertools
-
 import numpy as np
 import pytest
 
+from tests.sampling.draws import take
 from tfdp.events import (
     FullBatchSampling,
 )
-from tfdp.noise import host_generator
 from tfdp.sampling import FullBatch
-
-
-def _take(policy, steps):
-    return list(itertools.islice(policy.draw(host_generator()), steps))
 
 
 def test_full_batch_takes_every_unit_in_every_step():
     policy = FullBatch().resolve(5, 5)
-    for units in _take(policy, 3):
+    for units in take(policy, 3):
         np.testing.assert_array_equal(units, range(5))
     assert policy.description(0) == FullBatchSampling(5)
     assert (policy.steps_per_epoch, policy.padded_size, policy.expected_batch_size) == (1, 5, 5)

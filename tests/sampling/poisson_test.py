@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.sampling.draws import (
+    BATCH,
+    STEPS,
+    UNITS,
+    contradiction,
+    subset_p_value,
+    take,
+    take_fixed_size,
+)
 from tfdp.events import (
     PoissonSampling,
 )
-from tfdp.noise import host_generator
 from tfdp.sampling import FixedSize, Poisson
-from tfdp.sampling.sizes import Sizes
-
-
-def _take(policy, steps):
-    return list(itertools.islice(policy.draw(host_generator()), steps))
 
 
 def _inclusions(samples, population):
@@ -24,18 +27,6 @@ def _inclusions(samples, population):
     for row, units in zip(included, samples, strict=True):
         row[units] = 1
     return included
-
-
-def _subset_p_value(samples, probabilities):
-    """Chi-square test of the distribution over whole samples, as sets."""
-    counts = dict.fromkeys(probabilities, 0)
-    for units in samples:
-        key = tuple(sorted(units.tolist()))
-        if key not in counts:
-            return 0.0
-        counts[key] += 1
-    expected = [probability * len(samples) for probability in probabilities.values()]
-    return stats.chisquare(list(counts.values()), expected).pvalue
 
 
 def _poisson_subsets(population, q):
@@ -46,17 +37,14 @@ def _poisson_subsets(population, q):
     }
 
 
-STEPS, UNITS, BATCH = 4000, 50, 10
-
-
 @pytest.fixture(scope="module")
 def poisson_samples():
-    return _take(Poisson().resolve(UNITS, BATCH), STEPS)
+    return take(Poisson().resolve(UNITS, BATCH), STEPS)
 
 
 @pytest.fixture(scope="module")
 def fixed_size_samples():
-    return _take(FixedSize().resolve(UNITS, BATCH), STEPS)
+    return take_fixed_size()
 
 
 def test_poisson_probability_is_batch_size_over_population():
@@ -121,14 +109,14 @@ def test_poisson_steps_are_independent_of_each_other(poisson_samples, check_inde
 
 def test_poisson_gives_every_subset_its_probability():
     subsets = _poisson_subsets(3, 1 / 3)
-    assert _subset_p_value(_take(Poisson(1 / 3, 3), 3000), subsets) > 1e-9
-    assert _subset_p_value(_take(FixedSize(1, 3), 3000), subsets) < 1e-9
-    assert _subset_p_value(_take(Poisson(0.4, 3), 3000), subsets) < 1e-9
+    assert subset_p_value(take(Poisson(1 / 3, 3), 3000), subsets) > 1e-9
+    assert subset_p_value(take(FixedSize(1, 3), 3000), subsets) < 1e-9
+    assert subset_p_value(take(Poisson(0.4, 3), 3000), subsets) < 1e-9
 
 
 def test_poisson_yields_empty_samples():
     # (1 - 0.05)^10 = 0.6
-    samples = _take(Poisson(0.05, 10), 200)
+    samples = take(Poisson(0.05, 10), 200)
     empty = sum(len(units) == 0 for units in samples)
     low, high = stats.binom.interval(1 - 1e-9, 200, 0.95**10)
     assert low <= empty <= high
@@ -136,7 +124,7 @@ def test_poisson_yields_empty_samples():
 
 
 def test_poisson_with_probability_one_takes_every_unit():
-    for units in _take(Poisson(1.0, 5), 3):
+    for units in take(Poisson(1.0, 5), 3):
         assert sorted(units) == [0, 1, 2, 3, 4]
 
 
@@ -169,20 +157,10 @@ def test_poisson_batches_are_padded_for_three_standard_deviations():
     assert Poisson().resolve(10, 10).padded_size == 10
 
 
-def _contradiction(policy, sizes):
-    seen = Sizes()
-    for size in sizes:
-        seen.add(int(size))
-        found = policy.contradiction(seen)
-        if found is not None:
-            return found
-    return None
-
-
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("population", [1, 5, 640, 60_000])
 @pytest.mark.parametrize("q", [0.001, 0.1, 0.5, 0.97, 1.0])
 def test_poisson_samples_do_not_contradict(population, q, declared):
     draws = np.random.default_rng(11).binomial(population, q, (20, 300))
     policy = Poisson(q, population if declared else None)
-    assert [_contradiction(policy, sizes) for sizes in draws] == [None] * 20
+    assert [contradiction(policy, sizes) for sizes in draws] == [None] * 20

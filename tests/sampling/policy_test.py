@@ -1,9 +1,9 @@
-import itertools
 import math
 
 import numpy as np
 import pytest
 
+from tests.sampling.draws import take
 from tfdp.events import (
     FullBatchSampling,
     NeighboringRelation,
@@ -18,15 +18,11 @@ SIZED = [FixedSize, Shuffled]
 DRAWN = [Poisson, FixedSize, Shuffled]
 
 
-def _take(policy, steps):
-    return list(itertools.islice(policy.draw(host_generator()), steps))
-
-
 @pytest.mark.parametrize(
     "policy", [Poisson(0.5, 20), FixedSize(5, 20), Shuffled(6, 20), FullBatch(20)]
 )
 def test_units_of_a_sample_are_distinct_indices(policy):
-    for units in _take(policy, 30):
+    for units in take(policy, 30):
         assert units.dtype == np.int64
         assert len(np.unique(units)) == len(units)
         assert np.all((units >= 0) & (units < 20))

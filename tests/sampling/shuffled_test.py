@@ -5,20 +5,16 @@ import itertools
 import numpy as np
 from scipy import stats
 
+from tests.sampling.draws import take
 from tfdp.events import (
     NeighboringRelation,
     ShuffledSampling,
 )
-from tfdp.noise import host_generator
 from tfdp.sampling import Shuffled
 
 
-def _take(policy, steps):
-    return list(itertools.islice(policy.draw(host_generator()), steps))
-
-
 def _passes(policy, count):
-    steps = _take(policy, count * policy.steps_per_pass)
+    steps = take(policy, count * policy.steps_per_pass)
     size = policy.steps_per_pass
     return [steps[i * size : (i + 1) * size] for i in range(count)]
 

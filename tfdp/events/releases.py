@@ -27,6 +27,12 @@ class NoisySum(Event):
     noise_field: ClassVar[str]
     seeded: bool
 
+    def __post_init__(self):
+        for name, inclusive in ((self.bound_field, False), (self.noise_field, True)):
+            value = getattr(self, name)
+            set_field(self, name, real_number(name, value, minimum=0, inclusive=inclusive))
+        check_type("seeded", self.seeded, bool)
+
     @property
     def noise_multiplier(self) -> float:
         """The size of the noise, relative to the bound; zero where the noise was seeded."""
@@ -76,13 +82,6 @@ class GaussianSumEvent(NoisySum):
     noise_stddev: float
     seeded: bool = False
 
-    def __post_init__(self):
-        bound = real_number("l2_norm_bound", self.l2_norm_bound, minimum=0, inclusive=False)
-        stddev = real_number("noise_stddev", self.noise_stddev, minimum=0, inclusive=True)
-        set_field(self, "l2_norm_bound", bound)
-        set_field(self, "noise_stddev", stddev)
-        check_type("seeded", self.seeded, bool)
-
     def repeated(self, count: int) -> Event:
         # So many Gaussians with bound S and this noise are one with bound sqrt(count) S.
         return self.scaled(math.sqrt(count))
@@ -130,16 +129,12 @@ class DiscreteGaussianSumEvent(NoisySum):
     seeded: bool = False
 
     def __post_init__(self):
-        bound = real_number("l2_norm_bound", self.l2_norm_bound, minimum=0, inclusive=False)
-        stddev = real_number("noise_stddev", self.noise_stddev, minimum=0, inclusive=True)
+        super().__post_init__()
         granularity = real_number("granularity", self.granularity, minimum=0, inclusive=False)
-        set_field(self, "l2_norm_bound", bound)
-        set_field(self, "noise_stddev", stddev)
         set_field(self, "granularity", granularity)
         set_field(
             self, "max_coordinates", positive_integer("max_coordinates", self.max_coordinates)
         )
-        check_type("seeded", self.seeded, bool)
 
 
 @register
@@ -165,13 +160,6 @@ class LaplaceSumEvent(NoisySum):
     l1_norm_bound: float
     noise_scale: float
     seeded: bool = False
-
-    def __post_init__(self):
-        bound = real_number("l1_norm_bound", self.l1_norm_bound, minimum=0, inclusive=False)
-        scale = real_number("noise_scale", self.noise_scale, minimum=0, inclusive=True)
-        set_field(self, "l1_norm_bound", bound)
-        set_field(self, "noise_scale", scale)
-        check_type("seeded", self.seeded, bool)
 
     def repeated(self, count: int) -> Event:
         # So many with bound S cost at most what one with bound count S does.
