@@ -32,6 +32,7 @@ WITHOUT = {
 # Files in the folders of tests that are about several modules, and what they are about.
 ABOUT_SEVERAL = {
     "accounting/base_accountant_test.py": "what every accountant inherits",
+    "accounting/sampled_steps_test.py": "what every accountant makes of samplings and relations",
     "accounting/support_table_test.py": "docs/accounting.md against all accountants",
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
     "cli/ledger_files_test.py": "files that every command reads",
@@ -60,6 +61,9 @@ ABOUT_SEVERAL = {
     "ledger/fuzz_test.py": "every reader of text",
     "ledger/golden_test.py": "stored ledgers and every accountant",
     "ledger/interrupted_test.py": "all of storage, cut short",
+    "ledger/places_test.py": "places in ledgers and their copies on the disk",
+    "ledger/saved_files_test.py": "files of ledgers in memory, saved and loaded",
+    "ledger/several_writers_test.py": "several processes on one ledger",
     "ledger/sql_edits_test.py": "all of storage, edited",
     "query/bad_input_test.py": "arguments of every query",
     "query/conformance_test.py": "what every query promises",

@@ -1,7 +1,6 @@
 """What every accountant of tfdp promises, shown for each."""
 
 import math
-from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -9,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.accounting.kinds import KINDS
 from tfdp.accounting import (
     ACCOUNTANTS,
     Accountant,
     BasicComposition,
-    GDPAccountant,
-    MomentsAccountant,
     PLDAccountant,
     PRVAccountant,
     RDPAccountant,
     StrongComposition,
-    ZCDPAccountant,
     make_accountant,
 )
 from tfdp.events import (
@@ -37,51 +34,17 @@ from tfdp.events import (
     SampledEvent,
     Sampling,
     ShuffledSampling,
-    TruncatedPoissonSampling,
-    UnknownSampling,
     UnsupportedEventError,
 )
 from tfdp.ledger import PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
+
+
 DELTA = 1e-5
+
+
 GAUSSIAN = GaussianSumEvent(1.0, 2.0)
-
-
-class Kind(NamedTuple):
-    """An accountant, whether it prices samples, and whether its epsilon can be zero."""
-
-    make: type[Accountant]
-    sampled: bool = True
-    reaches_zero: bool = True
-
-    def step(self, q=0.01, stddev=2.0, bound=1.0):
-        """Returns a step that costs more with q, and is of the kind that the accountant prices."""
-        if self.sampled:
-            return SampledEvent(PoissonSampling(q), GaussianSumEvent(bound, stddev))
-        return GaussianSumEvent(bound, stddev / q)
-
-
-KINDS = {
-    "rdp": Kind(RDPAccountant),
-    "pld": Kind(PLDAccountant),
-    "prv": Kind(PRVAccountant),
-    "moments": Kind(MomentsAccountant, reaches_zero=False),
-    "zcdp": Kind(ZCDPAccountant, sampled=False),
-    "gdp": Kind(GDPAccountant, sampled=False),
-    "strong": Kind(StrongComposition),
-    "basic": Kind(BasicComposition),
-}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
-
-
-@pytest.fixture
-def make(kind):
-    return kind.make
 
 
 def _epsilon(make, *pairs):
@@ -149,35 +112,12 @@ def test_unsupported_is_refused_by_name_and_leaves_the_accountant(kind, event, n
     assert accountant.supports(step)
 
 
-def test_relations_have_zero_out_in_common(make):
-    steps = [
-        SampledEvent(FullBatchSampling(), GaussianSumEvent(1.0, 200.0 * f), relation)
-        for relation, f in ((ADD, 1), (REPLACE, 2), (ZERO, 1))
-    ]
-    mixed, alike = make(), make().compose(steps[2], 3)
-    for step in reversed(steps):
-        mixed.compose(step)
-    assert mixed.neighboring_relation is ZERO
-    assert mixed.get_epsilon(DELTA) == alike.get_epsilon(DELTA)
-
-
 def test_refused_first_event_does_not_set_the_relation(make):
     accountant = make()
     with pytest.raises(UnsupportedEventError):
         accountant.compose(SampledEvent(PoissonSampling(0.1), _OtherEvent(), REPLACE))
     assert accountant.neighboring_relation is None
     assert accountant.supports(SampledEvent(FullBatchSampling(), GAUSSIAN, ZERO))
-
-
-def test_what_has_no_amplification_refuses_samples_by_name(kind):
-    steps = [
-        SampledEvent(PoissonSampling(0.01), GAUSSIAN, relation) for relation in NeighboringRelation
-    ]
-    for step in steps:
-        assert kind.make().supports(step) == kind.sampled
-        if not kind.sampled:
-            with pytest.raises(UnsupportedEventError, match="sampling_probability=0.01"):
-                kind.make().compose(step)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +167,6 @@ def test_int_equals_float(kind, sampled):
     assert epsilon == _epsilon(kind.make, (floats, 100))
     assert epsilon == _epsilon(kind.make, (ints, np.int64(100)))
     assert 0.1 < epsilon < 300
-
-
-def test_sampling_everything_equals_not_sampling(make):
-    step = SampledEvent(PoissonSampling(1.0), GAUSSIAN)
-    assert _epsilon(make, (step, 10)) == _epsilon(make, (GAUSSIAN, 10))
 
 
 def test_k_fold_equals_k_times(kind):
@@ -293,66 +228,6 @@ def test_ledgers_composed_are_the_ledger_of_both(kind):
     step = GaussianSumEvent(1.0, z)
     step = SampledEvent(PoissonSampling(0.02), step) if kind.sampled else step
     assert whole == pytest.approx(_epsilon(kind.make, (step, 120)), rel=1e-9)
-
-
-def test_groups_on_one_sample_are_one_gaussian(kind):
-    # Each group has multiplier 4; four of them on one sample are one with multiplier 2.
-    groups = ComposedEvent((GaussianSumEvent(0.5, 2.0),) * 4)
-    one = GAUSSIAN
-    if kind.sampled:
-        groups, one = (SampledEvent(PoissonSampling(0.01), event) for event in (groups, one))
-    assert _epsilon(kind.make, (groups, 100)) == _epsilon(kind.make, (one, 100))
-
-
-@pytest.mark.parametrize(
-    ("relation", "factor"), [(ADD, math.sqrt(5)), (REPLACE, 2.0), (ZERO, 1.0)], ids=str
-)
-def test_shuffled_pass_costs_one_gaussian(make, relation, factor):
-    # 10 of 95: ten steps a pass, the last with five records. 21 steps have begun three passes.
-    step = SampledEvent(ShuffledSampling(10, 95), GaussianSumEvent(1.0, 4.0), relation)
-    expected = _epsilon(make, (GaussianSumEvent(factor, 4.0), 3))
-    accountant = make()
-    for _ in range(21):
-        accountant.compose(step)
-    assert accountant.get_epsilon(DELTA) == pytest.approx(expected, rel=1e-12)
-    assert accountant.neighboring_relation is relation
-
-
-def test_shuffled_passes_are_not_merged(make):
-    # Ten steps a pass: five of one pass and five of another are two Gaussians.
-    halves = [
-        (SampledEvent(ShuffledSampling(10, 100, i), GaussianSumEvent(1.0, 4.0), ZERO), 5)
-        for i in range(2)
-    ]
-    assert _epsilon(make, *halves) == _epsilon(make, (GaussianSumEvent(1.0, 4.0), 2))
-
-
-def test_shuffled_is_never_priced_as_poisson(kind):
-    shuffled = SampledEvent(ShuffledSampling(1, 100), GaussianSumEvent(1.0, 4.0))
-    unsampled = _epsilon(kind.make, (GaussianSumEvent(1.0, 4.0), 1))
-    assert _epsilon(kind.make, (shuffled, 100)) > 1.9 * unsampled
-
-
-def test_unknown_sampling_grants_no_amplification(make):
-    expected = _epsilon(make, (GaussianSumEvent(2.0, 8.0), 3))
-    step = SampledEvent(UnknownSampling(), GaussianSumEvent(1.0, 8.0))
-    assert _epsilon(make, (step, 3)) == expected
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name].sampled])
-def test_truncation_adds_its_probability(name):
-    kind = KINDS[name]
-    whole = kind.step(q=0.01)
-    epsilon = _epsilon(kind.make, (whole, 100))
-
-    def truncated(most):
-        return SampledEvent(TruncatedPoissonSampling(0.01, 1000, most), whole.event)
-
-    # 10 expected: more than 60 at once has probability 1e-27, more than 30 has 1e-7.
-    assert _epsilon(kind.make, (truncated(60), 100)) == pytest.approx(epsilon, rel=1e-6)
-    if kind.make is not MomentsAccountant:  # Its epsilon hardly moves with delta.
-        assert _epsilon(kind.make, (truncated(26), 100)) > epsilon * 1.001
-    assert _epsilon(kind.make, (truncated(12), 100)) == math.inf
 
 
 @pytest.mark.parametrize("count", [100, 5000])

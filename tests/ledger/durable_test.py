@@ -14,17 +14,16 @@ import time
 import pytest
 
 from tfdp.accounting import RDPAccountant
-from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent, ShuffledSampling
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 from tfdp.ledger import LedgerEntry, LedgerFormatError, LedgerWriteError, PrivacyLedger
-from tfdp.ledger.errors import PassTakenError
 
 A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
+
+
 B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
+
+
 KEY = bytes(range(32))
-
-
-def shuffled(pass_index):
-    return SampledEvent(ShuffledSampling(10, 100, pass_index), GaussianSumEvent(1.0, 1.1))
 
 
 @pytest.fixture
@@ -44,9 +43,6 @@ def entries(ledger):
 def crash(ledger):
     """Leaves the file as the end of the process would, without a chance to settle."""
     ledger._file.close("crashed")
-
-
-# What is reserved, used and given back.
 
 
 @pytest.mark.parametrize("lease", [1, 3, 64])
@@ -152,9 +148,6 @@ def test_own_file_is_not_saved_over(path, tmp_path):
         assert entries(PrivacyLedger.load(tmp_path / "copy")) == [(A, 1)]
 
 
-# Permission.
-
-
 def test_permit_is_asked_before_every_event_and_limits_what_is_reserved(path):
     asked = []
 
@@ -184,98 +177,6 @@ def test_refusal_leaves_everything_as_it_was(path):
     assert entries(on_disk(path)) == [(A, 1), (B, 1)]
 
 
-# Several writers.
-
-
-def test_writers_see_each_other_when_they_reserve(path):
-    with (
-        PrivacyLedger.open(path, create=True, lease=4) as one,
-        PrivacyLedger.open(path, create=True, lease=4) as two,
-    ):
-        one.append(A)
-        two.append(B)
-        assert entries(two) == [(A, 4), (B, 1)]
-        assert entries(one) == [(A, 1)]
-        one.append(B)
-        assert entries(one) == [(A, 1), (B, 5)]
-        two.append(A)  # One gave three back.
-        assert entries(two) == [(A, 1), (B, 5), (A, 1)]
-        assert (one.revision, two.revision) == (0, 1)
-        assert on_disk(path).total_count == 1 + 1 + 4 + 4
-    assert on_disk(path).total_count == 4
-
-
-def test_processes_lose_no_event(path):
-    code = (
-        "import sys\n"
-        "from tfdp.events import GaussianSumEvent\n"
-        "from tfdp.ledger import PrivacyLedger\n"
-        "ledger = PrivacyLedger.open(sys.argv[1], create=True, lease=3, dataset_id='d')\n"
-        "for _ in range(50):\n"
-        "    ledger.append(GaussianSumEvent(1.0, float(sys.argv[2])))\n"
-    )
-    children = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(stddev)])
-        for stddev in (1, 2, 3)
-    ]
-    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
-    counts = {}
-    for event, count in on_disk(path):
-        counts[event.noise_stddev] = counts.get(event.noise_stddev, 0) + count
-    assert counts == {1.0: 50, 2.0: 50, 3.0: 50}
-
-
-def test_processes_together_do_not_overspend(path):
-    code = (
-        "import sys\n"
-        "from tfdp.accounting.planning.budget import affordable_events\n"
-        "from tfdp.events import GaussianSumEvent\n"
-        "from tfdp.ledger import PrivacyLedger\n"
-        "class Spent(Exception): pass\n"
-        "def permit(ledger, event):\n"
-        "    left = affordable_events(ledger, event, 3.0, 1e-5)\n"
-        "    if not left:\n"
-        "        raise Spent\n"
-        "    return left\n"
-        "with PrivacyLedger.open(sys.argv[1], create=True, lease=4) as ledger:\n"
-        "    try:\n"
-        "        while True:\n"
-        "            ledger.append(GaussianSumEvent(1.0, 12.0), permit=permit)\n"
-        "    except Spent:\n"
-        "        pass\n"
-    )
-    children = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(3)]
-    assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
-    found = on_disk(path)
-    event = GaussianSumEvent(1.0, 12.0)
-    afresh = PrivacyLedger().remaining(3.0, 1e-5, event=event).events
-    assert afresh > 30
-    assert found.total_count == afresh
-    assert found.remaining(3.0, 1e-5).events == 0
-
-
-def test_two_processes_cannot_count_two_passes_as_one(path):
-    with PrivacyLedger.open(path, create=True) as one, PrivacyLedger.open(path, create=True) as two:
-        one.append(shuffled(0))
-        with pytest.raises(PassTakenError, match="pass 0"):
-            two.append(shuffled(0))
-        two.append(shuffled(1))
-        one.append(shuffled(0))
-        assert entries(on_disk(path))[0][0] != entries(on_disk(path))[1][0]
-
-
-def test_writer_that_does_not_let_go_is_an_error_in_time(path, monkeypatch):
-    monkeypatch.setattr("tfdp.ledger.storage.files.PATIENCE_SECONDS", 0.1)
-    with PrivacyLedger.open(path, create=True) as ledger:
-        with contextlib.closing(sqlite3.connect(path)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(LedgerWriteError, match="locked"):
-                ledger.append(A)
-        with pytest.raises(LedgerWriteError, match="not open any more"):
-            ledger.append(A)
-    assert on_disk(path).total_count == 0
-
-
 def test_data_set_is_checked(path):
     PrivacyLedger.open(path, create=True, dataset_id="a").close()
     with pytest.raises(ValueError, match="about the data set 'a'"):
@@ -296,69 +197,6 @@ def test_arguments_out_of_range(path, arguments):
     with pytest.raises(ValueError):
         PrivacyLedger.open(path, create=True, **arguments)
     assert not path.exists()
-
-
-# Which ledger weights belong to.
-
-
-def test_place_is_held_by_the_same_ledger_only(path, tmp_path):
-    places = [(0, 0)]
-    with PrivacyLedger.open(path, create=True, lease=3) as ledger:
-        for event in (A, A, A, A, B, A):
-            ledger.append(event)
-            places.append(ledger.place())
-        assert all(ledger.holds(*place) for place in places)
-    assert len({position for position, _ in places}) == len(places)
-    assert all(0 <= number < 2**63 for place in places for number in place)
-    with PrivacyLedger.open(path, create=True) as ledger:
-        assert all(ledger.holds(*place) for place in places)
-        assert not ledger.holds(places[-1][0] + 1000, places[-1][1])
-        assert not ledger.holds(places[-1][0], places[1][1])
-    with PrivacyLedger.open(tmp_path / "other", create=True) as other:
-        other.append(A, 100)
-        assert [other.holds(*place) for place in places] == [True] + 6 * [False]
-    # In memory a ledger cannot go on: the file would be behind.
-    assert not PrivacyLedger.load(path).holds(*places[-1])
-
-
-def test_crash_does_not_take_a_place_away(path):
-    ledger = PrivacyLedger.open(path, create=True, lease=3)
-    ledger.append(A)
-    place = ledger.place()
-    crash(ledger)
-    with PrivacyLedger.open(path, create=True) as again:
-        assert again.holds(*place)
-
-
-def test_copies_that_went_different_ways_are_told_apart(path, tmp_path):
-    with PrivacyLedger.open(path, create=True) as ledger:
-        ledger.append(A)
-        common = ledger.place()
-    shutil.copy(path, tmp_path / "copy")
-    places = []
-    for name in ("run.ledger", "copy"):
-        with PrivacyLedger.open(tmp_path / name, create=True) as ledger:
-            ledger.append(A)
-            places.append(ledger.place())
-    with PrivacyLedger.open(path, create=True) as ledger:
-        assert [ledger.holds(*place) for place in (common, *places)] == [True, True, False]
-
-
-def test_continues_what_was_exported_with_its_place(path):
-    with (
-        PrivacyLedger.open(path, create=True) as ledger,
-        PrivacyLedger.open(path, create=True) as other,
-    ):
-        ledger.append(A)
-        saved, place = PrivacyLedger.from_json_lines(ledger.to_json_lines()), ledger.place()
-        other.append(B)
-        ledger.append(B)  # Between them is what the other reserved.
-        assert ledger.continues(saved, *place)
-        assert not ledger.continues(PrivacyLedger(), *place)
-        assert not ledger.continues(saved, place[0] + 500, place[1])
-
-
-# What happens to the file.
 
 
 def test_rollback_while_open_is_noticed(path):
@@ -480,9 +318,6 @@ def test_read_only_file_is_noticed_at_once():
     path.parent.chmod(0o755)
     shutil.rmtree(path.parent)
     assert "readonly database" in child.stdout, child.stderr
-
-
-# The process is killed.
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.003, 0.01, 0.03])

@@ -91,7 +91,7 @@ PRICES = in_folder(
         "relation = NeighboringRelation.ZERO_OUT if differ else p.neighboring_relation",
         "relation = p.neighboring_relation",
         f"{ACCOUNTING}/normal_form_test.py",
-        f"{ACCOUNTING}/accountant_test.py",
+        f"{ACCOUNTING}/sampled_steps_test.py",
     ),
     (
         "count_ignored_by_accountants",
@@ -107,7 +107,7 @@ PRICES = in_folder(
         "accountant.py",
         "number = -(-self._counts[event] // form.events_per_mechanism)",
         "number = self._counts[event] // form.events_per_mechanism",
-        f"{ACCOUNTING}/accountant_test.py",
+        f"{ACCOUNTING}/sampled_steps_test.py",
     ),
     (
         "conversion_optimistic",
@@ -261,7 +261,7 @@ DISK = (
             "ledger.py",
             "if not overwrite and os.path.lexists(path):",
             "if False:",
-            f"{LEDGER}/ledger_test.py::test_save_does_not_replace_anything_else_unless_told_to",
+            f"{LEDGER}/saved_files_test.py::test_save_does_not_replace_anything_else_unless_told_to",
         ),
         (
             "digest_of_an_export_ignored",
@@ -325,7 +325,7 @@ DISK = (
             "durable.py",
             "            if taken:\n",
             "            if False:\n",
-            f"{LEDGER}/durable_test.py::test_two_processes_cannot_count_two_passes_as_one",
+            f"{LEDGER}/several_writers_test.py::test_two_processes_cannot_count_two_passes_as_one",
         ),
     )
     + in_folder(
