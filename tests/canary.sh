@@ -20,7 +20,7 @@ run() { # NAME REQUIREMENT...
     "$environment/bin/python" -c 'import keras, tensorflow
 print("Keras", keras.__version__, "on TensorFlow", tensorflow.__version__)'
     "$environment/bin/python" -m pytest -q tests/gradients/keras_internals_test.py \
-        tests/gradients/side_effects_test.py tests/gradients/ignored_weights_test.py \
+        tests/gradients/effects_test.py tests/gradients/ignored_weights_test.py \
         tests/gradients/mixing_test.py tests/gradients/called_on_test.py
 }
 

@@ -176,3 +176,10 @@ class _OwnBuild(keras.Model):
 def test_checker_finds_a_private_name_of_keras_in_a_class():
     assert _clashes(_OwnVariables, keras.optimizers.Optimizer) == {"_variables"}
     assert _clashes(_OwnBuild, keras.Model) == {"_maybe_symbolic_build"}
+
+
+def test_files_of_make_canary_exist():
+    script = pathlib.Path(__file__).with_name("canary.sh").read_text(encoding="utf-8")
+    files = re.findall(r"tests/[\w/]+_test\.py", script)
+    assert "tests/gradients/keras_internals_test.py" in files
+    assert [file for file in files if not (ROOT.parent / file).is_file()] == []
