@@ -61,6 +61,24 @@ def check_variables(strategy: tf.distribute.Strategy, variables: list[Any]) -> N
             )
 
 
+def check_optimizer(optimizer: Any, variables: list[Any]) -> None:
+    """Refuses variables, of a step or of its optimizer, that replicas do not share.
+
+    Raises:
+        NotPrivateError: a variable is not shared, or the optimizer has no variables yet.
+    """
+    strategy = tf.distribute.get_strategy()
+    check_variables(strategy, variables)
+    if not tf.distribute.has_strategy():
+        return
+    if not optimizer.built:
+        raise NotPrivateError(
+            "Replicas share the optimizer's variables: call optimizer.build(variables) inside "
+            "`with strategy.scope():` before the first step."
+        )
+    check_variables(strategy, optimizer.variables)
+
+
 def num_workers(strategy: tf.distribute.Strategy) -> int:
     """Returns the number of processes of a strategy."""
     if strategy.num_replicas_in_sync == 1:

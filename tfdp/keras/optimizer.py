@@ -8,14 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.accounting.planning.calibration import noise_for_budget
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
-from tfdp.events import NeighboringRelation, SampledEvent
+from tfdp.events import SampledEvent
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.charging import Charging
-from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.for_budget import for_budget
 from tfdp.keras.issued import Issued
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer_checks import (
@@ -29,7 +27,6 @@ from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_con
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
 from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
 from tfdp.ledger import PrivacyLedger
-from tfdp.query import GaussianAverageQuery
 from tfdp.query.dp_query import DPQuery
 from tfdp.sampling import SamplingPolicy
 
@@ -106,76 +103,7 @@ class DPOptimizer(WrappingOptimizer):
         self.charging = Charging(ledger)
         self._issued = Issued()
 
-    @classmethod
-    def for_budget(
-        cls,
-        inner_optimizer: keras.optimizers.Optimizer,
-        l2_norm_clip: float,
-        *,
-        batch_size: int,
-        num_microbatches: int | None = None,
-        privacy_unit: str = "example",
-        target_epsilon: float,
-        target_delta: float,
-        population_size: int,
-        epochs: float | None = None,
-        steps: int | None = None,
-        accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
-        sampling: str = "poisson",
-        neighboring_relation: NeighboringRelation | None = None,
-        **kwargs: Any,
-    ) -> "DPOptimizer":
-        """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
-
-        The query is `GaussianAverageQuery(l2_norm_clip, z * f, denominator)`: z is what
-        `tfdp.noise_for_budget` finds, f is 2 where one example of a microbatch of several moves a
-        sum by twice the clip, else 1, and the denominator is the expected number of records.
-
-        Guarantees:
-            A run with these numbers ends within the budget by the accountant. The numbers are a
-            plan: what was really done is in the ledger, and `tfdp.keras.PrivacyBudget` in `fit`
-            stops a run that does more.
-
-        Args:
-            inner_optimizer: Any Keras optimizer.
-            l2_norm_clip: Bound on the gradient norm of a record.
-            target_epsilon: The budget.
-            target_delta: Between 0 and 1; choose it well below 1 / population_size.
-            population_size: Examples in the data set; public.
-            batch_size: (Expected) examples in a batch, as given to `fit`.
-            epochs: As given to `fit`.
-            steps: In place of `epochs`.
-            accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
-            sampling: "poisson" (what `fit` does by default), "fixed_size" or "shuffled".
-            neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
-            num_microbatches: As in `DPOptimizer`.
-            privacy_unit: As in `DPOptimizer`.
-            **kwargs: As in `DPOptimizer`.
-
-        Raises:
-            UnreachableBudgetError: no noise keeps the run within the budget; says what would.
-            ValueError: an argument is out of range.
-            TypeError: an argument is of the wrong type.
-        """
-        noise_multiplier = noise_for_budget(
-            target_epsilon,
-            target_delta,
-            population_size=population_size,
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
-            accountant=accountant,
-            sampling=sampling,
-            neighboring_relation=neighboring_relation,
-        )
-        microbatching = Microbatching(num_microbatches, privacy_unit)
-        microbatching.set_batch_size(batch_size)
-        query = GaussianAverageQuery(
-            l2_norm_clip,
-            noise_multiplier=noise_multiplier * microbatching.sensitivity_factor,
-            denominator=batch_size if num_microbatches is None else num_microbatches,
-        )
-        return cls(inner_optimizer, query, num_microbatches, privacy_unit=privacy_unit, **kwargs)
+    for_budget = classmethod(for_budget)
 
     # Traced steps are built with these, and events are derived from them, so they cannot change.
 
@@ -400,7 +328,7 @@ class DPOptimizer(WrappingOptimizer):
             arguments.loss_scale,
         )
         step = self._step()
-        self._check_replicas(arguments.variables)
+        distribution.check_optimizer(self, arguments.variables)
         step.check_replicas()
         # Eager steps of several threads take turns. Steps in graphs do not, but every one of them
         # is charged for what it does.
@@ -411,19 +339,6 @@ class DPOptimizer(WrappingOptimizer):
                     self.build(arguments.variables)
             scale = arguments.loss_scale or self.loss_scale_factor
             return step.take(arguments._replace(loss_scale=scale), self._step_variables(), use)
-
-    def _check_replicas(self, variables: list[Any]) -> None:
-        """Refuses variables that replicas do not share."""
-        strategy = tf.distribute.get_strategy()
-        distribution.check_variables(strategy, variables)
-        if not tf.distribute.has_strategy():
-            return
-        if not self.built:
-            raise NotPrivateError(
-                "Replicas share the optimizer's variables: call optimizer.build(variables) inside "
-                "`with strategy.scope():` before the first step."
-            )
-        distribution.check_variables(strategy, self.variables)
 
     def apply(
         self,

@@ -1,0 +1,85 @@
+"""A private optimizer with the noise that a budget asks for."""
+
+from typing import Any
+
+import keras
+
+from tfdp.accounting.planning.calibration import noise_for_budget
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
+from tfdp.events import NeighboringRelation
+from tfdp.keras.microbatching import Microbatching
+from tfdp.query import GaussianAverageQuery
+
+
+def for_budget(
+    optimizer_class: type[Any],
+    inner_optimizer: keras.optimizers.Optimizer,
+    l2_norm_clip: float,
+    *,
+    batch_size: int,
+    num_microbatches: int | None = None,
+    privacy_unit: str = "example",
+    target_epsilon: float,
+    target_delta: float,
+    population_size: int,
+    epochs: float | None = None,
+    steps: int | None = None,
+    accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
+    sampling: str = "poisson",
+    neighboring_relation: NeighboringRelation | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
+
+    The query is `GaussianAverageQuery(l2_norm_clip, z * f, denominator)`: z is what
+    `tfdp.noise_for_budget` finds, f is 2 where one example of a microbatch of several moves a
+    sum by twice the clip, else 1, and the denominator is the expected number of records.
+
+    Guarantees:
+        A run with these numbers ends within the budget by the accountant. The numbers are a
+        plan: what was really done is in the ledger, and `tfdp.keras.PrivacyBudget` in `fit`
+        stops a run that does more.
+
+    Args:
+        optimizer_class: The class of the optimizer; this is its class method.
+        inner_optimizer: Any Keras optimizer.
+        l2_norm_clip: Bound on the gradient norm of a record.
+        target_epsilon: The budget.
+        target_delta: Between 0 and 1; choose it well below 1 / population_size.
+        population_size: Examples in the data set; public.
+        batch_size: (Expected) examples in a batch, as given to `fit`.
+        epochs: As given to `fit`.
+        steps: In place of `epochs`.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
+        sampling: "poisson" (what `fit` does by default), "fixed_size" or "shuffled".
+        neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+        num_microbatches: As in `DPOptimizer`.
+        privacy_unit: As in `DPOptimizer`.
+        **kwargs: As in `DPOptimizer`.
+
+    Raises:
+        UnreachableBudgetError: no noise keeps the run within the budget; says what would.
+        ValueError: an argument is out of range.
+        TypeError: an argument is of the wrong type.
+    """
+    noise_multiplier = noise_for_budget(
+        target_epsilon,
+        target_delta,
+        population_size=population_size,
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=steps,
+        accountant=accountant,
+        sampling=sampling,
+        neighboring_relation=neighboring_relation,
+    )
+    microbatching = Microbatching(num_microbatches, privacy_unit)
+    microbatching.set_batch_size(batch_size)
+    query = GaussianAverageQuery(
+        l2_norm_clip,
+        noise_multiplier=noise_multiplier * microbatching.sensitivity_factor,
+        denominator=batch_size if num_microbatches is None else num_microbatches,
+    )
+    return optimizer_class(
+        inner_optimizer, query, num_microbatches, privacy_unit=privacy_unit, **kwargs
+    )
