@@ -30,8 +30,8 @@ _STATELESS_FLOW = ("StatelessIf", "StatelessCase", "StatelessWhile")
 
 
 def refuse_side_effects(graph: tf.Graph) -> None:
-    """Refuses a graph of one record's loss, or of all records' by vectorization, that does anything
-    but compute.
+    """Refuses a graph that does anything but compute. It is that of one record's loss, or of all
+    records' losses, vectorized.
 
     Raises:
         SideEffectError: names the operation.

@@ -32,7 +32,8 @@ class RecordDependentShapeError(ValueError):
 def in_range(
     ids: tf.Tensor, size: Any, lowest: Any = 0, axis: Any = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the ids with `lowest` in the place of those out of range, and whether all were in it.
+    """Returns the ids, with `lowest` in the place of those out of range, and whether all were in
+    range.
 
     Args:
         ids: Integers of any shape.
@@ -47,8 +48,8 @@ def in_range(
 
 
 def nowhere(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a scalar for results at places that do not exist: NaN, and of integers one that is
-    out of every range, so that it leads to a NaN where it is used as an index.
+    """Returns a scalar for results at places that do not exist. It is NaN, or for integers a number
+    that is out of every range, and so leads to NaN where it is used as an index.
     """
     dtype = tensor.dtype
     if dtype.is_floating or dtype.is_complex:

@@ -14,20 +14,21 @@ Run = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
 class MappedCall(NamedTuple):
-    """One call of a layer, on all records at once, in a way in which it cannot mix them.
+    """One call of a layer on all records, vectorized over single records so that it cannot mix
+    them.
 
     The backward pass runs the layer again, so that nothing but its inputs is kept, and so that the
-    gradients of inputs and weights come out of one function. Where XLA differentiates a function
-    from outside it cannot tell which numbers are shapes, takes all that they may come from for
-    constants, and compiles every step anew.
+    gradients of inputs and weights come out of one function. If XLA differentiates a function from
+    outside, it cannot tell which numbers are shapes. It then treats everything that they may come
+    from as a constant, and compiles every step anew.
 
     Attributes:
         forward: Runs the layer in the forward pass.
         again: Runs it in the backward pass.
         weights: Values of the layer's weights, whose gradients are wanted by record.
         others: Values of weights that are not the layer's. It should not use them.
-        found: Called in the backward pass, with the gradients of `weights`, each [n, ...], and
-            with those of `others`; None are those of what the loss does not depend on.
+        found: Called in the backward pass with the gradients of `weights`, each [n, ...], and with
+            those of `others`. A gradient is None where the loss does not depend on the weight.
     """
 
     forward: Run

@@ -35,7 +35,8 @@ def assign_microbatches(
 def consecutive_microbatches(num_examples: int | tf.Tensor, microbatch_size: int) -> tf.Tensor:
     """Returns position // microbatch_size: for batches that are made of whole microbatches.
 
-    Only where the microbatch is itself the privacy unit, so that units, not examples, come and go.
+    Use it only where the microbatch is itself the privacy unit, so that whole units, not examples,
+    are added or removed.
     """
     return tf.range(num_examples, dtype=tf.int32) // microbatch_size
 

@@ -13,8 +13,9 @@ from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
 
 
 def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
-    """Returns the operations of a model that must be watched, each with its rule, or None where it
-    runs record by record, as one that is `RecordWise` does where that does not hold for a call.
+    """Returns (operation, rule) for the operations of a model that must be watched. The rule is
+    None where the operation runs record by record. One with the rule `RecordWise` is watched
+    because that may not hold for every call; where it does not, it runs record by record, too.
 
     Raises:
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
@@ -81,7 +82,7 @@ def explain(model: keras.Layer) -> str:
 
 
 def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:
-    """Refuses a call of a layer on nothing that holds records.
+    """Refuses a call of a layer if its arguments do not hold records.
 
     Args:
         layer: The layer.

@@ -1,5 +1,5 @@
-"""What a record's forward pass and loss see in the place of variables: fresh randomness, and no
-state that another record or step could find.
+"""The scope of a record's forward pass and loss: randomness is fresh, and no state is left that
+another record or step could find.
 """
 
 import functools
@@ -43,8 +43,8 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
 
 
 def with_seeds(function: Callable[[tf.Tensor | None], _Result], rows: int | tf.Tensor) -> _Result:
-    """Returns `function(seeds)`, with seeds only where it has a use for them: they are drawn on the
-    host, which a function that XLA compiles as a whole cannot call.
+    """Returns `function(seeds)`, and draws the seeds only if the function uses them: they are drawn
+    on the host, which a function that XLA compiles as a whole cannot call.
 
     Args:
         function: Called with None first; an attempt to draw then ends it.
@@ -57,7 +57,7 @@ def with_seeds(function: Callable[[tf.Tensor | None], _Result], rows: int | tf.T
 
 
 class Seeds:
-    """The seeds of one record, or of a batch that draws as one; no two draws get the same.
+    """The seeds of one record, or of a batch that draws as a whole. No two draws get the same seed.
 
     Args:
         numbers: int64 [2], secret; None where there are none, and a draw is an error.

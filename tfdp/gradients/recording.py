@@ -29,15 +29,16 @@ class _Use(NamedTuple):
 
 
 class Recording:
-    """What the layers of a model received and returned, where gradients of weights come from it.
+    """What the layers of a model received and returned, as far as gradients of weights follow from
+    it.
 
     Attributes:
         scope: The scope in which the model runs on the batch.
         wanted: Identities of the variables whose gradients are wanted.
         seeds_of_batch: As `seeds` below.
         seeds_of_records: Likewise.
-        inside_layer: Whether a layer that is watched runs at the moment: calls of layers in it are
-            a part of its own.
+        inside_layer: Whether a watched layer is running. Calls of the layers in it are then a part
+            of its own call.
 
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
@@ -109,7 +110,9 @@ class Recording:
 
     @staticmethod
     def replaced(owner: Any, name: str, value: Any) -> contextlib.AbstractContextManager[None]:
-        """Makes an attribute another value in the block, unseen by Keras, which tracks them."""
+        """Gives an attribute another value in the block; Keras, which tracks assignments, does not
+        see it.
+        """
         return replaced(owner, name, value)
 
     @contextlib.contextmanager
@@ -143,8 +146,9 @@ class Recording:
     # For the engine.
 
     def record_scopes(self) -> Callable[..., RecordScope]:
-        """Returns what makes scopes for single records in which some code runs, of the record's
-        seeds, [2] or None, and of (variable, value) pairs. No other code draws the same numbers.
+        """Returns a function that makes the scope in which some code runs on a single record. Its
+        arguments are the record's seeds, [2] or None, and (variable, value) pairs. No other code
+        draws the same random numbers.
         """
         block = next(self._blocks)
         return lambda seeds, mapping: RecordScope(Seeds(seeds, block), mapping, self._metrics)
@@ -202,8 +206,8 @@ class Recording:
 
     @contextlib.contextmanager
     def inside(self, variables: list[Any]) -> Iterator[None]:
-        """Gives a layer its variables themselves in the block: something else sees their
-        gradients.
+        """In the block, lets a layer read its variables instead of their aliases, because its rule
+        sees their gradients.
         """
         hidden = {id(v): values_in(self.scope).pop(id(v)) for v in variables}
         self.inside_layer = True
@@ -219,15 +223,17 @@ class Recording:
 
 
 def wanted_of(operation: Any, wanted: set[int]) -> list[Any]:
-    """Returns the weights in an operation whose gradients are wanted, of these identities.
+    """Returns the weights in an operation whose identities are among the wanted ones.
 
-    A frozen layer calls none trainable, but a layer in it may have been made so again.
+    A frozen layer says that none of its weights is trainable, but a layer in it may have been made
+    trainable again, so all weights are looked at.
     """
     return [v for v in getattr(operation, "weights", ()) if id(v) in wanted]
 
 
 def refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-    """Refuses the use of a variable out of sight, which has given its alias a gradient.
+    """Refuses a use of a variable that no layer shows: it has given the variable's alias a
+    gradient.
 
     Raises:
         UnsupportedModelError: an alias has one.

@@ -26,7 +26,7 @@ _FIRST_SECONDS = 1.0
 
 
 def epsilon_first(callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks with those in front whose logs the others are to see.
+    """Returns the callbacks, those first whose logs the others should see.
 
     Raises:
         ValueError: two of them write the same key.
@@ -42,7 +42,7 @@ def epsilon_first(callbacks: list[keras.callbacks.Callback]) -> list[keras.callb
 
 
 class LogsEpsilon(keras.callbacks.Callback, abc.ABC):
-    """What callbacks share that write an epsilon to the logs.
+    """The common part of callbacks that write an epsilon to the logs.
 
     Attributes:
         log_name: The key in the logs.

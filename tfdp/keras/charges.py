@@ -1,4 +1,4 @@
-"""What was paid for a weight: which ledger holds it goes with the weight, whoever trains it next.
+"""What was paid for a weight. The weight itself carries the ledger, whoever trains it next.
 
 Every variable that a private step has trained carries its charges: the ledgers, and the places in
 them, that its value comes from. They are attributes of the variable itself, so models that share
@@ -39,8 +39,8 @@ class Charge(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """96 bits about an array's bytes, and their number. It is compared with values that the same
-    process made, so it need not withstand anybody.
+    """96 bits of a digest of an array's bytes, and the number of bytes. It is compared only with
+    values that the same process made, so it need not withstand an attacker.
     """
 
     crc32: int
@@ -113,8 +113,8 @@ def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
 
 
 def take(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
-    """Notes values that were read from a file, and what was paid for them; where the file does not
-    say it, they may be known from elsewhere.
+    """Notes values that were read from a file, and what was paid for them. If the file does not say
+    what was paid, the values may be known to this process.
     """
     for variable in variables:
         before, digest = past(variable), _digest(variable)
@@ -125,7 +125,8 @@ def take(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
 def look(variables: Sequence[Any]) -> None:
     """Compares the variables with what they were when they were last seen.
 
-    Values that private training in this process made bring their charges along, however they came.
+    Values that private training in this process made bring their charges along, however they were
+    copied.
     Where nothing was paid for any of the variables, any value is a starting value.
 
     Raises:
@@ -152,8 +153,8 @@ def look(variables: Sequence[Any]) -> None:
 
 
 def note(variables: Sequence[Any]) -> None:
-    """Notes the values of the variables: the next `look` expects them, and knows them again where
-    something was paid for them.
+    """Notes the values of the variables. The next `look` expects these values. If something was
+    paid for them, it also recognizes them in other variables.
     """
     for variable in variables:
         before, digest = past(variable), _digest(variable)

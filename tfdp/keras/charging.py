@@ -76,7 +76,7 @@ class Charging:
 
     @contextlib.contextmanager
     def temporary_guards(self) -> Iterator[None]:
-        """Removes, at the end and however it comes, the guards that were added meanwhile."""
+        """Removes at the end, also after an error, the guards that were added in the block."""
         before = self.guards
         try:
             yield
@@ -130,7 +130,9 @@ class Charging:
             self._continue(ledger)
 
     def _joined(self, paid: Sequence[charges.Charge]) -> PrivacyLedger | None:
-        """Returns the ledger to continue in place of this one; None: this one has everything."""
+        """Returns the ledger to continue in place of this one, or None if this one holds
+        everything.
+        """
         if all(charge.is_held_by(self._ledger) for charge in paid):
             return None
         ledger = charges.common_ledger(paid) if self._is_free else None
@@ -140,7 +142,7 @@ class Charging:
 
     @contextlib.contextmanager
     def kept_unless_done(self) -> Iterator[None]:
-        """Puts the ledger back that was there before, where the body raises."""
+        """Puts the previous ledger back if the block raises."""
         before = (self._ledger, self._is_chosen, self._clock)
         with contextlib.ExitStack() as undo:
             undo.callback(self._put_back, *before)
@@ -227,7 +229,8 @@ class Charging:
             self._fit_runs_step = False
 
     def check_no_step_of_fit(self) -> None:
-        """Refuses a step of the model while `fit` runs one: nothing tells the two apart.
+        """Refuses a step of the model while `fit` runs another, because nothing distinguishes the
+        two.
 
         Raises:
             NotPrivateError: `fit` runs a step.
@@ -384,8 +387,8 @@ class Charging:
 
 
 class _Remember:
-    """Keeps what is raised, of whatever kind, as the charging's error; raises it all the same,
-    unless told not to.
+    """Keeps whatever error is raised in the block as `Charging.error`, and raises it too, unless
+    told not to.
     """
 
     def __init__(self, charging: Charging, raises: bool = True):

@@ -20,11 +20,11 @@ def samples(
 ) -> tuple[Any, int | None]:
     """Returns (data set of the samples of `steps` steps, `steps_per_epoch` for Keras).
 
-    In one process there is one sample a step, whose rows the replicas share. Of several processes
-    each draws, by itself and with its own random key, from its own part of the arrays. Every unit
-    has one owner and is in the sample with the same probability, independently of all others, so
-    together they draw the sample that `policy` describes, and no two processes need to agree on
-    anything.
+    In one process there is one sample a step, whose rows the replicas share. If there are several
+    processes, each draws from its own part of the arrays, by itself and with its own random key.
+    Every unit has one owner and is in the sample with the same probability, independently of all
+    others, so together they draw the sample that `policy` describes, and no two processes need to
+    agree on anything.
 
     Args:
         strategy: Whose replicas take the steps.

@@ -201,7 +201,7 @@ def _default_strategy() -> tf.distribute.Strategy:
 def for_keras(logs: dict[str, Any]) -> dict[str, Any]:
     """Returns what a step returns to Keras, in the form that Keras averages over processes.
 
-    Between processes Keras 3 takes the mean over an axis that a scalar does not have.
+    Between processes Keras 3 takes a mean over the first axis, which a scalar does not have.
     """
     cluster = _replica().strategy.cluster_resolver
     if not cluster or not cluster.cluster_spec().as_dict():

@@ -18,7 +18,7 @@ class FitData(NamedTuple):
 
     Attributes:
         arguments: For Keras' `fit`: the data set, steps of an epoch, validation data.
-        policy: By which tfdp draws samples, or as which they were declared.
+        policy: The policy by which tfdp draws samples, or that was declared for them.
         drawn: Whether tfdp draws them.
         batch_size: Examples that a batch is expected to hold; None where that is not known.
         example: (x, y, sample_weight) of one example, whose values do not matter.

@@ -18,7 +18,7 @@ from tfdp.sampling import PaddedBatch
 def watched(update: Callable[[], Any], variables: Sequence[Any]) -> Any:
     """Returns `update()`, which may change these variables and nothing else.
 
-    Eagerly it becomes a graph as well: a Python attribute that a metric or a loss sets then holds a
+    In eager mode a graph is built, too. So a Python attribute that a metric or a loss sets holds a
     symbol, not data.
 
     Args:

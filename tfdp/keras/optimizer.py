@@ -135,10 +135,11 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def sampling(self) -> SamplingPolicy:
-        """How samples are drawn that `fit` does not draw: what a custom loop declares.
+        """How samples are drawn that `fit` does not draw: a custom loop declares it here.
 
-        It holds for `private_step`, `private_gradients` and `train_on_batch`, also while `fit` runs
-        and a callback calls them. Of its own batches `fit` says itself how they were drawn.
+        It holds for `private_step`, `private_gradients` and `train_on_batch`, also if a callback
+        calls them while `fit` runs. For the batches of `fit`, `fit` itself says how they were
+        drawn.
         """
         return self.charging.sampling
 

@@ -24,8 +24,8 @@ def as_list(variables: Any) -> list[Any]:
 
 
 def check_query(query: Any) -> None:
-    """Refuses what is no query, and warns of a sum as a gradient, which is as many times larger
-    than an average as there are records.
+    """Refuses what is no query. Warns if the result is a sum, which as a gradient is larger than an
+    average by a factor of the number of records.
     """
     if not isinstance(query, DPQuery):
         raise TypeError(

@@ -155,8 +155,8 @@ class PrivateStep:
         return event if factor == 1 else scale_sensitivity(event, factor)
 
     def _global_state(self, values: Sequence[Any] | None) -> Any:
-        """Returns the query's state with its tensors taken from `values`; None, or no such leaves:
-        as at the start.
+        """Returns the query's state, with its tensors taken from `values`. Without values it is the
+        state at the start.
         """
         initial = self.query.initial_global_state()
         if not values:

@@ -33,7 +33,7 @@ _logger = logging.getLogger("tfdp")
 
 
 def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes another thread wait that trains with the same optimizer."""
+    """Makes other threads that train with the same optimizer wait."""
 
     @functools.wraps(method)
     def taking_turns(self, *args, **kwargs):
@@ -61,8 +61,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
 
     @property
     def losses(self) -> list[Any]:
-        """Losses that layers added; while a record's gradient is taken, without the weight
-        penalties.
+        """The losses that layers added. While the gradient of a record is taken, these are without
+        the weight penalties.
         """
         if self._record_scope is not None:
             return list(self._record_scope.losses)
@@ -299,8 +299,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         return self.train_function
 
     def _run_steps(self, train_function: Any, iterator: Any) -> Any:
-        """Runs steps; an error that the ledger or a guard raised inside the graph comes out as
-        itself.
+        """Runs steps. If the ledger or a guard raised an error inside the graph, that error itself
+        is raised here.
         """
         optimizer = self._dp_optimizer()
         optimizer.charging.check_no_step_of_fit()
@@ -354,7 +354,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
 
 
 def _check_order(sampling: Any, shuffle: bool) -> None:
-    """Refuses what says something else than a policy about the order of records."""
+    """Refuses arguments about the order of records that are not a policy."""
     if sampling is not None and not isinstance(sampling, SamplingPolicy):
         raise TypeError(
             f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."

@@ -30,8 +30,9 @@ class LedgerInFile(keras.losses.Loss):
         The ledgers in a file hold everything that was paid for the weights in it.
 
     Attributes:
-        found: While a model's `load_weights` runs: what was in the file, None where it has no place
-            for a ledger. Otherwise what is found belongs to the model's weights at once.
+        found: What was in the file, while `load_weights` of a private model runs; None if the file
+            has no place for a ledger. At other times what is found is noted for the model's weights
+            at once.
         error: Why that could not be read; where mismatches are skipped Keras would only warn.
     """
 
@@ -45,7 +46,9 @@ class LedgerInFile(keras.losses.Loss):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Collects what is found in `found` and `error`, instead of taking it for the weights'."""
+        """Collects what a file holds in `found` and `error`, so that it is not at once noted for
+        the weights.
+        """
         self.found, self.error, self._is_listening = None, None, True
         try:
             yield
@@ -74,7 +77,7 @@ class LedgerInFile(keras.losses.Loss):
 
 
 def _to_save(model: keras.Model) -> list[Charge]:
-    """Returns, of each ledger, the last place that any of the weights comes from."""
+    """Returns, for each ledger, the last place from which any of the weights comes."""
     last: dict[int, Charge] = {}
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.ledger.total_count:

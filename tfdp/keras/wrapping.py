@@ -58,8 +58,8 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         store["inner_optimizer"] = self._inner_name()
 
     def load_own_variables(self, store):
-        """Restores what `save_own_variables` wrote; the file of another kind of optimizer, in which
-        there is nothing of it, leaves all as it is.
+        """Restores what `save_own_variables` wrote. A file of another kind of optimizer holds
+        nothing of that, and changes nothing.
 
         Raises:
             ValueError: the file is of a wrapping optimizer that is not like this one.

@@ -73,7 +73,7 @@ def costs(
     filters: int,
     groups: int = 1,
 ) -> dict[str, float]:
-    """Returns the cost for one record of norms and sum, for every way that can be gone.
+    """Returns the cost of norms and sum for one record, by every way that is possible.
 
     With T positions, patches of p numbers and q filters (of one group):
 

@@ -32,9 +32,9 @@ class PerRecordGradient(abc.ABC):
         """Returns the squared l2 norm of every record's gradient, [n], float32 or float64.
 
         Guarantees:
-            No less than that of what `weighted_sum` adds up for the record, divided by its factor,
-            in exact arithmetic; but for the one rounding of each product with the factor, which
-            `tfdp.numerics.rounding.down` allows for.
+            No less than, in exact arithmetic, the squared norm of what `weighted_sum` adds up for
+            the record, divided by its factor. The rounding of each product with the factor is not
+            included: `tfdp.numerics.rounding.down` allows for it.
         """
 
     @abc.abstractmethod
@@ -43,7 +43,7 @@ class PerRecordGradient(abc.ABC):
 
     @abc.abstractmethod
     def explicit(self) -> tf.Tensor:
-        """Returns all gradients, [n, ...]: for small variables, or where nothing else will do."""
+        """Returns all gradients, [n, ...]: for small variables, or where there is no other way."""
 
     def segment_squared_norms(
         self, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
@@ -68,15 +68,18 @@ class PerRecordGradient(abc.ABC):
         return rounding.with_error(sums, errors), magnitudes
 
     def magnitudes(self) -> tf.Tensor:
-        """Returns, [n], at least the sum of the norms of the products that make each gradient up.
+        """Returns [n]: no less than the sum of the norms of the products that each gradient
+        consists of.
 
-        Rounding errors of the gradient are in proportion to it, and it is more than the gradient's
-        norm where products cancel.
+        Rounding errors of the gradient are in proportion to this sum. Where products cancel, it is
+        larger than the gradient's norm.
         """
         return tf.sqrt(self.squared_norms())
 
     def summands(self) -> int | tf.Tensor:
-        """Returns how many products make a coordinate of a gradient up, at most."""
+        """Returns the largest number of products that are added up in a coordinate of a
+        gradient.
+        """
         return 1
 
     def inner(self, other: "PerRecordGradient") -> tf.Tensor:
@@ -104,7 +107,7 @@ class PerRecordGradient(abc.ABC):
 
 
 class Explicit(PerRecordGradient):
-    """Gradients that are there, [n, ...].
+    """Gradients that have been computed, [n, ...].
 
     Args:
         gradients: Tensor of float32 or float64.
@@ -133,7 +136,7 @@ class Explicit(PerRecordGradient):
 
 
 class Sum(PerRecordGradient):
-    """Gradients that are sums of gradients of different form: of tied weights.
+    """Sums of gradients of different forms, for a weight that is used in several ways.
 
     Args:
         parts: The forms; cross terms are computed from pairs.

@@ -21,8 +21,7 @@ class View(NamedTuple):
         reduced: Axes along which mean and variance are taken.
         kept: Axes that scale and offset have.
         parameter_shape: Shape in which they broadcast with the reshaped input.
-        pooled: Takes the mean of such means over what belongs together besides, and puts it in the
-            place of each.
+        pooled: Replaces such means by their mean over everything else that is normalized together.
     """
 
     inputs: tf.Tensor
@@ -39,10 +38,11 @@ class NormalizationRule(LayerRule):
         factor = scale / (variance + epsilon)^(1/2)
         shift = offset - mean * factor
 
-    Factor and shift belong to a record, so that backpropagation gives their gradients by record;
-    the factor's has the part that comes by way of the shift. Then the offset's is that of the
-    shift, and the scale's that of the factor over the standard deviation, both added up over the
-    axes that they do not have.
+    Every record has a factor and a shift of its own, so backpropagation gives their gradients by
+    record. (The gradient of the factor includes what reaches it through the shift.) From these
+    follow the gradient of the offset, which is that of the shift, and the gradient of the scale,
+    which is that of the factor divided by the standard deviation. Both are added up over the axes
+    that offset and scale do not have.
     """
 
     def holds_for(self, layer):
@@ -88,7 +88,8 @@ class NormalizationRule(LayerRule):
 def _moments(view: View) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns mean and variance, which broadcast with the reshaped input.
 
-    TensorFlow's own gradient of a mean is as large as the input, and divided as such.
+    TensorFlow's own gradient of a mean is first made as large as the input and then divided, which
+    takes more time.
     """
     axes = view.reduced
     sizes = tf.gather(tf.shape(view.inputs), axes)

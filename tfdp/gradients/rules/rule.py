@@ -83,13 +83,13 @@ class LayerRule(abc.ABC):
 class RecordWise:
     """Says of a class of layers that their own code treats every record separately.
 
-    Such a layer runs on the whole batch, and the layers in it are looked at one by one. It may use
-    no weights but those of layers in it.
+    Such a layer runs on the whole batch, and each layer in it is treated by its own rule. It may
+    use no weights except those of the layers in it.
 
     Guarantees:
-        That is a promise by whoever registers the class. A layer that does mix records, such as by
-        a mean over the batch, must not be registered: clipping would no longer bound what one
-        record does.
+        Whoever registers the class promises this. A layer that mixes records, for example by a mean
+        over the batch, must not be registered: clipping would no longer bound the effect of one
+        record.
 
     Args:
         when: Says of a layer whether the promise holds for it; by default it always does.
@@ -117,7 +117,7 @@ class RecordWise:
         return [*operations, *layers_in(layer)]
 
     def looks_at_calls(self, layer: Any) -> bool:
-        """Returns whether it depends on what a layer is called on if the promise holds."""
+        """Returns whether the promise holds for some calls of the layer and not for others."""
         return self._called_on is not None or self._must_not_see_numbers(layer)
 
     def holds_on(self, layer: Any, *args: Any, **kwargs: Any) -> bool:
@@ -129,8 +129,8 @@ class RecordWise:
     def _must_not_see_numbers(self, layer: Any) -> bool:
         """Returns whether a layer might treat records that are one number each as one record.
 
-        In [n] the last axis is that of records. The layers in a layer are looked at by themselves,
-        and a promise for a class of one's own is meant for all that it is called on.
+        In [n] the last axis is that of records. A layer that has layers in it is not asked, because
+        those are. Nor is a class of one's own, because a promise for it is meant for all calls.
         """
         return is_of_keras(type(layer)) and not self.parts(layer)
 
@@ -185,7 +185,8 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
 
 def is_patched(operation: Any) -> bool:
     """Returns whether somebody has given this one object code that its class does not have: a
-    method in the place of another, or a layer of Keras a function where Keras keeps none.
+    method in the place of another, or, to a layer of Keras, a function in an attribute where Keras
+    keeps none.
 
     Methods that models have for training, such as `fit`, do not count.
     """
@@ -202,8 +203,8 @@ def _replaces_method(owner: type, name: str) -> bool:
 
 
 def _is_foreign(operation: Any, name: str, value: Any) -> bool:
-    """Returns whether an attribute of a layer of Keras is code that is neither Keras' own, nor a
-    layer, which is looked at by itself.
+    """Returns whether an attribute of a layer of Keras is code that is neither Keras' own nor a
+    layer, because layers have rules of their own.
     """
     if isinstance(operation, keras.Model) or not is_of_keras(type(operation)):
         return False
