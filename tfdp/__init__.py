@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tfdp.query import NoPrivacyAverageQuery as NoPrivacyAverageQuery
     from tfdp.query import NoPrivacySumQuery as NoPrivacySumQuery
     from tfdp.query import NormalizedQuery as NormalizedQuery
+    from tfdp.query import QuantileAdaptiveClipSumQuery as QuantileAdaptiveClipSumQuery
+    from tfdp.query import QuantileEstimatorQuery as QuantileEstimatorQuery
     from tfdp.query import SumAggregationDPQuery as SumAggregationDPQuery
     from tfdp.query import WeightedAverageQuery as WeightedAverageQuery
 

@@ -229,7 +229,13 @@ def below(estimate: tf.Tensor, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def update_bounds(
     initial: float, low: float | None, high: float | None, geometric: bool
 ) -> tuple[float, float]:
-    """Returns what the estimate is kept between.
+    """Returns the bounds (low, high) between which the estimate is kept.
+
+    Args:
+        initial: The estimate at the start.
+        low: The lower bound; None for one that is far below the start.
+        high: The upper bound; None for one that is far above the start.
+        geometric: Whether the estimate moves by factors, and so is positive.
 
     Raises:
         TypeError: something is not a number.
