@@ -359,8 +359,10 @@ def test_a_gaussian_of_another_package_is_not_merged_with_ours(registered):
 
 def test_bad_prices_are_refused(registered):
     register_price(registered, _price)
+    register_price(registered, lambda event, factor, relation: PureEpsilon(9.0))  # Defined anew.
+    assert normal_form(registered(0.5)).mechanisms == (PureEpsilon(9.0),)
     for kind, price, error, message in (
-        (registered, _price, ValueError, "_Counted has a price already"),
+        (registered, math.fsum, ValueError, f"_Counted has a price already, by {__name__}"),
         (PureEpsilonEvent, _price, ValueError, "PureEpsilonEvent has a price already"),
         (ComposedEvent, _price, ValueError, "ComposedEvent has a price already"),
         (PoissonSampling, _price, TypeError, "Register the class of events first"),

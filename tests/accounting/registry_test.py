@@ -1,5 +1,6 @@
 """tfdp.accounting: names, and what importing them costs."""
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -124,7 +125,11 @@ def test_bad_choices_are_refused():
 
 def test_registered_accountant_is_known_by_its_name(monkeypatch):
     monkeypatch.setattr("tfdp.accounting.registry.ACCOUNTANTS", dict(ACCOUNTANTS))
-    register_accountant("mine", lambda relation: RDPAccountant([2.0, 8.0]))
+    for orders in ([2.0, 4.0], [2.0, 8.0]):  # Defined anew.
+        register_accountant("mine", lambda relation, orders=orders: RDPAccountant(orders))
+    for other in (RDPAccountant, functools.partial(RDPAccountant)):
+        with pytest.raises(ValueError, match="There is an accountant 'mine' already"):
+            register_accountant("mine", other)
     assert make_accountant("mine").orders.tolist() == [2.0, 8.0]
     ledger = PrivacyLedger()
     ledger.append(STEP, 16)

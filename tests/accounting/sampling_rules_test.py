@@ -165,10 +165,11 @@ def test_a_rule_of_another_package_that_is_none_is_refused(registered, found):
 
 
 def test_bad_rules_are_refused(registered):
-    module.register_sampling_rule(registered, ZERO, _rule)
+    for _ in range(2):  # Defined anew.
+        module.register_sampling_rule(registered, ZERO, _rule)
     for kind, relation, rule, error, message in (
-        (registered, ZERO, _rule, ValueError, "_Turns has a rule under ZERO_OUT already"),
-        (UnknownSampling, ZERO, _rule, ValueError, "UnknownSampling has a rule"),
+        (registered, ADD, math.fsum, ValueError, f"_Turns has rules already, by {__name__}"),
+        (UnknownSampling, ZERO, _rule, ValueError, "UnknownSampling has rules already, by tfdp"),
         (GaussianSumEvent, ZERO, _rule, TypeError, "Register the class of samplings first"),
         (registered, "zero_out", _rule, TypeError, "relation must be a NeighboringRelation"),
         (registered, ADD, None, TypeError, "must be a function"),

@@ -118,9 +118,18 @@ def test_an_event_without_words_is_refused(words):
 
 def test_a_name_is_given_once():
     registry.register(_event())
-    for name in ("Counted", "GaussianSumEvent"):
-        with pytest.raises(ValueError, match=f"There is a class {name} in"):
-            registry.register(_event(name))
+    elsewhere = _event()
+    elsewhere.__module__ = "another_package"
+    for cls in (elsewhere, _event("GaussianSumEvent")):
+        with pytest.raises(ValueError, match=f"There is a class {cls.__name__} in"):
+            registry.register(cls)
+
+
+def test_a_class_that_is_defined_anew_takes_the_place_of_the_one_before():
+    old, new = registry.register(_event()), registry.register(_event(a=int))
+    assert codec.decode(codec.encode(new(1))) == new(1)
+    with pytest.raises(events.UnsupportedEventError, match="cannot store a Counted"):
+        codec.encode(old())
 
 
 def test_a_class_of_the_name_of_a_registered_one_is_not_stored():

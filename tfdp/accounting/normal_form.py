@@ -130,7 +130,7 @@ def register_price(
 
     Raises:
         TypeError: the class is not registered, or the price cannot be called.
-        ValueError: the class has a price.
+        ValueError: the class is tfdp's, or has a price from another module.
     """
     name = getattr(event_class, "__name__", repr(event_class))
     if registered(name) is not event_class or not issubclass(event_class, events.Event):
@@ -140,8 +140,9 @@ def register_price(
         )
     if not callable(price):
         raise TypeError(f"A price must be a function. Received: {price!r}.")
-    if is_ours(event_class) or event_class in _RELEASES:
-        raise ValueError(f"{name} has a price already.")
+    owner = _PRICED_BY.get(event_class)
+    if is_ours(event_class) or owner not in (None, str(price.__module__)):
+        raise ValueError(f"{name} has a price already, by {owner or 'tfdp'}.")
 
     def checked(event: Any, factor: float, relation: NeighboringRelation) -> Mechanism | None:
         return _checked(price(event, factor, relation), event)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfdp.events import NeighboringRelation
+from tfdp.events.registry import is_defined_anew
 
 if TYPE_CHECKING:
     from tfdp.events import Event
@@ -62,7 +63,7 @@ def register_accountant(name: str, make: Callable[[NeighboringRelation], Any]) -
             an object with `compose(event, count)` and `get_epsilon(target_delta)`.
 
     Raises:
-        ValueError: there is an accountant of this name.
+        ValueError: there is an accountant of this name from elsewhere.
         TypeError: `name` is not a string, or `make` cannot be called.
     """
     if not isinstance(name, str) or not callable(make):
@@ -70,7 +71,8 @@ def register_accountant(name: str, make: Callable[[NeighboringRelation], Any]) -
             "An accountant is registered by a name and a function that makes one. "
             f"Received: name={name!r}, make={make!r}."
         )
-    if name in ACCOUNTANTS:
+    before = ACCOUNTANTS.get(name)
+    if before is not None and not is_defined_anew(before, make):
         raise ValueError(f"There is an accountant {name!r} already. Choose another name.")
     ACCOUNTANTS[name] = make
 

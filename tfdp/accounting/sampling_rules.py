@@ -154,7 +154,7 @@ def register_sampling_rule(
 
     Raises:
         TypeError: the class is not registered, the relation is none, or the rule cannot be called.
-        ValueError: there is such a rule.
+        ValueError: the class is tfdp's, or has rules from another module.
     """
     name = getattr(sampling_class, "__name__", repr(sampling_class))
     if registered(name) is not sampling_class or not issubclass(sampling_class, events.Sampling):
@@ -165,8 +165,9 @@ def register_sampling_rule(
     check_type("relation", relation, NeighboringRelation)
     if not callable(rule):
         raise TypeError(f"A rule must be a function. Received: {rule!r}.")
-    if is_ours(sampling_class) or (sampling_class, relation) in _RULES:
-        raise ValueError(f"{name} has a rule under {relation.name} already.")
+    owner = _RULES_BY.get(sampling_class)
+    if is_ours(sampling_class) or owner not in (None, str(rule.__module__)):
+        raise ValueError(f"{name} has rules already, by {owner or 'tfdp'}.")
     _RULES[sampling_class, relation] = rule
     _RULES_BY[sampling_class] = str(rule.__module__)
 

@@ -54,9 +54,11 @@ def _check_fields(cls: type) -> None:
 def register(cls: _Class) -> _Class:
     """Lets ledgers store and read events, or descriptions of samplings, of this class.
 
-    It is written above `dataclasses.dataclass(frozen=True)`. A ledger that holds such events can be
-    read where the class is registered, and is refused by the name of the class elsewhere. An
-    accountant refuses the event until it has a price.
+    It is written above `dataclasses.dataclass(frozen=True)`. A class that is defined anew in the
+    same module, as where a cell of a notebook runs again, takes the place of the one before.
+
+    A ledger that holds such events can be read where the class is registered. Elsewhere it is
+    refused by the name of the class. An accountant refuses the event until it has a price.
 
     Raises:
         TypeError: the class is no frozen dataclass that is derived from `Event` or `Sampling`, it
@@ -87,9 +89,10 @@ def register(cls: _Class) -> _Class:
     if not isinstance(getattr(cls, "words", None), str):
         raise TypeError(f"{cls.__name__}.words must say what a report calls it.")
     _check_fields(cls)
-    if cls.__name__ in _REGISTERED:
+    before = _REGISTERED.get(cls.__name__)
+    if before is not None and not is_defined_anew(before, cls):
         raise ValueError(
-            f"There is a class {cls.__name__} in {_REGISTERED[cls.__name__].__module__} already. "
+            f"There is a class {cls.__name__} in {before.__module__} already. "
             f"Choose another name for the one in {cls.__module__}."
         )
     _REGISTERED[cls.__name__] = cls
@@ -109,3 +112,11 @@ def registered_names(base: type) -> list[str]:
 def is_ours(thing: Any) -> bool:
     """Whether a class or a function is of tfdp itself, not of a package that extends it."""
     return str(thing.__module__).partition(".")[0] == "tfdp"
+
+
+def is_defined_anew(before: Any, now: Any) -> bool:
+    """Whether a class or a function, not of tfdp, comes from where the one before came from."""
+    one, other = (
+        (str(thing.__module__), getattr(thing, "__qualname__", None)) for thing in (before, now)
+    )
+    return one == other and one[1] is not None and not is_ours(now)
