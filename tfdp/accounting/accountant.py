@@ -30,10 +30,10 @@ class Accountant:
 
     A subclass declares what it prices in the table `prices`, mechanism type -> pricing function,
     and implements `_epsilon` and `_delta` from `_terms()`. A mechanism that is not in the table is
-    charged as the next dearer one that is (`tfdp.accounting.mechanisms.DEARER`), or refused. What
-    has no privacy at all, what releases nothing, and the probability with which a truncated sample
-    fails never reach the subclass. One that does all this itself implements `compose` and
-    `get_epsilon` alone.
+    charged as the next dearer one that is (`tfdp.accounting.mechanisms.DEARER`), or refused. Three
+    things never reach the subclass: what has no privacy at all, what releases nothing, and the
+    probability with which a truncated sample fails. An accountant that wants to do all of this
+    itself need not be a subclass. It implements `compose` and `get_epsilon`.
 
     Guarantees:
         The answer depends only on how often each event was composed: not on the order, and not on

@@ -1,13 +1,13 @@
 """How far discrete Gaussian noise is from Gaussian noise that is rounded to the grid.
 
-Rounding a Gaussian N(m, s^2) to integers is post-processing, and where m is an integer, as sums on
-a grid are, it is m plus a rounded N(0, s^2). So a sum with discrete noise costs what one with
-Gaussian noise costs, but for the probability by which the two kinds of noise can be told apart,
-whatever the sums are: their total variation distance tau. With P, P' two neighbours' outputs and
-Q, Q' those with Gaussian noise, P(S) <= Q(S) + tau <= e^epsilon Q'(S) + delta + tau <= e^epsilon
-P'(S) + delta + (1 + e^epsilon) tau. Distances of steps add up, and mixtures over samples are no
-further apart than what they mix. So tau is a failure probability, and every accountant, sampling
-policy and relation does with it what it does with one.
+Rounding a Gaussian N(m, s^2) to integers is post-processing. If m is an integer, as sums on a grid
+are, the result is m plus a rounded N(0, s^2). So a sum with discrete noise costs as much as one
+with Gaussian noise, except for the probability by which the two kinds of noise can be told apart.
+That is their total variation distance tau, whatever the sums are. Let P and P' be the outputs of
+two neighbours, and Q and Q' those with Gaussian noise. Then P(S) <= Q(S) + tau <= e^epsilon Q'(S) +
+delta + tau <= e^epsilon P'(S) + delta + (1 + e^epsilon) tau. The distances of several steps add up,
+and mixtures over samples are no further apart than what they mix. So tau is a failure probability,
+and every accountant, sampling policy and relation treats it as one.
 
 Let phi be the density of N(0, s^2), D(x) = phi(x) / sum phi the discrete Gaussian and R(x) the
 probability of being rounded to x. The sum of phi over the integers is at least one (Poisson's

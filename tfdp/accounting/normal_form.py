@@ -7,9 +7,9 @@ neighbouring samples may differ,
     1 / z^2 = sum_g (f * S_g / sigma_g)^2.
 
 The sampling policy and the neighbouring relation give f and the amplification by sampling
-(`tfdp.accounting.sampling_rules`). The probability by which discrete Gaussian noise differs from
-Gaussian noise (`tfdp.accounting.discrete_noise`), which it is priced as, goes into delta, as does
-that of samples which a policy cuts off.
+(`tfdp.accounting.sampling_rules`). Two probabilities go into delta. One is that by which discrete
+Gaussian noise differs from Gaussian noise (`tfdp.accounting.discrete_noise`), because the former is
+priced as the latter. The other is that of samples of which a policy drops a part.
 """
 
 import math
@@ -48,7 +48,7 @@ class NormalForm(NamedTuple):
     Attributes:
         mechanisms: What an accountant prices, once for every `events_per_mechanism` events.
         events_per_mechanism: 1, or the steps of a pass; a begun pass costs as much as a whole one.
-        failure_probability: Of every event; in that case nothing is promised.
+        failure_probability: With this probability, for every event, nothing is promised.
     """
 
     mechanisms: tuple[Mechanism, ...]

@@ -104,11 +104,12 @@ class PLDAccountant(Accountant):
         `PRVAccountant` rounds losses in the same way, and also bounds what that costs.
 
     Edge cases:
-        Gaussians without sampling are priced in closed form. Where the losses are so large that the
-        grid would have more than 2^20 points, its interval is wider than asked for: still an upper
-        bound, a little less tight. dp-accounting gives up tails of 1e-15, so that at a delta below
-        about 1e-13 times the number of distinct mechanisms epsilon is what Renyi divergences give.
-        So it is where losses are too large or too small for any grid, or steps too many.
+        Gaussians without sampling are priced in closed form. If the losses are so large that the
+        grid would have more than 2^20 points, then its interval is wider than asked for. The result
+        is still an upper bound, but a little less tight. dp-accounting gives up tails of 1e-15. So
+        at a delta below about 1e-13 times the number of distinct mechanisms, epsilon is what Renyi
+        divergences give. It is that, too, if losses are too large or too small for any grid, or
+        steps are too many.
 
     Args:
         value_discretization_interval: Distance of the losses on the grid; time grows with its

@@ -65,24 +65,26 @@ class PRVAccountant(Accountant):
 
     Guarantees:
         `get_epsilon` and `get_delta` are upper bounds. `get_epsilon_interval` also gives a lower
-        one. Rounding of losses, what is cut off, what wraps around in a transform, and rounding of
-        floating-point numbers are bounded and part of both (`tfdp.accounting.losses.grid` has the
+        one. Both bounds include the rounding of losses, what is cut off, what wraps around in a
+        transform, and the rounding of floating-point numbers (`tfdp.accounting.losses.grid` has the
         proof). The upper bound is about twenty-five times closer to the truth than the lower, and
         never above that of `RDPAccountant`.
 
     Edge cases:
-        Gaussians without sampling are priced in closed form. Where sampling is so rare that most
-        runs never see a given unit (q times the number of steps below about 1), epsilon is far
-        smaller than the losses are, and the bounds are wide: take `PLDAccountant` there. So they
-        are where a grid would have more than 2^22 points. Beyond epsilon = 500 the upper bound is
-        what Renyi divergences give. The lower bound is zero there, and where no neighbours are
-        known that the bound is attained for (samples of fixed size, exponential mechanisms). It is
-        about what is charged for an event (`tfdp.accounting.normal_form`), which for unknown or
-        shuffled sampling, for one, may be more than the event costs.
+        Gaussians without sampling are priced in closed form. If sampling is so rare that most runs
+        never see a given unit (q times the number of steps below about 1), then epsilon is far
+        smaller than the losses are, and the bounds are wide. Take `PLDAccountant` for such runs.
+        The bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500
+        the upper bound is what Renyi divergences give, and the lower bound is zero. The lower bound
+        is also zero if no neighbours are known for which the bound is attained (samples of fixed
+        size, exponential mechanisms). It is about what is charged for an event
+        (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example, this may be
+        more than the event costs.
 
     Args:
-        relative_error: How far apart, relative to epsilon, the bounds should be; what they are is
-            what `get_epsilon_interval` says. Work grows with 1 / sqrt(relative_error).
+        relative_error: How far apart the bounds should be, relative to epsilon.
+            `get_epsilon_interval` says how far apart they are. Work grows with
+            1 / sqrt(relative_error).
         group_size: Epsilon and delta are for data sets that are so many neighbours apart, such as
             all records of one user (`tfdp.accounting.losses.groups`).
 

@@ -1,9 +1,9 @@
 """The numbers that accountants compute with, and what is charged for those beyond.
 
-Within these ranges squares, products with counts and exponents of double precision stay finite, and
-what is lost to rounding is far below what is asked for. Beyond them a mechanism is charged as the
-nearest one within that costs at least as much, or as no privacy at all, where its epsilon would be
-astronomic anyway.
+Within these ranges squares, products with counts and exponents stay finite in double precision, and
+rounding loses far less than the accuracy that is asked for. A mechanism beyond them is charged as
+the nearest one within them that costs at least as much. Where its epsilon would be astronomic
+anyway, it is charged as no privacy at all.
 """
 
 from collections.abc import Callable, Mapping

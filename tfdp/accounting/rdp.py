@@ -64,10 +64,11 @@ class RDPAccountant(Accountant):
     """Adds up Renyi divergences, and gives the epsilon of the best of all orders above one.
 
     Guarantees:
-        Divergences are exact at every order, up to rounding, but for `FixedSizeGaussian` and
-        `RemoveThenAdd`, which are upper bounds. So is epsilon, whatever the order; the best one is
-        found up to a relative 1e-6 of epsilon. The conversion to epsilon is the best possible one
-        that looks at one order only, and loses 7 to 30 % against privacy loss distributions.
+        Divergences are exact at every order, up to rounding. Those of `FixedSizeGaussian` and
+        `RemoveThenAdd` are upper bounds. Epsilon is an upper bound at whatever order; the search
+        finds the best order up to a relative 1e-6 of epsilon. The conversion to epsilon is the best
+        possible one that looks at one order only. It loses 7 to 30 % against privacy loss
+        distributions.
 
     Args:
         orders: The only orders to look at, all above 1, whole or not, or infinite; None for all

@@ -162,12 +162,13 @@ def replay(
     """Replays ledgers on file, one after another: several runs on one data set.
 
     Guarantees:
-        Every file is read to its end and checked, also behind the last step that is replayed. An
-        entry that stands for many steps is split exactly. Memory is bounded by the number of kinds
-        of steps (see `tfdp.accounting.totals`), not by the number of steps or entries.
+        Every file is read to its end and checked, even if fewer steps are replayed. An entry that
+        stands for many steps is split exactly. Memory grows with the number of kinds of steps (see
+        `tfdp.accounting.totals`), up to a bound, and not with the number of steps or entries.
 
     Edge cases:
-        Two copies of one ledger are refused, as they would be charged twice, unless `diverged`.
+        Two copies of one ledger are refused unless `diverged`, because what they have in common
+        would be charged twice.
 
     Args:
         paths: Ledger files, or exports named *.jsonl.

@@ -13,16 +13,18 @@ amplification by sampling, with probability q or n of N units:
 | shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
 | unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
 
-A record added to a shuffled data set takes the place of one that moves to the last batch: one batch
-moves by 2 S and the last by S, together sqrt(5) S. Within a pass the other batches do not differ,
-so a pass costs one Gaussian, a begun pass as much as a whole one.
+A record that is added to a shuffled data set takes the place of another record, and this one moves
+to the last batch. So one batch moves by 2 S and the last batch by S, together by sqrt(5) S. The
+other batches of the pass do not differ. So a pass costs one Gaussian, and a begun pass costs as
+much as a whole one.
 
-A fixed-size sample either lacks the differing unit or holds it in the place of one that is uniform
-among the rest. Divergences are jointly convex, so adding or removing a unit costs at most what the
-worst of those places does: q = n / N and a replacement, f = 2 (Birrell et al. 2024,
-arXiv:2408.10456).
-A Poisson sample that is larger than what is kept of it is as if lost: its probability goes into
-delta (Chua et al. 2024, arXiv:2411.04205).
+A sample of fixed size either lacks the unit in which the data sets differ, or holds it in the place
+of another unit, which is uniform among the rest. Divergences are jointly convex. So adding or
+removing a unit costs at most as much as the worst of these places: q = n / N and a replacement,
+f = 2 (Birrell et al. 2024, arXiv:2408.10456).
+
+Of a Poisson sample that is too large a part is dropped. The price counts such a sample as lost: its
+probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
 """
 
 from collections.abc import Callable

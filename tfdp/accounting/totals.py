@@ -1,9 +1,9 @@
 """What a stream of events comes down to, in bounded memory.
 
-Steps that amount to the same mechanisms are one kind, whatever their events look like: where a clip
-norm adapts, every step is another event, and all are one kind. Should there be too many kinds after
-all, steps are charged a little more so that fewer remain: noise multipliers are rounded down, and
-sampling probabilities up, to ever fewer decimal digits.
+Steps that amount to the same mechanisms are of one kind, whatever their events look like. If a clip
+norm adapts, for example, every step is another event, but all are of one kind. If there are too
+many kinds all the same, steps are charged a little more, so that fewer kinds remain: noise
+multipliers are rounded down, and sampling probabilities up, to ever fewer decimal digits.
 """
 
 import math
@@ -116,9 +116,9 @@ class Totals:
     """How often each kind of step happened; iteration gives an event of every kind, and its count.
 
     Guarantees:
-        What the events cost together is at least the cost of what was added, and exactly that as
-        long as `digits` is None. The result does not depend on the order of what was added, but for
-        the choice among events of one kind.
+        The events together cost at least as much as what was added, and exactly as much as long as
+        `digits` is None. The order in which events were added does not change the result, except
+        for which event of a kind stands for that kind.
 
     Args:
         most_kinds: How many kinds are kept. Where passes over shuffled data, or events that no

@@ -2,8 +2,8 @@
 
 With a clip S_g and noise sigma_g for every group of variables, such as those of a layer, all
 together are one Gaussian sum with the noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2)
-(McMahan et al. 2018, arXiv:1812.06210, section 3). So for a z that is given, what one group gets
-less another one gets more:
+(McMahan et al. 2018, arXiv:1812.06210, section 3). So if z is given, less noise on one group means
+more noise on another. G groups have d_g coordinates each, and d in all:
 
 | strategy | sigma_g | what it evens out |
 |---|---|---|
@@ -11,9 +11,8 @@ less another one gets more:
 | `proportional_noise` | z sqrt(G) S_g | noise on a coordinate, relative to the group's clip |
 | `dimension_adjusted_noise` | z sqrt(d / d_g) S_g | the noise's norm, relative to the clip |
 
-for G groups of d_g coordinates, d in all. The last two do better than the first where clips
-follow typical norms, of which the third expects small groups to have coordinates that are
-larger, the second does not.
+The last two do better than the first if clips follow the typical norms of the groups. The third
+suits groups whose coordinates are the larger, the fewer they are.
 """
 
 import math
@@ -94,13 +93,13 @@ def dimension_adjusted_noise(
     *,
     group_by: GroupBy = "layer",
 ) -> DPQuery:
-    """Returns a per-layer query whose noise has, on every group, the same norm for its clip.
+    """Returns a per-layer query in which the norm of a group's noise is in proportion to its clip.
 
         sigma_g = noise_multiplier * sqrt(d / d_g) * S_g
 
     Noise on d_g coordinates has a norm of about sigma_g sqrt(d_g). Here that is noise_multiplier *
-    sqrt(d) * S_g, the same multiple of the clip for every group: one with many coordinates gets
-    less noise on each of them, and pays for more of the privacy.
+    sqrt(d) * S_g, the same multiple of the clip for every group. So a group with many coordinates
+    gets less noise on each of them, and has a larger part in what the step costs.
 
     Guarantees:
         All groups together have exactly the noise multiplier that was asked for.

@@ -10,7 +10,7 @@ from tfdp.query.dp_query import DPQuery, Structure
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrangedQuery(DPQuery):
-    """Gives `query` the leaves of a record, which is flat, in the structure of `arrangement`.
+    """Gives the leaves of a flat record to `query` in the structure of `arrangement`.
 
     With `ArrangedQuery(NestedQuery({"a": q, "b": r}), {"a": [0, 3], "b": [1, 2]})` records are
     lists of four tensors, of which q gets the first and the last. Results are flat again.

@@ -19,10 +19,10 @@ from tfdp.query.dp_query import SumAggregationDPQuery, is_concrete
 class ExactGaussianSumQuery(SumAggregationDPQuery):
     """`GaussianSumQuery` with precision="exact": no rounding has a part in its guarantee.
 
-    Records are rounded to a grid of 2^-31 to 2^-30 of `l2_norm_clip`, towards zero, and added up as
-    integers, and the noise is discrete Gaussian (`tfdp.query.grid`). Rounding is not a scaling and
-    needs all of a record's digits, so a gradient engine must compute every record by itself:
-    "loop".
+    Records are rounded towards zero to a grid of 2^-31 to 2^-30 of `l2_norm_clip`, and added up as
+    integers. The noise is discrete Gaussian (`tfdp.query.grid`). Rounding is not a scaling and
+    needs all digits of a record. So the gradient engine must be one that computes every record by
+    itself: "loop".
 
     Guarantees:
         Adding or removing one record moves the sum by at most `l2_norm_clip`. The event is a

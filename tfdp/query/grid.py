@@ -1,15 +1,15 @@
 """Records as vectors of whole numbers, and discrete Gaussian noise on their sums.
 
-What is released is a function of integers alone: floating-point numbers come in before a record is
-rounded, where whatever they do is done to one record, and after the noise, where it is
-post-processing. So the attack of Mironov 2012 ("On significance of the least significant bits for
-differential privacy"), which tells sums apart by the numbers that floating-point noise cannot
-reach, has nothing to work on.
+What is released is a function of integers alone. Floating-point numbers are used in two places:
+before a record is rounded, where they can change this one record only, and after the noise, which
+is post-processing. Mironov 2012 ("On significance of the least significant bits for differential
+privacy") tells sums apart by the numbers that floating-point noise cannot reach. There are no such
+numbers here.
 
-Coordinates are rounded towards zero: no norm grows, and no bound is charged for the rounding. Each
-coordinate loses half a step of the grid on average, 2^-31 to 2^-32 of the clip norm. (Rounding to
-the nearest or at random has no such bias and would move the bound by up to sqrt(d) / 2 or sqrt(d)
-steps.)
+Coordinates are rounded towards zero. So no norm grows, and nothing is added to the bound for the
+rounding. On average each coordinate loses half a step of the grid, 2^-31 to 2^-32 of the clip norm.
+(Rounding to the nearest number, or at random, has no such bias, but would add up to sqrt(d) / 2 or
+sqrt(d) steps to the bound.)
 """
 
 import math
@@ -90,9 +90,9 @@ def clip_to_grid(l2_norm_clip: float, record: Structure) -> OnGrid:
     """Returns r min(1, l2_norm_clip / |r|), rounded towards zero to steps of the grid.
 
     Guarantees:
-        The norm of the integers, times the grid, is at most `l2_norm_clip`: their squares are added
-        up as integers, and should floating-point rounding have let a record through that is too
-        long, it is shortened until it is not.
+        The norm of the integers, times the grid, is at most `l2_norm_clip`. Their squares are added
+        up as integers. If floating-point rounding has let a record through that is too long, it is
+        shortened until it is not.
 
     Edge cases:
         A record with a NaN or infinity, or whose square overflows in its dtype, is zero.

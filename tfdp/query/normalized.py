@@ -122,9 +122,9 @@ class GaussianAverageQuery(NormalizedQuery):
 
         result = (sum_i r_i * min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
 
-    Arguments behind the first are given by name. In TensorFlow Privacy's class of this name the
-    second one was the absolute noise: there `GaussianAverageQuery(c, s, d)`, here
-    `GaussianAverageQuery(c, stddev=s, denominator=d)`.
+    All arguments but the first are given by name. In TensorFlow Privacy's class of this name the
+    second one was the absolute noise. What is `GaussianAverageQuery(c, s, d)` there is
+    `GaussianAverageQuery(c, stddev=s, denominator=d)` here.
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record; positive.

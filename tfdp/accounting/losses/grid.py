@@ -13,18 +13,19 @@ arXiv:2207.04380, "connect the dots").
 s^2 = sum h^2 / 4. Given X, N is sub-Gaussian with variance proxy s^2 and a mean between 0 and
 s^2 / 2 (Hoeffding's lemma, at exponents lambda and -1). At a loss X that is d away from epsilon,
 rounding adds at most Psi(d) = int_d^inf e^(y - d) P(|N| > y) dy to E[max(0, 1 - e^(epsilon - X))].
-The probability that X is so near is not known, that of X + N is; and P(|N| <= t | X) >= 1 - kappa
-whatever X is, so
+The probability that X is so near is not known, but the probability that X + N is so near is. And
+P(|N| <= t | X) >= 1 - kappa, whatever X is. Therefore
 
     delta_rounded(epsilon) - delta(epsilon)
         <= E[Psi(|X - epsilon|)] <= E[Psi(max(0, |X + N - epsilon| - t))] / (1 - kappa).
 
-That is of second order in h, as the error is. Gopi, Lee and Wutschitz (2021, arXiv:2106.02848)
-bound |N| itself, which is of first order.
+This bound is of second order in h, and so is the true error. Gopi, Lee and Wutschitz (2021,
+arXiv:2106.02848) bound |N| itself, which is of first order.
 
-**Sums.** Probabilities are multiplied by exp(tilt L) and divided by their sum before they are
-transformed, so that the losses that matter are the likely ones, and the result is accurate relative
-to delta, not to 1. What wraps around and how transforms are rounded is bounded and added.
+**Sums.** Before they are transformed, probabilities are multiplied by exp(tilt L) and divided by
+their sum. This makes the losses that matter the likely ones, so the result is accurate relative to
+delta, and not only relative to 1. Bounds on what wraps around, and on the rounding of the
+transforms, are added.
 """
 
 import dataclasses

@@ -6,8 +6,8 @@ and each moves the sum by at most 1. So the Gaussian mechanism on it is dominate
     P = sum_i w_i N(i, z^2) and Q = N(0, z^2), and by Q and P
 
 (Charles et al. 2024, arXiv:2407.07737, by the lemma of Choquette-Choo et al. 2024,
-arXiv:2310.15526, on mixtures of Gaussians whose means are vectors). Everything else is charged what
-k neighbours in a row cost.
+arXiv:2310.15526, on mixtures of Gaussians whose means are vectors). All other mechanisms are
+charged as k neighbours in a row.
 """
 
 import math

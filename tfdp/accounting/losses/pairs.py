@@ -7,10 +7,10 @@ With outputs distributed as P or as Q the privacy loss is L = log(P/Q), and a me
 
 A pair whose delta(epsilon) is nowhere smaller than that of any neighbours *dominates* the
 mechanism; composed pairs dominate composed mechanisms, chosen adaptively or not (Zhu, Dong and Wang
-2022, arXiv:2106.08567, theorem 10). Adding and removing a unit are two pairs, which are composed
-apart: a unit that is there is there in every step.
+2022, arXiv:2106.08567, theorem 10). Adding a unit and removing a unit are two pairs. Each is
+composed with itself only, because a unit that is in the data is there in every step.
 
-All that accountants need of a pair is how probable it is, under P and under Q, that the loss lies
+Accountants need nothing of a pair but the probabilities, under P and under Q, that the loss lies
 between two numbers. Sampling is a change of variables: with probability q of being in the sample,
 
     L' = log(1 - q + q e^L)    where (1 - q) Q + q P stands for P.

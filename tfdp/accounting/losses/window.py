@@ -1,4 +1,4 @@
-"""Renyi divergences tell where a sum of privacy losses is to be looked for, and on which grid.
+"""Where to look for a sum of privacy losses, and on which grid: Renyi divergences tell.
 
 Nothing here is part of a proof: a bad choice makes the bounds of `tfdp.accounting.losses.bounds`
 wide, never wrong. Where rdp(a) is the divergence of order a, log E_P[exp(t L)] is t rdp(1 + t).

@@ -1,8 +1,8 @@
 """What fits a privacy budget: how much noise, how many steps, how large a batch, or what budget.
 
-What takes time is an evaluation of epsilon on the fixed grid of `PLDAccountant`. So the edge of the
-budget is found with Renyi divergences first, then by `PRVAccountant`, whose grid adapts, and only
-then verified on the grid that counts.
+One epsilon on the fixed grid of `PLDAccountant` takes much time. So the search finds the edge of
+the budget with Renyi divergences first, and then by `PRVAccountant`, whose grid adapts. Only the
+result is verified on the fixed grid.
 """
 
 import dataclasses
@@ -133,8 +133,8 @@ def calibrate(
         digits; one step more, or one unit more in a batch, is beyond the budget.
 
     Edge cases:
-        A batch of the whole population is returned where that is within the budget. Steps of
-        shuffled data are counted in begun passes, so the last pass is a whole one.
+        If a batch of the whole population is within the budget, it is returned. Steps of shuffled
+        data are priced by begun passes, so the steps that are returned end with a whole pass.
 
     Args:
         target_delta: Between 0 and 1; choose it well below 1 / population_size.

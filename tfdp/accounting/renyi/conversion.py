@@ -2,14 +2,14 @@
 
 A divergence of order a that is at most rdp implies exactly those (epsilon, delta) that hold for all
 pairs of Bernoulli distributions with that divergence (Asoodeh et al. 2021, arXiv:2008.06529,
-section III): the event on which P and Q differ most makes such a pair of any two. Where it has
-probability p under P and r under Q, the worst pairs are those with
+section III), because the event on which any P and Q differ most makes such a pair of them. If this
+event has probability p under P and r under Q, then the worst pairs are those with
 
     p^a r^(1 - a) + (1 - p)^a (1 - r)^(1 - a) = exp((a - 1) rdp),    r < p.
 
 They give delta = p - e^epsilon r, and epsilon = log((p - delta) / r), with one maximum over p.
-Without the second term that maximum is the bound of Canonne, Kamath and Steinke 2020
-(arXiv:2004.00010, proposition 12), which is a little larger and where the search for p begins:
+Without the second term of the equation, the maximum is the bound of Canonne, Kamath and Steinke
+2020 (arXiv:2004.00010, proposition 12). It is a little larger. The search for p begins there:
 
     epsilon = rdp + log(1 - 1/a) - log(delta a) / (a - 1).
 """

@@ -1,7 +1,8 @@
 """Renyi differential privacy of the Gaussian mechanism on samples of fixed size, replace-one.
 
 A sample of n of N units, drawn without replacement, holds the replaced unit with probability
-q = n / N. Let P = N(1, z^2) and Q = N(0, z^2) be what one replacement in the sample does at worst.
+q = n / N. If one unit of the sample is replaced, the worst outputs are P = N(1, z^2) and
+Q = N(0, z^2).
 Neighbours' outputs are then no further apart, at every epsilon of at least zero, than
 (1 - q) Q + q P and Q (Balle, Barthe and Gaboardi 2018, arXiv:1807.01647, theorem 9), and at every
 epsilon below zero than P and (1 - q) P + q Q, which is the same with neighbours exchanged (Zhu,

@@ -7,8 +7,8 @@ arXiv:1908.10530, section 3)
     A = E_Q[R^a]          for D(P || Q),
     A = E_Q[R^(1 - a)]    for D(Q || P).
 
-Where privacy is good A is 1 plus something tiny. E_Q[R] = 1 gives A - 1 as a sum of positive terms,
-none of which is lost, with psi(y) = e^y - 1 - y:
+Where privacy is good, A is 1 plus something tiny, which would be lost in the rounding of A. Because
+of E_Q[R] = 1, A - 1 is a sum of positive terms, none of which is lost. With psi(y) = e^y - 1 - y,
 
     A - 1 = E_P[(a - 1) psi(-L) + psi((a - 1) L)]    for D(P || Q),
     A - 1 = E_Q[(a - 1) psi(L) + psi(-(a - 1) L)]    for D(Q || P).
