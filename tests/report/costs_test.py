@@ -9,6 +9,7 @@ from tfdp.accounting import make_accountant, registry
 from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
+    LaplaceSumEvent,
     PoissonSampling,
     SampledEvent,
     ShuffledSampling,
@@ -148,3 +149,32 @@ def test_curve_is_the_cost_of_the_first_steps(pairs):
 def test_empty_ledger_costs_nothing():
     found = costs.compute(PrivacyLedger(), DELTA, ["rdp", "pld"])
     assert found.epsilon == 0 and found.steps == ()
+
+
+def many_kinds(count):
+    return ledger_of(
+        *(
+            (SampledEvent(PoissonSampling(0.01), GaussianSumEvent(1.0, 1 + i / count)), 1)
+            for i in range(count)
+        )
+    )
+
+
+def test_ledger_of_many_kinds_is_charged_a_little_more_by_accountants_that_are_slow():
+    ledger = many_kinds(200)
+    found = costs.compute(ledger, DELTA)
+    by_name = {cost.name: cost for cost in found.costs}
+    assert by_name["rdp"].epsilons[found.target] == ledger.epsilon(DELTA, "rdp")
+    assert "digits" not in by_name["rdp"].kind
+    exact = ledger.epsilon(DELTA, "prv")
+    assert exact < by_name["prv"].epsilons[found.target] < 1.2 * exact
+    assert "charged with 2 digits, rounded towards more cost" in by_name["prv"].kind
+    assert found.headline.curve[-1] == found.epsilon
+
+
+def test_accountants_that_are_slow_are_not_asked_about_kinds_that_cannot_be_rounded():
+    ledger = ledger_of(*((LaplaceSumEvent(1.0, 5 + i / 40), 1) for i in range(40)))
+    found = costs.compute(ledger, DELTA, ["prv", "pld", "rdp"])
+    prv, pld, rdp = found.costs
+    assert prv.refusal == pld.refusal == "Not asked: the ledger holds more than 32 kinds of steps."
+    assert found.headline.name == "rdp" and rdp.epsilons[found.target] > 0

@@ -164,6 +164,10 @@ class Totals:
         else:
             self._counts[kind] = LedgerEntry(before.event, before.count + count)
 
+    def charged_as(self, event: Event) -> Event:
+        """Returns the step that one of those which were added counts as."""
+        return _representative(_kind(event, self.digits), event)
+
     def __iter__(self) -> Iterator[LedgerEntry]:
         return iter(tuple(self._counts.values()))
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.accounting.accountant import Accountant
+from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.registry import ACCOUNTANTS, make_accountant
-from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.accounting.totals import Totals
+from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.registry import is_ours
 from tfdp.ledger import PrivacyLedger
 from tfdp.report.numbers import plain
-from tfdp.report.tradeoff import Profile, make_profile
+from tfdp.report.tradeoff import POINTS, Profile, make_profile
 
 # Beside the target delta.
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -24,6 +26,14 @@ _CURVE_POINTS = 16
 # squeeze the other to the ground.
 _BESIDE = "rdp"
 _LARGEST_SHOWN = 2.5
+# Accountants to which a further kind of steps is no work worth mentioning. All others are given at
+# most so many kinds; steps are charged a little more, so that no more remain, or else these
+# accountants are not asked: nobody should have to wait minutes to read a report.
+_QUICK = {"rdp", "moments", "zcdp", "gdp", "basic"}
+_MOST_KINDS = 32
+# Profiles of more kinds than this have fewer points, so that each is a little further above the
+# truth.
+_FEW_KINDS, _FEWER_POINTS = 8, 16
 # Characters of a reason for a refusal; other accountants' may hold all of a ledger.
 _LONGEST_REASON = 400
 
@@ -121,14 +131,49 @@ def _reason(error: Exception, ledger: PrivacyLedger) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
+def _coarse(ledger: PrivacyLedger) -> tuple[PrivacyLedger | None, int, str]:
+    """Returns a ledger of few kinds of steps that costs at least as much, how many kinds there are,
+    and what to say of it. The ledger is None where there is none.
+    """
+    totals = Totals(_MOST_KINDS)
+    for event, count in ledger:
+        totals.add(event, count)
+    kinds = len({kind for event, _ in totals for kind in _mechanisms(event)})
+    if kinds > _MOST_KINDS:
+        return None, kinds, f"Not asked: the ledger holds more than {_MOST_KINDS} kinds of steps."
+    if totals.digits is None:
+        return ledger, kinds, ""
+    coarse = PrivacyLedger()
+    for event, count in ledger:
+        coarse.append(totals.charged_as(event), count)
+    note = f"Many kinds of steps: charged with {totals.digits} digits, rounded towards more cost."
+    return coarse, kinds, note
+
+
+def _mechanisms(event: Event) -> tuple[Any, ...]:
+    """Returns what an accountant would price one by one; an event that has no price is itself."""
+    try:
+        return normal_form(event).mechanisms
+    except UnsupportedEventError:
+        return (event,)
+
+
 def _cost(
-    ledger: PrivacyLedger, name: str, relation: NeighboringRelation, deltas: Sequence[float]
+    ledger: PrivacyLedger | None,
+    name: str,
+    relation: NeighboringRelation,
+    deltas: Sequence[float],
+    note: str,
 ) -> tuple[Cost, Any]:
     """Returns what an accountant says, and the accountant, or None where it says nothing."""
     accountant, kind, upper = None, "Not available.", False
+    if ledger is None:
+        return Cost(name, kind, upper, note, ()), None
     try:
         accountant = make_accountant(name, relation)
         kind, upper = _kind(accountant), _is_ours(accountant)
+        if name not in _QUICK and note:
+            kind = f"{kind} {note}"
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
     except _refusals() as error:
@@ -189,6 +234,9 @@ def compute(
     for name in names:
         if name not in ACCOUNTANTS:
             make_accountant(name)  # Says which there are.
+    coarse, kinds, note = _coarse(ledger)
+    points = POINTS if kinds <= _FEW_KINDS else _FEWER_POINTS
+    ledgers = {name: ledger if name in _QUICK else coarse for name in names}
     try:
         relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
     except UnsupportedEventError:
@@ -196,7 +244,7 @@ def compute(
         relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     deltas = tuple(sorted({target_delta, *_DELTAS}, reverse=True))
     target = deltas.index(target_delta)
-    asked = [_cost(ledger, name, relation, deltas) for name in names]
+    asked = [_cost(ledgers[name], name, relation, deltas, note) for name in names]
     bounds = [cost for cost, _ in asked if cost.is_upper_bound and cost.refusal is None]
     smallest = min(bounds, key=lambda cost: cost.epsilons[target], default=None)
     steps = _curve_steps(ledger)
@@ -211,8 +259,10 @@ def compute(
     costs = [
         dataclasses.replace(
             cost,
-            curve=_curve(ledger, cost.name, relation, steps, target_delta) if steps else None,
-            profile=make_profile(accountant.get_epsilon, accountant.get_delta),
+            curve=_curve(ledgers[cost.name], cost.name, relation, steps, target_delta)
+            if steps
+            else None,
+            profile=make_profile(accountant.get_epsilon, accountant.get_delta, points),
         )
         if cost.name in shown
         else cost

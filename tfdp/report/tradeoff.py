@@ -20,7 +20,7 @@ import numpy as np
 
 # Of each kind of spacing. Where two neighbouring points differ by h, the bound is off by a part of
 # order h^2, upwards.
-_POINTS = 64
+POINTS = 64
 # The largest epsilon that is looked at is that of this delta.
 _SMALLEST_DELTA = 1e-9
 _LARGEST_EXPONENT = 700.0
@@ -73,9 +73,13 @@ class Profile:
 
 
 def make_profile(
-    get_epsilon: Callable[[float], float], get_delta: Callable[[float], float]
+    get_epsilon: Callable[[float], float],
+    get_delta: Callable[[float], float],
+    points: int = POINTS,
 ) -> Profile:
     """Returns the profile of an accountant's `get_epsilon(delta)` and `get_delta(epsilon)`.
+
+    It has about twice as many pairs as `points`. Fewer of them make every bound larger.
 
     Where epsilon is infinite, or nothing was released, one pair says everything.
     """
@@ -88,6 +92,6 @@ def make_profile(
     epsilons = np.array([0.0])
     if largest > 0:
         epsilons = np.union1d(
-            np.linspace(0, largest, _POINTS), np.geomspace(1e-4 * largest, largest, _POINTS)
+            np.linspace(0, largest, points), np.geomspace(1e-4 * largest, largest, points)
         )
     return Profile(epsilons, np.array([float(get_delta(float(e))) for e in epsilons]))
