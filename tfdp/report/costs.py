@@ -30,10 +30,10 @@ _LARGEST_SHOWN = 2.5
 # most so many kinds; steps are charged a little more, so that no more remain, or else these
 # accountants are not asked: nobody should have to wait minutes to read a report.
 _QUICK = {"rdp", "moments", "zcdp", "gdp", "basic"}
-_MOST_KINDS = 32
+_MOST_KINDS = 12
 # Profiles of more kinds than this have fewer points, so that each is a little further above the
-# truth.
-_FEW_KINDS, _FEWER_POINTS = 8, 16
+# truth; likewise curves over steps.
+_FEW_KINDS, _FEWER_POINTS, _FEWER_CURVE_POINTS = 4, 16, 6
 # Characters of a reason for a refusal; other accountants' may hold all of a ledger.
 _LONGEST_REASON = 400
 
@@ -204,12 +204,12 @@ def _curve(
     return tuple(found)
 
 
-def _curve_steps(ledger: PrivacyLedger) -> tuple[int, ...]:
+def _curve_steps(ledger: PrivacyLedger, points: int) -> tuple[int, ...]:
     """Returns numbers of steps at which to show the cost, from one step to all."""
     total = ledger.total_count
     if not total:
         return ()
-    even = {-(-total * i // _CURVE_POINTS) for i in range(1, _CURVE_POINTS + 1)}
+    even = {-(-total * i // points) for i in range(1, points + 1)}
     # The first of many steps cost the most.
     early = {1, -(-total // 100), -(-total // 40)}
     # The slope changes where the steps do.
@@ -235,7 +235,7 @@ def compute(
         if name not in ACCOUNTANTS:
             make_accountant(name)  # Says which there are.
     coarse, kinds, note = _coarse(ledger)
-    points = POINTS if kinds <= _FEW_KINDS else _FEWER_POINTS
+    few = kinds <= _FEW_KINDS
     ledgers = {name: ledger if name in _QUICK else coarse for name in names}
     try:
         relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -247,7 +247,7 @@ def compute(
     asked = [_cost(ledgers[name], name, relation, deltas, note) for name in names]
     bounds = [cost for cost, _ in asked if cost.is_upper_bound and cost.refusal is None]
     smallest = min(bounds, key=lambda cost: cost.epsilons[target], default=None)
-    steps = _curve_steps(ledger)
+    steps = _curve_steps(ledger, _CURVE_POINTS if few else _FEWER_CURVE_POINTS)
     shown = {
         cost.name
         for cost in bounds
@@ -262,7 +262,9 @@ def compute(
             curve=_curve(ledgers[cost.name], cost.name, relation, steps, target_delta)
             if steps
             else None,
-            profile=make_profile(accountant.get_epsilon, accountant.get_delta, points),
+            profile=make_profile(
+                accountant.get_epsilon, accountant.get_delta, POINTS if few else _FEWER_POINTS
+            ),
         )
         if cost.name in shown
         else cost
