@@ -256,19 +256,16 @@ def compute(
         and smallest is not None
         and cost.epsilons[target] <= _LARGEST_SHOWN * smallest.epsilons[target]
     }
-    costs = [
-        dataclasses.replace(
-            cost,
-            curve=_curve(ledgers[cost.name], cost.name, relation, steps, target_delta)
-            if steps
-            else None,
-            profile=make_profile(
-                accountant.get_epsilon, accountant.get_delta, POINTS if few else _FEWER_POINTS
-            ),
-        )
-        if cost.name in shown
-        else cost
-        for cost, accountant in asked
-    ]
+    points = POINTS if few else _FEWER_POINTS
+    costs = []
+    for cost, accountant in asked:
+        given = ledgers[cost.name]
+        if cost.name in shown and given is not None:
+            cost = dataclasses.replace(
+                cost,
+                curve=_curve(given, cost.name, relation, steps, target_delta) if steps else None,
+                profile=make_profile(accountant.get_epsilon, accountant.get_delta, points),
+            )
+        costs.append(cost)
     headline = next((cost for cost in costs if smallest and cost.name == smallest.name), None)
     return Costs(deltas, target, steps, tuple(costs), headline)
