@@ -86,13 +86,13 @@ class Sampling:
         words: What a report says of the samples.
         field_words: As those of an event.
         is_declared: Whether somebody said how samples were drawn.
-        is_random: Whether the price uses that samples were drawn at random, and in secret.
+        is_random: Whether the price may use that samples were drawn at random, and in secret.
     """
 
     words: ClassVar[str]
     field_words: ClassVar[Mapping[str, str]] = {}
     is_declared: ClassVar[bool] = True
-    is_random: ClassVar[bool] = False
+    is_random: ClassVar[bool] = True
 
     @property
     def pass_number(self) -> int:

@@ -34,7 +34,6 @@ class PoissonSampling(Sampling):
         "sampling_probability": "probability q",
         "population_size": "population",
     }
-    is_random: ClassVar[bool] = True
 
     sampling_probability: float
     population_size: int | None = None
@@ -67,7 +66,6 @@ class TruncatedPoissonSampling(Sampling):
         "population_size": "population",
         "max_sample_size": "largest sample",
     }
-    is_random: ClassVar[bool] = True
 
     sampling_probability: float
     population_size: int
@@ -96,7 +94,6 @@ class FixedSizeSampling(Sampling):
         "sample_size": "sample size",
         "population_size": "population",
     }
-    is_random: ClassVar[bool] = True
 
     sample_size: int
     population_size: int
@@ -124,6 +121,7 @@ class ShuffledSampling(Sampling):
     """
 
     words: ClassVar[str] = "consecutive batches of the shuffled data, each unit once a pass"
+    is_random: ClassVar[bool] = False
     field_words: ClassVar[Mapping[str, str]] = {
         "batch_size": "batch size",
         "population_size": "population",
@@ -167,6 +165,7 @@ class FullBatchSampling(Sampling):
     """Every unit is in every step."""
 
     words: ClassVar[str] = "all of the data in every step"
+    is_random: ClassVar[bool] = False
     field_words: ClassVar[Mapping[str, str]] = {
         "population_size": "population",
     }
@@ -185,4 +184,5 @@ class UnknownSampling(Sampling):
     """
 
     words: ClassVar[str] = "not declared"
+    is_random: ClassVar[bool] = False
     is_declared: ClassVar[bool] = False
