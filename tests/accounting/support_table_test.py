@@ -52,7 +52,8 @@ SAMPLINGS = {
 
 
 def _table():
-    text = DOCS.read_text(encoding="utf-8").split("## What they price")[1].split("\n- A, R and Z")[0]
+    text = DOCS.read_text(encoding="utf-8").split("## What they price")[1]
+    text = text.split("\n- A, R and Z")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()

@@ -50,12 +50,14 @@ class Accountant:
         prices: The table.
         computes_distributions: Whether it computes a whole distribution for every kind of step,
             which takes long where there are many kinds.
+        takes_many_kinds: Whether a further kind of steps is no work worth mentioning.
         is_predicted: Whether one epsilon takes so long that a search for a budget asks
             `PRVAccountant` first, and this one only to verify what was found.
     """
 
     prices: ClassVar[Mapping[type[Mechanism], Callable[..., Any]]] = {}
     computes_distributions: ClassVar[bool] = False
+    takes_many_kinds: ClassVar[bool] = False
     is_predicted: ClassVar[bool] = False
 
     def __init__(self):

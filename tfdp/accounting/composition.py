@@ -95,6 +95,8 @@ class BasicComposition(_Composition):
         223.5
     """
 
+    takes_many_kinds = True
+
     def _epsilon(self, delta: float) -> float:
         share = delta / max(1, self._impure())
         return math.fsum(n * epsilon for epsilon, n in self._steps(share))

@@ -71,6 +71,7 @@ class GDPAccountant(Accountant):
         0.942
     """
 
+    takes_many_kinds = True
     prices = {
         SampledGaussian: lambda m: 1 / m.noise_multiplier,
         PureEpsilon: lambda m: _mu_of_pure(m.epsilon),

@@ -34,6 +34,7 @@ class MomentsAccountant(Accountant):
         1.26
     """
 
+    takes_many_kinds = True
     prices = RDPAccountant.prices
 
     def get_log_moments(self) -> np.ndarray:

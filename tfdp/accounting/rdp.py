@@ -87,6 +87,7 @@ class RDPAccountant(Accountant):
         1.035
     """
 
+    takes_many_kinds = True
     prices = {
         BoundedRange: bounded_range_curve,
         FixedSizeGaussian: fixed_size_gaussian_curve,

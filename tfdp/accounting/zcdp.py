@@ -37,6 +37,7 @@ class ZCDPAccountant(Accountant):
         4.728
     """
 
+    takes_many_kinds = True
     prices = {
         SampledGaussian: lambda m: 0.5 / m.noise_multiplier / m.noise_multiplier,
         PureEpsilon: lambda m: m.epsilon * m.epsilon / 2,

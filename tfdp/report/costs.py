@@ -26,10 +26,9 @@ _CURVE_POINTS = 16
 # squeeze the other to the ground.
 _BESIDE = "rdp"
 _LARGEST_SHOWN = 2.5
-# Accountants to which a further kind of steps is no work worth mentioning. All others are given at
-# most so many kinds; steps are charged a little more, so that no more remain, or else these
-# accountants are not asked: nobody should have to wait minutes to read a report.
-_QUICK = {"rdp", "moments", "zcdp", "gdp", "basic"}
+# Accountants are given at most so many kinds of steps, unless they say that they take many; steps
+# are charged a little more, so that no more remain, or else these accountants are not asked: nobody
+# should have to wait minutes to read a report.
 _MOST_KINDS = 12
 # Profiles of more kinds than this have fewer points, so that each is a little further above the
 # truth; likewise curves over steps.
@@ -109,6 +108,17 @@ def _is_ours(accountant: Any) -> bool:
     return isinstance(accountant, Accountant) and is_ours(type(accountant))
 
 
+def _takes_many_kinds(accountant: Any) -> bool:
+    return isinstance(accountant, Accountant) and accountant.takes_many_kinds
+
+
+def _is_quick(name: str) -> bool:
+    try:
+        return _takes_many_kinds(make_accountant(name))
+    except _refusals():
+        return False  # It says so itself when it is asked.
+
+
 def _kind(accountant: Any) -> str:
     kind = type(accountant)
     if _is_ours(accountant):
@@ -172,7 +182,7 @@ def _cost(
     try:
         accountant = make_accountant(name, relation)
         kind, upper = _kind(accountant), _is_ours(accountant)
-        if name not in _QUICK and note:
+        if note and not _takes_many_kinds(accountant):
             kind = f"{kind} {note}"
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
@@ -236,7 +246,7 @@ def compute(
             make_accountant(name)  # Says which there are.
     coarse, kinds, note = _coarse(ledger)
     few = kinds <= _FEW_KINDS
-    ledgers = {name: ledger if name in _QUICK else coarse for name in names}
+    ledgers = {name: ledger if _is_quick(name) else coarse for name in names}
     try:
         relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
     except UnsupportedEventError:
