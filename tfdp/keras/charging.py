@@ -303,26 +303,15 @@ class Charging:
 
     # Several processes that take every step together keep a ledger each.
 
-    def try_commit(
-        self,
-        make_event: Callable[[], SampledEvent],
-        variables: Sequence[Any],
-        position: int,
-        fingerprint: int,
-        batch: Batch = Batch(),  # noqa: B008 - immutable
-    ) -> tuple[np.int64, np.int64, np.int64]:
+    def try_commit(self, *arguments: Any) -> tuple[np.int64, np.int64, np.int64]:
         """As `commit`, but returns a third number instead of raising: 0 where the step is refused,
         else one that stands for the event. `agree` compares the processes' numbers.
 
         Args:
-            make_event: As in `commit`.
-            variables: Likewise.
-            position: Likewise.
-            fingerprint: Likewise.
-            batch: Likewise.
+            *arguments: Those of `commit`.
         """
         with self._writing, _Remember(self, raises=False):
-            event = self._write(make_event, variables, position, fingerprint, batch)
+            event = self._write(*arguments)
             return *self._place(), np.int64(1 + zlib.crc32(repr(event).encode()))
         return np.int64(0), np.int64(0), np.int64(0)
 
@@ -357,7 +346,7 @@ class Charging:
         variables: Sequence[Any],
         position: int,
         fingerprint: int,
-        batch: Batch,
+        batch: Batch = Batch(),  # noqa: B008 - immutable
     ) -> SampledEvent:
         self.join(variables)
         last_step = charges.Charge(self._ledger, int(position), int(fingerprint))
