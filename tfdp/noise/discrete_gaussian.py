@@ -34,8 +34,8 @@ class DiscreteGaussian:
 
     Guarantees:
         The distribution is exact: no draw depends on the rounding of a floating-point number.
-        A comparison is made in float64 where the uniform is further from the probability than
-        float64 can err, and in rational arithmetic with as many bits as it takes elsewhere.
+        A comparison is made in float64 if the uniform is further from the probability than float64
+        can err. Otherwise it is made in rational arithmetic, with as many bits as it takes.
 
     Args:
         variance: The parameter of the exponential, which is not quite the variance of the

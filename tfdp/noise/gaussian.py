@@ -125,8 +125,9 @@ def _twice_exponential(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def _zeros(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    """Returns k: with how many zeros the low bits of the first word begin; where there is nothing
-    else, the others' count on, spread, from the last to the first.
+    """Returns k, the number of zeros with which the low bits of the first word begin. If all of
+    them are zeros, the low bits of the other words, spread, continue the count, from the last word
+    to the first.
     """
     number = tf.cast(_highest(words[0] & _LOW), dtype)
     for k, word in enumerate(reversed(words[1:]), start=1):
@@ -154,7 +155,9 @@ def _twice_log(v: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _fraction(words: list[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    """Returns a number in (0, 1): the low bits of each word, and half of the last one's unit."""
+    """Returns a number in (0, 1), made of the low bits of each word. Half a unit of the last bit is
+    added.
+    """
     fraction = tf.constant(0.5, dtype)
     for word in reversed(words):
         fraction = tf.cast(word & _LOW, dtype) * 2.0**-_BITS + fraction * 2.0**-_BITS

@@ -78,7 +78,7 @@ class HostGenerator:
     def choice(
         self, a: int, size: int, replace: bool = True, *, shuffle: bool = True
     ) -> np.ndarray:
-        """Returns `size` distinct integers of 0 .. a - 1 (int64), every ordered choice equally
+        """Returns `size` distinct integers of 0 .. a - 1 (int64). Every ordered choice is equally
         likely, whatever `shuffle` says.
 
         The arguments are those of `numpy.random.Generator.choice`.

@@ -90,10 +90,10 @@ class SystemRandomSource(_HostSource):
     """AES-256 in counter mode, under a new 256-bit key from the operating system for every draw.
 
     Guarantees:
-        Whoever predicts a draw, or tells it from a uniform one, breaks AES-256 or the operating
-        system's generator. There is no state, so nothing repeats: not when a graph runs or is
-        traced again, not after a resume, not in another thread, replica or process, forked or not.
-        Keys are in memory only, while a draw lasts.
+        Whoever predicts a draw, or distinguishes it from a uniform one, breaks AES-256 or the
+        operating system's generator. There is no state, so nothing repeats: not when a graph runs
+        or is traced again, not after a resume, not in another thread, replica or process, forked or
+        not. A key is kept in memory only as long as its draw lasts.
     """
 
     seeded = False

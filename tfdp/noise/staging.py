@@ -293,7 +293,7 @@ def staged(
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
-    """Returns `fn(*args)`, of which nothing is available before `after`, not even its arguments."""
+    """Returns `fn(*args)`. Nothing of it, not even its arguments, is available before `after`."""
     if not after:
         return fn(*args)
     with tf.control_dependencies(after):

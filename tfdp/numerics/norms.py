@@ -30,7 +30,9 @@ def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def not_negative(squares: tf.Tensor) -> tf.Tensor:
-    """Returns squares with rounding errors below zero taken away, and NaN kept."""
+    """Returns the squares, with zero in place of those that rounding made negative. NaN stays
+    NaN.
+    """
     # tf.maximum need not keep a NaN.
     return tf.where(squares < 0, tf.zeros_like(squares), squares)
 

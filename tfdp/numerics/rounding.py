@@ -1,9 +1,10 @@
 """Sums of squares that are never too small, so that rounding cannot break a bound on a norm.
 
-One operation in floating point is exact but for a factor 1 + e, |e| <= u, with u = 2^-24 in
-float32 and 2^-53 in float64; a sum of k numbers that are not negative but for k - 1 such factors,
-in whatever order it is taken (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd
-edition, sections 2.2 and 4.2). What is computed here is enlarged by that much.
+The result of one operation in floating point is the exact one times a factor 1 + e, where |e| <= u,
+and u is 2^-24 in float32 and 2^-53 in float64. A sum of k numbers that are not negative is the
+exact sum times at most k - 1 such factors, in whatever order they are added (Higham 2002, Accuracy
+and Stability of Numerical Algorithms, 2nd edition, sections 2.2 and 4.2). What is computed here is
+enlarged by that much.
 
 Matrix products and convolutions of float32 are off by more where TensorFlow may round their factors
 first (`factor_error`).
@@ -55,8 +56,8 @@ def products_are_rounded(dtype: tf.DType) -> bool:
 
 
 def refuse_half_precision() -> None:
-    """Refuses what lets TensorFlow rewrite float32 operations of a graph, norms and noise among
-    them, into half precision.
+    """Refuses settings by which TensorFlow rewrites float32 operations of a graph, norms and noise
+    among them, into half precision.
 
     Raises:
         RuntimeError: names the option and what to use in its place.
@@ -109,7 +110,9 @@ def sum_error(count: Count, dtype: tf.DType) -> float | tf.Tensor:
 
 
 def enlarged(squares: tf.Tensor, error: float | tf.Tensor) -> tf.Tensor:
-    """Returns squares that are no less than exact ones from which these are off by `error` u."""
+    """Returns squares that are no less than the exact ones, given that these are off by at most
+    `error` u.
+    """
     relative = (error + 3) * unit(squares.dtype)
     return squares * (1.0 + relative / (1.0 - relative))
 
@@ -117,8 +120,8 @@ def enlarged(squares: tf.Tensor, error: float | tf.Tensor) -> tf.Tensor:
 def vanished(count: Count, dtype: tf.DType) -> tf.Tensor:
     """Returns how much can be missing from a sum of so many squares, because each vanished.
 
-    In a product of a norm that is huge with one that vanished it would be missed: added to both,
-    the product is never too small.
+    The product of a huge norm with one that vanished would be too small. If this is added to both,
+    the product never is.
     """
     return tf.cast(count, dtype) * tf.constant(_SMALLEST[tf.as_dtype(dtype)], dtype)
 
