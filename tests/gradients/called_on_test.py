@@ -33,6 +33,15 @@ class Noted(L.Layer):
         return keras.ops.mean(inputs, axis=(1, 2)) > 0.0
 
 
+def _attention_takes_any_rank():
+    # Keras 3.12 refuses attention of anything but [n, t, d]; newer versions take it.
+    try:
+        L.Attention()([tf.ones([2, 3]), tf.ones([2, 3])])
+    except (ValueError, tf.errors.InvalidArgumentError):
+        return False
+    return True
+
+
 # name -> (shapes of the inputs, what is made of them). In every one of them, a layer that is called
 # on all records at once would mix them.
 MIXING = {
@@ -114,6 +123,11 @@ APART = {
     ),
     "softmax_mask": ([SEQUENCE, MASKS], lambda x, m: L.Softmax()(x, mask=m)),
 }
+
+if not _attention_takes_any_rank():
+    for _name in ("attention_of_images", "attention_of_vectors", "attention_to_vectors"):
+        MIXING.pop(_name)
+        APART.pop(_name, None)
 
 
 def make_problem(shapes, build):
