@@ -22,7 +22,7 @@ def test_examples_that_are_records_move_a_sum_once():
     assert microbatching.sensitivity_factor == 1
     assert microbatching.assign(tf.constant(6), None) == (None, None)
     assert not microbatching.set_batch_size(17)
-    assert not microbatching.spans_replicas
+    assert not microbatching.holds_several
 
 
 def test_example_in_a_microbatch_moves_a_clipped_mean_twice():

@@ -194,8 +194,9 @@ def main() -> int:
             print(f"{outcome.status:9} {outcome.seconds:6.1f} s  {name}  {outcome.by}", flush=True)
     missed = [m.name for m in mutants if known[m.name].status != "caught"]
     print(f"{len(mutants) - len(missed)} of {len(mutants)} caught. {' '.join(missed)}")
-    whole = _without_mutants({known[m.name].by for m in mutants} - {""})
-    if whole.status != "survived":
+    failed = {known[m.name].by for m in mutants} - {""}
+    whole = _without_mutants(failed) if failed else None
+    if whole and whole.status != "survived":
         print(f"Without any mutant: {whole.status} {whole.by}")
         return 1
     if arguments.json:

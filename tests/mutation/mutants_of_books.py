@@ -277,7 +277,8 @@ DISK = (
             "storage/files.py",
             "if not stat.S_ISREG(status.st_mode):",
             "if stat.S_ISDIR(status.st_mode):",
-            "tests/cli/ledger_files_test.py::test_key_is_a_short_regular_file",
+            "tests/cli/ledger_files_test.py::"
+            "test_what_is_no_regular_file_is_refused_before_it_is_opened[/dev/null-replay]",
         ),
         (
             "count_not_in_the_digest",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.gradients.engines.batched import Clipping, Microbatches, batched_sum
+from tfdp.gradients.engines.batched import Clipping, Microbatches, Weights, batched_sum
 from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 from tfdp.gradients.engines.loop import loop_sum
 from tfdp.gradients.engines.vectorized import vectorized_gradients
@@ -56,6 +56,7 @@ def clipped_gradient_sum(
     mask: tf.Tensor | None = None,
     num_microbatches: int | tf.Tensor | None = None,
     microbatch_ids: tf.Tensor | None = None,
+    weights: tf.Tensor | None = None,
     physical_batch_size: int | None = None,
     engine: str = "auto",
     has_aux: bool = False,
@@ -92,6 +93,8 @@ def clipped_gradient_sum(
         microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`; an example with
             another is left out, as by `mask`. An example's must not depend on which other examples
             there are; `tfdp.gradients.assign_microbatches` draws them independently.
+        weights: [n]: what each record's clipped gradient is multiplied by, for a query that takes
+            weights (`WeightedAverageQuery`), which bounds them; 1 by default.
         physical_batch_size: Most examples whose gradients are in memory at once. Changes the
             memory, not the result. The "loop" engine always holds one.
         engine: "bookkeeping": one forward and one backward pass over the batch, for a `LayeredLoss`
@@ -124,14 +127,17 @@ def clipped_gradient_sum(
     """
     refuse_unknown_versions()
     _check_arguments(query, variables, engine)
-    check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale)
+    check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale, weights)
     _check_sizes(physical_batch_size, num_microbatches, microbatch_ids)
+    check_weights(query, weights is not None, microbatch_ids is not None)
     if params is None:
         params = query.derive_sample_params(query.initial_global_state())
     leaves, rebuild = _without_none(examples)
     mask = tf.ones(tf.shape(leaves[0])[:1], tf.bool) if mask is None else tf.cast(mask, tf.bool)
     ids = None if microbatch_ids is None else tf.convert_to_tensor(microbatch_ids)
-    _check_lengths([*leaves, mask, *(given for given in (ids, seeds) if given is not None)])
+    aligned = [leaf for leaf in (*leaves, mask, ids, weights, seeds) if leaf is not None]
+    _check_lengths(list(map(tf.convert_to_tensor, aligned)))
+    of_records = _weights_for(query, weights, mask)
     mask, groups = _microbatches(mask, ids, num_microbatches)
     width = len(leaves)
 
@@ -150,7 +156,7 @@ def clipped_gradient_sum(
 
     def total(seeds):
         rows = leaves if seeds is None else [*leaves, seeds]
-        return ClippedSum(*task.sum(engine, rows, mask, groups))
+        return ClippedSum(*task.sum(engine, rows, mask, of_records, groups))
 
     return with_seeds(total, tf.shape(mask)[0]) if seeds is None else total(seeds)
 
@@ -178,20 +184,21 @@ class _Task(NamedTuple):
     def variables(self) -> list[Any]:
         return tf.nest.flatten(self.clipping.variables)
 
-    def sum(self, engine, leaves, mask, groups):
+    def sum(self, engine, leaves, mask, weights, groups):
         """Returns (sample_state, losses [n], aux stacked over examples).
 
         Args:
             engine: A name in `ENGINES`.
             leaves: Of the examples, and of their seeds where there are any.
             mask: bool [n]; false marks padding.
+            weights: Of the records; () where the query takes none.
             groups: Microbatches that are records; None: every example is one.
         """
         if engine == "loop":
-            return loop_sum(self.gradient, self.clipping, leaves, mask, groups)
+            return loop_sum(self.gradient, self.clipping, leaves, mask, weights, groups)
         if engine == "bookkeeping" or (engine == "auto" and isinstance(self.loss_fn, LayeredLoss)):
             try:
-                return self.book_kept(leaves, mask, groups)
+                return self.book_kept(leaves, mask, weights, groups)
             except UnsupportedModelError as error:
                 if engine == "bookkeeping":
                     raise
@@ -199,7 +206,7 @@ class _Task(NamedTuple):
                 level = logging.WARNING if rounded else logging.INFO
                 _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)
         gradients = vectorized_gradients(self.gradient, leaves, self.physical_batch_size)
-        return self.batched(gradients, leaves, mask, groups)
+        return self.batched(gradients, leaves, mask, weights, groups)
 
     def gradient(self, leaves):
         """Returns (loss, aux, gradients) of a batch of one example."""
@@ -207,7 +214,7 @@ class _Task(NamedTuple):
             self.loss_fn, self.variables, *self.example_of(leaves), self.has_aux, self.loss_scale
         )
 
-    def book_kept(self, leaves, mask, groups):
+    def book_kept(self, leaves, mask, weights, groups):
         if not isinstance(self.loss_fn, LayeredLoss):
             raise TypeError(
                 "engine='bookkeeping' needs a tfdp.gradients.LayeredLoss, which tells the model "
@@ -218,15 +225,16 @@ class _Task(NamedTuple):
             self.loss_fn, self.variables, self.example_of, self.has_aux, self.loss_scale
         )
 
-        def run(leaves, mask, groups):
-            return self.batched(gradients, leaves, mask, groups)
+        def run(leaves, mask, weights, groups):
+            return self.batched(gradients, leaves, mask, weights, groups)
 
         # The engine watches the layers while a graph is built, so in eager mode one is built here.
         run = tf.function(run, autograph=False) if tf.executing_eagerly() else run
-        return run(leaves, mask, groups)
+        return run(leaves, mask, weights, groups)
 
-    def batched(self, gradients, leaves, mask, groups):
-        return batched_sum(gradients, self.clipping, leaves, mask, groups, self.physical_batch_size)
+    def batched(self, gradients, leaves, mask, weights, groups):
+        size = self.physical_batch_size
+        return batched_sum(gradients, self.clipping, leaves, mask, weights, groups, size)
 
 
 def _check_arguments(query, variables, engine) -> None:
@@ -260,6 +268,35 @@ def _microbatches(mask, ids, number) -> tuple[tf.Tensor, Microbatches | None]:
     number = number if tf.is_tensor(number) else int(number)
     ids, exist = in_range(ids, number, axis=[])
     return mask & exist, Microbatches(tf.cast(ids, tf.int32), number)
+
+
+def check_weights(query: DPQuery, given: bool, in_microbatches: bool) -> None:
+    """Refuses weights of records that mean nothing.
+
+    Args:
+        query: The mechanism.
+        given: Whether there are weights.
+        in_microbatches: Whether records are microbatches.
+
+    Raises:
+        ValueError: the query takes none, or records are means of examples.
+    """
+    if given and not query.takes_weights:
+        raise ValueError(
+            "weights are for a query that bounds them, such as tfdp.WeightedAverageQuery. "
+            f"Received: query={query!r}."
+        )
+    if query.takes_weights and in_microbatches:
+        raise ValueError(
+            f"{type(query).__name__} weights each example, and a microbatch of several examples "
+            "has no weight. Leave num_microbatches out."
+        )
+
+
+def _weights_for(query: DPQuery, weights: Any, mask: tf.Tensor) -> Weights:
+    if not query.takes_weights:
+        return ()
+    return tf.ones(tf.shape(mask), tf.float64) if weights is None else tf.cast(weights, tf.float64)
 
 
 def _engine_for(query: DPQuery, engine: str) -> str:

@@ -19,7 +19,13 @@ _ADVICE = {
 
 
 def check_call(
-    loss_fn: Any, variables: Any, examples: Any, mask: Any, ids: Any, loss_scale: Any
+    loss_fn: Any,
+    variables: Any,
+    examples: Any,
+    mask: Any,
+    ids: Any,
+    loss_scale: Any,
+    weights: Any = None,
 ) -> None:
     """Refuses arguments of a step that no engine can use; see `tfdp.clipped_gradient_sum`.
 
@@ -30,6 +36,7 @@ def check_call(
         mask: As there.
         ids: The microbatch of every example, or None.
         loss_scale: A number, or None.
+        weights: The weight of every record, or None.
 
     Raises:
         TypeError: an argument is of the wrong type or dtype.
@@ -54,6 +61,10 @@ def check_call(
         _check_row("mask", mask, "booleans", lambda dtype: dtype.is_bool or dtype.is_integer)
     if ids is not None:
         _check_row("microbatch_ids", ids, "integers", lambda dtype: dtype.is_integer)
+    if weights is not None:
+        _check_row(
+            "weights", weights, "numbers", lambda dtype: dtype.is_floating or dtype.is_integer
+        )
     if loss_scale is not None and not tf.is_tensor(loss_scale):
         real_number("loss_scale", loss_scale, minimum=0, inclusive=False)
 

@@ -164,6 +164,30 @@ def check_weights(sample_weight: Any, axes: tuple[tuple[int | None, ...], ...]) 
             )
 
 
+def check_weights_of_records(sample_weight: Any) -> None:
+    """Refuses sample weights that are not one number for each record.
+
+    Raises:
+        ValueError: there are several, for outputs or parts of an example.
+    """
+    weights = tf.nest.flatten(sample_weight)
+    if len(weights) > 1 or any(w is not None and set(w.shape[1:]) - {1} for w in weights):
+        shapes = [
+            None if w is None else f"[n{''.join(f', {a}' for a in w.shape[1:])}]" for w in weights
+        ]
+        raise ValueError(
+            "The query weights whole records: sample_weight must hold one weight for each example, "
+            f"[n]. Received weights of shapes {', '.join(map(str, shapes))}. For weights of "
+            "outputs or parts use tfdp.GaussianAverageQuery, where they belong to the loss."
+        )
+
+
+def weights_of_records(sample_weight: Any) -> tf.Tensor | None:
+    """Returns sample weights as [n]; None where there are none."""
+    (weights,) = tf.nest.flatten(sample_weight)
+    return None if weights is None else tf.reshape(weights, [-1])
+
+
 def check_class_weight(class_weight: Any) -> dict[int, float]:
     """Returns class weights by class.
 

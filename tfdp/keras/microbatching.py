@@ -91,8 +91,8 @@ class Microbatching:
         return 1 if self._examples_each == 1 or self.privacy_unit == "microbatch" else 2
 
     @property
-    def spans_replicas(self) -> bool:
-        """Whether a record may hold examples of several shards of a sample."""
+    def holds_several(self) -> bool:
+        """Whether a record may hold several examples, also of several shards of a sample."""
         return self._examples_each != 1
 
     def assign(

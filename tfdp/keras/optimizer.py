@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.events import SampledEvent
 from tfdp.events.arguments import positive_integer, real_number
+from tfdp.gradients.clipped_sum import check_weights
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.charging import Charging
@@ -214,6 +215,7 @@ class DPOptimizer(WrappingOptimizer):
         *,
         mask: tf.Tensor | None = None,
         microbatch_ids: tf.Tensor | None = None,
+        weights: tf.Tensor | None = None,
         data_independent_loss: Callable[[], tf.Tensor] | None = None,
         has_aux: bool = False,
         loss_scale: float | None = None,
@@ -232,6 +234,7 @@ class DPOptimizer(WrappingOptimizer):
                 describes it.
             mask: bool [n]; false marks padding.
             microbatch_ids: The microbatch of every example; drawn independently by default.
+            weights: The weight of every record, for a query that takes weights; 1 by default.
             data_independent_loss: A penalty on the variables, such as weight decay; its gradient is
                 added after the noise.
             has_aux: Whether `loss_fn` returns `(loss, aux)`.
@@ -260,6 +263,7 @@ class DPOptimizer(WrappingOptimizer):
             examples,
             mask=mask,
             microbatch_ids=microbatch_ids,
+            weights=weights,
             data_independent_loss=data_independent_loss,
             has_aux=has_aux,
             loss_scale=loss_scale,
@@ -327,7 +331,10 @@ class DPOptimizer(WrappingOptimizer):
             arguments.mask,
             arguments.microbatch_ids,
             arguments.loss_scale,
+            arguments.weights,
         )
+        in_microbatches = self._microbatching.holds_several or arguments.microbatch_ids is not None
+        check_weights(self.query, arguments.weights is not None, in_microbatches)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
         step.check_replicas()

@@ -14,7 +14,7 @@ class RecordLoss(LayeredLoss):
 
     The loss is the model's own `compute_loss`, so sample weights, masks, `add_loss` and custom
     losses mean what they mean in Keras, without the weight penalties, which do not depend on the
-    record.
+    record. Where the query weights records itself, the loss is that without sample weights.
     """
 
     def __init__(self, model: keras.Model):
@@ -31,6 +31,7 @@ class RecordLoss(LayeredLoss):
     def loss(self, example, outputs, scope):
         x, y, sample_weight = example
         model = self._model
+        sample_weight = None if self.is_weighed else sample_weight
         with model.losses_of_record(scope):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
@@ -50,6 +51,11 @@ class RecordLoss(LayeredLoss):
             if masked:
                 attach_mask(leaf, next(remaining))
         return y_pred
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether the query takes the weight of a record, and bounds it, in place of the loss."""
+        return self._model.optimizer.query.takes_weights
 
     @property
     def has_penalty(self) -> bool:

@@ -27,6 +27,7 @@ class StepArguments(NamedTuple):
     examples: Any
     mask: tf.Tensor | None = None
     microbatch_ids: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
     data_independent_loss: Callable[[], tf.Tensor] | None = None
     has_aux: bool = False
     loss_scale: float | None = None
@@ -127,7 +128,7 @@ class PrivateStep:
                 f"{type(self.query).__name__} is not a sum (is_sum is False), so the states of the "
                 "replicas' samples cannot be added up. Train it on one device."
             )
-        if self.microbatching.spans_replicas:
+        if self.microbatching.holds_several:
             raise NotPrivateError(
                 "A microbatch of several examples would be spread over replicas, and its mean is "
                 "known to none of them. Under a strategy of several replicas leave "
@@ -227,7 +228,7 @@ class PrivateStep:
         # draws them if it needs any.
         seeds = draw_seeds(tf.shape(mask)[0]) if arguments.jit_compile else None
 
-        def total(examples, mask, ids, state, seeds):
+        def total(examples, mask, ids, weights, state, seeds):
             return clipped_gradient_sum(
                 arguments.loss_fn,
                 arguments.variables,
@@ -237,6 +238,7 @@ class PrivateStep:
                 mask=mask,
                 num_microbatches=number,
                 microbatch_ids=ids,
+                weights=weights,
                 physical_batch_size=self.physical_batch_size,
                 engine=self.engine,
                 has_aux=arguments.has_aux,
@@ -247,7 +249,7 @@ class PrivateStep:
         with distribution.alone():
             try:
                 clipped = compiled(total, arguments.jit_compile)(
-                    arguments.examples, mask, ids, state, seeds
+                    arguments.examples, mask, ids, arguments.weights, state, seeds
                 )
             except SideEffectError as error:
                 raise NotPrivateError(str(error)) from error

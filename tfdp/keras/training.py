@@ -259,6 +259,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         matter.
         """
         inputs.check_examples(self, x, y, sample_weight)
+        if self._dp_optimizer().query.takes_weights:
+            inputs.check_weights_of_records(sample_weight)
         unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
         if not unbuilt:
             inputs.check_weights(sample_weight, self._loss_axes)
@@ -331,19 +333,23 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         optimizer = self._dp_optimizer()
         record_loss = self._record_loss
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
-        of_step = optimizer.private_step(
+        weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None
+        losses, y_pred = optimizer.private_step(
             record_loss,
             self.trainable_variables,
             (data.x, data.y, data.sample_weight),
             mask=mask,
+            weights=weights,
             data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
             has_aux=True,
             loss_scale=_loss_scale(self, optimizer),
             jit_compile=jit_compile,
             of_fit=True,
         )
+        if weights is not None:  # As Keras shows losses.
+            losses *= tf.cast(weights, losses.dtype)
         logs = metric_updates.watched(
-            lambda: metric_updates.update(self, record_loss, data, mask, of_step),
+            lambda: metric_updates.update(self, record_loss, data, mask, (losses, y_pred)),
             self.metrics_variables,
         )
         return distribution.for_keras(logs)

@@ -103,6 +103,13 @@ class ArrangedQuery(DPQuery):
         return self.query.needs_separate_records
 
     @property
+    def takes_weights(self):
+        return self.query.takes_weights
+
+    def weighed(self, weights):
+        return ArrangedQuery(self.query.weighed(weights), self.arrangement)
+
+    @property
     def num_norm_groups(self):
         return self.query.num_norm_groups
 

@@ -152,6 +152,23 @@ class DPQuery(abc.ABC):
         return False
 
     @property
+    def takes_weights(self) -> bool:
+        """True where records, or parts of them, are given with a weight each (`WeightedRecord`)."""
+        return False
+
+    def weighed(self, weights: float | tf.Tensor) -> "DPQuery":
+        """Returns the query of the same samples whose records come without their weights.
+
+        Engines use it, to which records are gradients alone. All its states are those of this
+        query.
+
+        Args:
+            weights: Of the records that it is used on: a scalar for one, [n] where norms are
+                [n, G].
+        """
+        return self
+
+    @property
     def num_norm_groups(self) -> int | None:
         """G of the norm-factor protocol, or None where the query does not follow it.
 

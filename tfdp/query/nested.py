@@ -119,6 +119,13 @@ class NestedQuery(DPQuery):
         return any(query.needs_separate_records for query in self._flat_queries)
 
     @property
+    def takes_weights(self):
+        return any(query.takes_weights for query in self._flat_queries)
+
+    def weighed(self, weights):
+        return NestedQuery(self._pack([query.weighed(weights) for query in self._flat_queries]))
+
+    @property
     def num_norm_groups(self):
         counts = [query.num_norm_groups for query in self._flat_queries]
         return None if any(count is None for count in counts) else sum(counts)

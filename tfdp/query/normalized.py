@@ -97,6 +97,15 @@ class NormalizedQuery(DPQuery):
         return self.numerator_query.needs_separate_records
 
     @property
+    def takes_weights(self):
+        return self.numerator_query.takes_weights
+
+    def weighed(self, weights):
+        if not self.takes_weights:
+            return self
+        return NormalizedQuery(self.numerator_query.weighed(weights), self.denominator)
+
+    @property
     def num_norm_groups(self):
         return self.numerator_query.num_norm_groups
 

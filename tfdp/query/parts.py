@@ -23,5 +23,9 @@ def undivided_sums(query: DPQuery) -> list[DPQuery]:
 
 
 def denominators(query: DPQuery) -> list[float]:
-    """Returns what the parts of a query divide by."""
-    return [part.denominator for part in parts_of(query) if isinstance(part, NormalizedQuery)]
+    """Returns the numbers of records by which the parts of a query divide: no total weights."""
+    return [
+        part.denominator
+        for part in parts_of(query)
+        if isinstance(part, NormalizedQuery) and not part.takes_weights
+    ]

@@ -68,11 +68,19 @@ class WeightedSumQuery(SumAggregationDPQuery):
 
     def preprocess_record(self, params, record):
         record = _check(record)
-        weight = _scalar(record.weight)
+        return self.weighed(_scalar(record.weight)).preprocess_record(params, record.record)
+
+    @property
+    def takes_weights(self):
+        return True
+
+    def weighed(self, weights):
+        weights = tf.cast(weights, tf.float64)
         # maximum() keeps a NaN; the comparison is false for it.
-        weight = tf.where(weight > 0, tf.minimum(weight, self.max_weight), tf.zeros_like(weight))
-        clipped = self.sum_query.preprocess_record(params, record.record)
-        return tf.nest.map_structure(lambda leaf: norm_factors.scale(leaf, weight), clipped)
+        bounded = tf.where(
+            weights > 0, tf.minimum(weights, self.max_weight), tf.zeros_like(weights)
+        )
+        return _WeighedSumQuery(self.sum_query, bounded)
 
     def get_noised_result(self, sample_state, global_state):
         result, new_state, event = self.sum_query.get_noised_result(sample_state, global_state)
@@ -89,12 +97,60 @@ class WeightedSumQuery(SumAggregationDPQuery):
         return self.sum_query.derive_metrics(global_state)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _WeighedSumQuery(SumAggregationDPQuery):
+    """The sum of records times weights that are known, and bounded: a scalar for one record, or
+    [n]. It releases nothing: noise and event are those of the `WeightedSumQuery` that made it.
+    """
+
+    sum_query: DPQuery
+    weights: tf.Tensor
+
+    def initial_sample_state(self, template):
+        return self.sum_query.initial_sample_state(template)
+
+    def preprocess_record(self, params, record):
+        clipped = self.sum_query.preprocess_record(params, record)
+        return tf.nest.map_structure(lambda leaf: norm_factors.scale(leaf, self.weights), clipped)
+
+    @property
+    def num_norm_groups(self):
+        return self.sum_query.num_norm_groups
+
+    def norm_groups(self, template):
+        return self.sum_query.norm_groups(template)
+
+    def scale_factors(self, params, norms):
+        factors = self.sum_query.scale_factors(params, norms)
+        return factors * tf.cast(self.weights, factors.dtype)[..., None]
+
+    @property
+    def num_norm_statistics(self):
+        return self.sum_query.num_norm_statistics
+
+    def norm_statistics(self, params, norms):
+        statistics = self.sum_query.norm_statistics(params, norms)
+        return statistics * tf.cast(self.weights, statistics.dtype)[..., None]
+
+    def pack_scaled(self, scaled, statistics):
+        return self.sum_query.pack_scaled(scaled, statistics)
+
+    def get_noised_result(self, sample_state, global_state):
+        raise TypeError("The sum of weighted records is released by its WeightedSumQuery.")
+
+    def derive_event(self, global_state):
+        raise TypeError("The sum of weighted records is released by its WeightedSumQuery.")
+
+
 class WeightedAverageQuery(NormalizedQuery):
     """Weighted average of clipped records, over a fixed denominator, with Gaussian noise.
 
         result = (sum_i w_i r_i min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
 
-    Records are `WeightedRecord(record, weight)`, weights in [0, max_weight].
+    Records are `WeightedRecord(record, weight)`, weights in [0, max_weight]. In `fit` a record is
+    the gradient of an example's loss and its weight the example's `sample_weight`, 1 by default:
+    the gradient is clipped before it is weighted, so that a small weight makes no room below the
+    clip.
 
     Guarantees:
         Adding or removing one record moves the sum by at most max_weight * l2_norm_clip, which is

@@ -16,12 +16,22 @@ from tfdp.query.dp_query import DPQuery
 BatchGradients = Callable[..., tuple[tf.Tensor, Any, list[PerRecordGradient]]]
 
 
+# Weights of records, [n], or () where the query takes none.
+Weights = tf.Tensor | tuple[()]
+
+
 class Clipping(NamedTuple):
     """What becomes of gradients: the query, its parameters, and the records' structure."""
 
     query: DPQuery
     params: Any
     variables: Any
+
+    def weighed(self, weights: Weights) -> "Clipping":
+        """Returns the same with the query of records that have these weights."""
+        if isinstance(weights, tuple):
+            return self
+        return self._replace(query=self.query.weighed(weights))
 
 
 class Microbatches(NamedTuple):
@@ -36,6 +46,7 @@ def batched_sum(
     clipping: Clipping,
     examples: list[tf.Tensor],
     mask: tf.Tensor,
+    weights: Weights,
     groups: Microbatches | None,
     physical_batch_size: int | None,
 ):
@@ -46,16 +57,17 @@ def batched_sum(
         clipping: What becomes of them.
         examples: The leaves of the examples, each [n, ...].
         mask: bool [n]; false marks padding.
+        weights: Of the records; () where the query takes none.
         groups: Microbatches that are records; None: every example is one.
         physical_batch_size: As in `clipped_gradient_sum`.
     """
-    query, variables = clipping.query, clipping.variables
+    query, variables = clipping.weighed(weights).query, clipping.variables
     whole = physical_batch_size is None
     if groups is None:
         initial = query.initial_sample_state(variables)
 
-        def add(state, records, mask, ids):
-            return query.merge_sample_states(state, sum_records(clipping, records, mask))
+        def add(state, records, mask, ids, weights):
+            return query.merge_sample_states(state, sum_records(clipping, records, mask, weights))
 
         def finish(state):
             return state
@@ -63,7 +75,7 @@ def batched_sum(
         # The norms of microbatches come from the book-kept form of their examples' gradients.
         initial = query.initial_sample_state(variables)
 
-        def add(state, records, mask, ids):
+        def add(state, records, mask, ids, weights):
             return sum_microbatches(clipping, records, mask, Microbatches(ids, groups.number))
 
         def finish(state):
@@ -71,17 +83,17 @@ def batched_sum(
     else:
         initial = microbatches.empty_sums(tf.nest.flatten(variables), groups.number)
 
-        def add(state, records, mask, ids):
+        def add(state, records, mask, ids, weights):
             explicit = [record.explicit() for record in records]
             sums, counts = microbatches.segment_sums(explicit, mask, ids, groups.number)
             return [a + b for a, b in zip(state[0], sums, strict=True)], state[1] + counts
 
         def finish(state):
             records = [Explicit(mean) for mean in microbatches.means(*state)]
-            return sum_records(clipping, records, state[1] > 0)
+            return sum_records(clipping, records, state[1] > 0, ())
 
     ids = tf.zeros_like(mask, tf.int32) if groups is None else groups.ids
-    inputs = (examples, mask, ids)
+    inputs = (examples, mask, ids, weights)
     if whole:
         state, losses, aux = _fold_whole(gradients, add, initial, inputs)
     else:
@@ -89,21 +101,24 @@ def batched_sum(
     return finish(state), losses, aux
 
 
-def sum_records(clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor):
+def sum_records(
+    clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, weights: Weights
+):
     """Returns the sample state of the records at which `mask` is true and that are finite."""
-    query = clipping.query
+    query = clipping.weighed(weights).query
     squares = [record.squared_norms() for record in records]
     keep = mask & _all_finite(squares)
     if query.num_norm_groups is not None:
-        return _scaled_sum(clipping, records, squares, keep, lambda factors: factors)
+        weighed = clipping.weighed(weights)
+        return _scaled_sum(weighed, records, squares, keep, lambda factors: factors)
 
     explicit = [record.explicit() for record in records]
     explicit = [tf.where(_like(keep, r), r, tf.zeros_like(r)) for r in explicit]
     preprocessed = tf.vectorized_map(
-        lambda leaves: query.preprocess_record(
-            clipping.params, tf.nest.pack_sequence_as(clipping.variables, leaves)
+        lambda one: clipping.weighed(one[1]).query.preprocess_record(
+            clipping.params, tf.nest.pack_sequence_as(clipping.variables, one[0])
         ),
-        explicit,
+        (explicit, weights),
     )
     if query.is_sum:
         return tf.nest.map_structure(
@@ -186,9 +201,9 @@ def _like(keep: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
 def _fold_whole(gradients, add, state, inputs):
     """Adds all rows at once. An empty sample is padded to one row, so that it has shapes."""
     size = tf.shape(inputs[1])[0]
-    examples, mask, ids = _pad(inputs, tf.maximum(size, 1) - size)
+    examples, *of_records = _pad(inputs, tf.maximum(size, 1) - size)
     losses, aux, records = gradients(*examples)
-    state = add(state, records, mask, ids)
+    state = add(state, records, *of_records)
     return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)
 
 
@@ -214,13 +229,13 @@ def _fold_chunks(gradients, add, state, inputs, rows: int):
     )
 
     def body(i, state, arrays):
-        examples, mask, ids = tf.nest.map_structure(lambda t: t[i], chunked)
+        examples, *of_records = tf.nest.map_structure(lambda t: t[i], chunked)
         losses, aux, records = gradients(*examples)
         pairs = zip(tf.nest.flatten(arrays), tf.nest.flatten((losses, aux)), strict=True)
         written = tf.nest.pack_sequence_as(
             arrays, [array.write(i, value) for array, value in pairs]
         )
-        return i + 1, add(state, records, mask, ids), written
+        return i + 1, add(state, records, *of_records), written
 
     _, state, arrays = tf.while_loop(
         lambda i, *_: i < num_chunks, body, (tf.constant(0), state, arrays), parallel_iterations=1

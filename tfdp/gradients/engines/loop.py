@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.gradients import microbatches
 from tfdp.gradients.effects import refuse_side_effects
-from tfdp.gradients.engines.batched import Clipping, Microbatches
+from tfdp.gradients.engines.batched import Clipping, Microbatches, Weights
 from tfdp.gradients.rewriting import checked
 from tfdp.query import norm_factors
 
@@ -27,6 +27,7 @@ def loop_sum(
     clipping: Clipping,
     examples: list[tf.Tensor],
     mask: tf.Tensor,
+    weights: Weights,
     groups: Microbatches | None,
 ):
     """Returns (sample_state, losses [n], aux stacked over examples).
@@ -36,6 +37,7 @@ def loop_sum(
         clipping: What becomes of gradients.
         examples: The leaves of the examples, each [n, ...].
         mask: bool [n]; false marks padding.
+        weights: Of the records; () where the query takes none.
         groups: Microbatches that are records; None: every example is one.
     """
     if mask.shape[0] == 0:
@@ -45,9 +47,10 @@ def loop_sum(
         return _sum_of_microbatches(gradient, clipping, examples, mask, groups)
 
     def add(state, i, gradient):
-        return _accumulate(clipping, state, gradient, mask[i])
+        of_record = tf.nest.map_structure(lambda w: w[i], weights)
+        return _accumulate(clipping.weighed(of_record), state, gradient, mask[i])
 
-    initial = clipping.query.initial_sample_state(clipping.variables)
+    initial = clipping.weighed(weights).query.initial_sample_state(clipping.variables)
     return _fold_examples(gradient, examples, tf.shape(mask)[0], initial, add)
 
 
