@@ -1,5 +1,7 @@
 """A sampling policy holds for the batches that it drew, or was declared for, and for no others."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -45,6 +47,20 @@ def own_gradients(model):
     model.optimizer.apply(gradients, model.trainable_variables)
 
 
+def train_function(model):
+    model.train_function(iter([(tf.constant(X), tf.constant(Y))]))
+
+
+class Before(keras.callbacks.Callback):
+    """Runs the model's own training function in a callback that comes before a step of `fit`."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        train_function(self.model)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        train_function(self.model)
+
+
 def train_step(model):
     model.train_step((tf.constant(X), tf.constant(Y)))
 
@@ -60,9 +76,17 @@ def nested_fit(model):
         (own_step, UnknownSampling),
         (own_gradients, UnknownSampling),
         (train_step, UnknownSampling),
+        (train_function, UnknownSampling),
         (nested_fit, FullBatchSampling),
     ],
-    ids=["train_on_batch", "own_step", "own_gradients", "train_step", "nested_fit"],
+    ids=[
+        "train_on_batch",
+        "own_step",
+        "own_gradients",
+        "train_step",
+        "train_function",
+        "nested_fit",
+    ],
 )
 @pytest.mark.parametrize("as_dataset", [False, True])
 def test_steps_during_fit_are_charged_as_what_they_are(step, kind, as_dataset):
@@ -81,6 +105,13 @@ def test_steps_during_fit_are_charged_as_what_they_are(step, kind, as_dataset):
     assert samplings(model) == [PoissonSampling, kind] * 2
 
 
+def test_training_function_called_before_a_step_of_fit_is_not_of_fit():
+    model = private()
+    model.fit(X, Y, batch_size=6, verbose=0, callbacks=[Before()])
+    own = UnknownSampling
+    assert samplings(model) == [own, own, PoissonSampling, own, PoissonSampling]
+
+
 def test_declaration_of_a_custom_loop_holds_during_fit():
     model = private()
     model.optimizer.sampling = Poisson(0.25)
@@ -92,7 +123,9 @@ def test_declaration_of_a_custom_loop_holds_during_fit():
 def test_model_step_within_a_step_of_fit_is_refused():
     model = private()
     charging = model.optimizer.charging
-    with charging.fitting(FullBatch(N), drawn=True), charging.step_of_fit():
+    with charging.fitting(FullBatch(N), drawn=True), contextlib.ExitStack() as stack:
+        charging.expect_step_of_fit()
+        stack.enter_context(charging.step_of_fit())
         with pytest.raises(NotPrivateError, match="while fit"):
             model.train_on_batch(X, Y)
         own_step(model)

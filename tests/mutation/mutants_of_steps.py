@@ -269,6 +269,15 @@ TRAINING = in_folder(
         "tests/keras/sampling_of_steps_test.py::test_steps_during_fit_are_charged_as_what_they_are",
     ),
     (
+        "training_function_is_always_of_fit",
+        "what a callback trains on by the model's training function is charged as a sample of fit",
+        "charging.py",
+        "self._fit_runs_step, self._fit_step_is_due = self._fit_step_is_due, False",
+        "self._fit_runs_step = self._clock_of_fit is not None",
+        "tests/keras/sampling_of_steps_test.py::"
+        "test_training_function_called_before_a_step_of_fit_is_not_of_fit",
+    ),
+    (
         "declared_sizes_unchecked",
         "batches that cannot be samples as declared are taken for them",
         "charging.py",

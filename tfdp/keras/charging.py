@@ -58,7 +58,7 @@ class Charging:
         self._ledger = PrivacyLedger() if ledger is None else ledger
         self._clock = PassClock(Unknown(), self._ledger, drawn=False)
         self._clock_of_fit: PassClock | None = None
-        self._fit_runs_step = False
+        self._fit_step_is_due, self._fit_runs_step = False, False
         self._sizes = Sizes()
         self.guards: tuple[Guard, ...] = ()
         self.error: Exception | None = None
@@ -210,19 +210,27 @@ class Charging:
             policy: By which tfdp draws, or which was declared.
             drawn: Whether tfdp draws.
         """
-        before = self._clock_of_fit, self._sizes, self._fit_runs_step
+        before = self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step
         self._clock_of_fit, self._sizes = PassClock(policy, self._ledger, drawn), Sizes()
-        self._fit_runs_step = False
+        self._fit_step_is_due, self._fit_runs_step = False, False
         try:
             yield
         finally:
-            self._clock_of_fit, self._sizes, self._fit_runs_step = before
+            self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step = before
+
+    def expect_step_of_fit(self) -> None:
+        """Says that the next thing `fit` does is a step on a sample of its own, or several."""
+        self._fit_step_is_due = self._clock_of_fit is not None
 
     @contextlib.contextmanager
     def step_of_fit(self) -> Iterator[None]:
-        """Says that `fit` runs a step meanwhile, or several."""
+        """Says that the model runs steps meanwhile, which are those of `fit` if it was about to.
+
+        Whoever calls the model's `train_function` by hand, in a callback, trains on samples of
+        their own.
+        """
         self.check_no_step_of_fit()
-        self._fit_runs_step = self._clock_of_fit is not None
+        self._fit_runs_step, self._fit_step_is_due = self._fit_step_is_due, False
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """Keras models with private training."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -17,7 +18,8 @@ def make_private(model: keras.Model) -> keras.Model:
 
     Sequential and functional models keep their form; any other model becomes the single layer of
     the result. Weights are shared with `model`, not copied. `save` writes a plain Keras model,
-    which loads without tfdp.
+    which loads without tfdp. Task models of KerasHub are functional, and what is saved is the task;
+    as the result has no preprocessor, they are to have none.
 
     Args:
         model: A Keras model, compiled or not; compile the result, with a `tfdp.keras.DPOptimizer`.
@@ -42,6 +44,10 @@ def make_private(model: keras.Model) -> keras.Model:
         return DPSequential(_sequential_layers(model), name=model.name)
     if type(model) is FUNCTIONAL:
         return _DPFunctional(model.input, model.output, name=model.name)
+    if isinstance(model, FUNCTIONAL) and validation.is_task(model):
+        private = _DPFunctional(model.input, model.output, name=model.name)
+        private._task = _Task(model)
+        return private
     return _DPWrapper(model)
 
 
@@ -84,9 +90,18 @@ class DPSequential(PrivateTraining, keras.Sequential):
         self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
 
 
+@dataclasses.dataclass
+class _Task:
+    """A model of KerasHub; in an object in which Keras does not look for layers."""
+
+    model: keras.Model
+
+
 @keras.saving.register_keras_serializable("tfdp")
 class _DPFunctional(PrivateTraining, keras.Model):
     """`keras.Model(inputs, outputs)` with private training."""
+
+    _task: _Task | None = None  # Whose inputs and outputs these are.
 
     def __init__(self, *args: Any, **kwargs: Any):
         # Keras would ignore any other argument without an error.
@@ -99,9 +114,21 @@ class _DPFunctional(PrivateTraining, keras.Model):
         super().__init__(*args, **kwargs)
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Writes a plain functional `keras.Model`, not compiled; it loads without tfdp."""
-        plain = keras.Model(self.input, self.output, name=self.name)
+        """Writes a plain functional `keras.Model`, not compiled, or the task model that this one
+        was made of; it loads without tfdp.
+        """
+        if self._task is None:
+            plain = keras.Model(self.input, self.output, name=self.name)
+        else:
+            plain = self._task.model
         self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
+
+    def _load_values(self, filepath: Any, **kwargs: Any) -> None:
+        if self._task is None or holds_ledger(filepath):
+            super()._load_values(filepath, **kwargs)
+        else:
+            with self._lend_ledger(self._task.model):
+                self._task.model.load_weights(filepath, **kwargs)
 
 
 @keras.saving.register_keras_serializable("tfdp")

@@ -189,7 +189,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         ):
             history = super().fit(
                 **data.arguments,
-                callbacks=_with(callbacks, _PassEnds(optimizer)),
+                callbacks=_with(callbacks, optimizer),
                 epochs=epochs,
                 verbose=verbose,
                 shuffle=False,
@@ -380,11 +380,24 @@ class _PassEnds(keras.callbacks.Callback):
         self._optimizer.begin_pass()
 
 
-def _with(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
+class _StepBegins(keras.callbacks.Callback):
+    """Tells the optimizer that the step that comes next is one of `fit`; the last callback."""
+
+    def __init__(self, optimizer: DPOptimizer):
+        super().__init__()
+        self._optimizer = optimizer
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._optimizer.charging.expect_step_of_fit()
+
+
+def _with(callbacks: Any, optimizer: DPOptimizer) -> Any:
+    first, last = _PassEnds(optimizer), _StepBegins(optimizer)
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks[:] = [extra, *epsilon_first(callbacks.callbacks)]
+        callbacks.callbacks[:] = [first, *epsilon_first(callbacks.callbacks), last]
         return callbacks
-    return [extra, *epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))]
+    others = epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))
+    return [first, *others, last]
 
 
 def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:

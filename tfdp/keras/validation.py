@@ -112,8 +112,9 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
                 "finite, so that the number of steps tells of a record. Leave it out: a record "
                 "that is not finite contributes nothing, and weights stay finite."
             )
-        monitor = _monitor(callback)
-        if monitor is not None and not is_public(monitor):
+        for monitor in _monitors(callback):
+            if is_public(monitor):
+                continue
             raise NotPrivateError(
                 f"{name} decides by {monitor!r}, a raw statistic of the private training data: "
                 "when it acts, it publishes something that no event covers. Monitor a metric of "
@@ -129,12 +130,16 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
             )
 
 
-def _monitor(callback: Any) -> str | None:
-    """Returns the key of the logs by which a callback decides, or None."""
+def _monitors(callback: Any) -> list[str]:
+    """Returns the keys of the logs by which a callback decides."""
     if isinstance(callback, _SAVE):
-        return str(callback.monitor) if callback.save_best_only else None
+        return [str(callback.monitor)] if callback.save_best_only else []
+    # KerasTuner's callback that saves the weights of the best epoch.
+    objective = getattr(callback, "objective", None)
+    if objective is not None and type(callback).__module__.startswith("keras_tuner."):
+        return [str(one.name) for one in getattr(objective, "objectives", [objective])]
     monitor = getattr(callback, "monitor", None)
-    return str(monitor) if isinstance(callback, _DECIDE_BY_MONITOR) or monitor else None
+    return [str(monitor)] if isinstance(callback, _DECIDE_BY_MONITOR) or monitor else []
 
 
 def _of_validation(monitor: str) -> str:
@@ -156,14 +161,15 @@ def check_plain_training(model: keras.Model) -> None:
         NotPrivateError: the model's class overrides `train_step` or `compute_loss`.
     """
     for name in ("train_step", "compute_loss", "fit"):
-        defined = next(c for c in type(model).__mro__ if name in vars(c))
-        if not defined.__module__.startswith("keras."):
+        defined = _where_defined(model, name)
+        if name == "fit" and is_task(model):
+            _check_preprocessor(model)
+        elif not defined.__module__.startswith("keras."):
             advice = (
                 "Derive it from tfdp.keras.DPModel (which calls your compute_loss), or write the "
                 "loop with tfdp.clipped_gradient_sum."
             )
             if getattr(model, "outputs", None):
-                # The task models of KerasHub are such models: their training adds preprocessing.
                 advice = (
                     "Its layers are a functional model: train "
                     "make_private(keras.Model(model.input, model.output)), which has the same "
@@ -173,3 +179,23 @@ def check_plain_training(model: keras.Model) -> None:
                 f"{type(model).__name__} has its own {name}, which a private step would bypass. "
                 + advice
             )
+
+
+def is_task(model: keras.Model) -> bool:
+    """Returns whether a model is one of KerasHub's tasks, which add preprocessing to `fit`."""
+    owner = _where_defined(model, "fit")
+    return owner.__module__.startswith("keras_hub.") and "preprocess_samples" in vars(owner)
+
+
+def _where_defined(model: keras.Model, name: str) -> type:
+    return next(c for c in type(model).__mro__ if name in vars(c))
+
+
+def _check_preprocessor(task: keras.Model) -> None:
+    if getattr(task, "preprocessor", None) is not None:
+        raise NotPrivateError(
+            f"{type(task).__name__} preprocesses batches in its fit, which a private step would "
+            "bypass. Preprocess the data first, data = model.preprocess_samples(x, y), then set "
+            "model.preprocessor = None, and pass fit what data holds: x, y and, where there is "
+            "one, sample_weight."
+        )
