@@ -19,14 +19,6 @@ MECHANISM = in_folder(
         f"{QUERY}/gaussian_test.py",
     ),
     (
-        "weight_without_bound",
-        "the weight of a record is not lowered to the largest one",
-        "weighted.py",
-        "weights > 0, tf.minimum(weights, self.max_weight), tf.zeros_like(weights)",
-        "weights > 0, weights, tf.zeros_like(weights)",
-        "tests/keras/weighted_records_test.py::test_no_weight_moves_the_sum_by_more_than_the_bound",
-    ),
-    (
         "clip_too_wide",
         "records are clipped to 1.001 times the norm",
         "norm_factors.py",
@@ -135,8 +127,8 @@ MECHANISM = in_folder(
         "weight_unbounded",
         "weights above the largest are not lowered to it",
         "weighted.py",
-        "tf.minimum(weight, self.max_weight)",
-        "weight",
+        "tf.minimum(weights, self.max_weight)",
+        "weights",
         f"{QUERY}/weighted_test.py",
     ),
     (
