@@ -71,7 +71,8 @@ def _files_that_name(*names):
 @pytest.mark.parametrize("name", RELEASES)
 def test_an_event_is_known_where_it_is_described_and_where_it_is_priced(name):
     # With the query that makes it these are three.
-    assert _files_that_name(name) == {"events/releases.py", "accounting/normal_form.py"}
+    folders = sorted(file.split("/")[0] for file in _files_that_name(name))
+    assert folders == ["accounting", "events"]
 
 
 # Each description of a sampling, and the policy whose steps it describes.

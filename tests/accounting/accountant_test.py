@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.accounting.kinds import KINDS
+from tests.accounting.kinds import DELTA, KINDS, epsilon_of
 from tfdp.accounting import (
     ACCOUNTANTS,
     Accountant,
@@ -41,17 +41,7 @@ from tfdp.ledger import PrivacyLedger
 ADD, REPLACE, ZERO = NeighboringRelation
 
 
-DELTA = 1e-5
-
-
 GAUSSIAN = GaussianSumEvent(1.0, 2.0)
-
-
-def _epsilon(make, *pairs):
-    accountant = make()
-    for event, count in pairs:
-        accountant.compose(event, count)
-    return accountant.get_epsilon(DELTA)
 
 
 class _OtherEvent(Event):
@@ -142,11 +132,11 @@ def test_no_noise_is_infinite(kind, event):
 
 def test_monotone_in_steps_sampling_noise_and_bound(kind):
     epsilons = [
-        _epsilon(kind.make, (kind.step(), 1000)),
-        _epsilon(kind.make, (kind.step(), 1001)),
-        _epsilon(kind.make, (kind.step(q=0.0102), 1001)),
-        _epsilon(kind.make, (kind.step(q=0.0102, stddev=1.95), 1001)),
-        _epsilon(kind.make, (kind.step(q=0.0102, stddev=1.95, bound=1.05), 1001)),
+        epsilon_of(kind.make, (kind.step(), 1000)),
+        epsilon_of(kind.make, (kind.step(), 1001)),
+        epsilon_of(kind.make, (kind.step(q=0.0102), 1001)),
+        epsilon_of(kind.make, (kind.step(q=0.0102, stddev=1.95), 1001)),
+        epsilon_of(kind.make, (kind.step(q=0.0102, stddev=1.95, bound=1.05), 1001)),
     ]
     assert np.all(np.diff(epsilons) > 0)
     assert epsilons[0] > 0
@@ -163,9 +153,9 @@ def test_int_equals_float(kind, sampled):
     if sampled and kind.sampled:
         ints = SampledEvent(PoissonSampling(0.05), ints)
         floats = SampledEvent(PoissonSampling(0.05), floats)
-    epsilon = _epsilon(kind.make, (ints, 100))
-    assert epsilon == _epsilon(kind.make, (floats, 100))
-    assert epsilon == _epsilon(kind.make, (ints, np.int64(100)))
+    epsilon = epsilon_of(kind.make, (ints, 100))
+    assert epsilon == epsilon_of(kind.make, (floats, 100))
+    assert epsilon == epsilon_of(kind.make, (ints, np.int64(100)))
     assert 0.1 < epsilon < 300
 
 
@@ -180,7 +170,7 @@ def test_composing_goes_on_after_asking(kind):
     accountant = kind.make().compose(kind.step(), 500)
     first = accountant.get_epsilon(DELTA)
     accountant.compose(kind.step(), 500)
-    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (kind.step(), 1000)) > first
+    assert accountant.get_epsilon(DELTA) == epsilon_of(kind.make, (kind.step(), 1000)) > first
 
 
 def test_asking_for_one_delta_does_not_change_another(kind):
@@ -188,7 +178,7 @@ def test_asking_for_one_delta_does_not_change_another(kind):
     for delta in (1e-9, 1e-2):
         accountant.get_epsilon(delta)
     accountant.get_delta(0.3)
-    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (kind.step(), 500))
+    assert accountant.get_epsilon(DELTA) == epsilon_of(kind.make, (kind.step(), 500))
 
 
 _PAIRS = st.lists(
@@ -208,7 +198,7 @@ def test_order_and_grouping_are_irrelevant(name, pairs, data):
     ]
     apart = [(event, 1) for event, _ in steps] + [(event, n - 1) for event, n in steps]
     shuffled = data.draw(st.permutations(apart))
-    assert _epsilon(kind.make, *steps) == _epsilon(kind.make, *shuffled) > 0
+    assert epsilon_of(kind.make, *steps) == epsilon_of(kind.make, *shuffled) > 0
 
 
 def test_ledgers_composed_are_the_ledger_of_both(kind):
@@ -227,7 +217,7 @@ def test_ledgers_composed_are_the_ledger_of_both(kind):
     z = (3.0**-2 + 9.0**-2) ** -0.5
     step = GaussianSumEvent(1.0, z)
     step = SampledEvent(PoissonSampling(0.02), step) if kind.sampled else step
-    assert whole == pytest.approx(_epsilon(kind.make, (step, 120)), rel=1e-9)
+    assert whole == pytest.approx(epsilon_of(kind.make, (step, 120)), rel=1e-9)
 
 
 @pytest.mark.parametrize("count", [100, 5000])
@@ -253,7 +243,7 @@ def test_much_noise_and_large_delta_is_zero_epsilon(kind):
 @pytest.mark.parametrize("q", [1.0, 1e-3])
 def test_extreme_noise_has_an_answer(kind, stddev, q):
     step = SampledEvent(PoissonSampling(q if kind.sampled else 1.0), GaussianSumEvent(1.0, stddev))
-    epsilon = _epsilon(kind.make, (step, 5))
+    epsilon = epsilon_of(kind.make, (step, 5))
     if stddev > 1:
         assert epsilon == (0 if kind.reaches_zero else pytest.approx(math.log(1e5) / 32))
     elif stddev < 1e-150:
@@ -273,7 +263,7 @@ def test_extreme_noise_has_an_answer(kind, stddev, q):
 def test_pure_mechanisms_are_priced_and_compose(make, event):
     # Of 10 steps of epsilon 0.05 each nothing is dearer than 10 * 0.05 = 0.5; but neither the tail
     # bound of moments nor Gaussian privacy knows that epsilon is pure.
-    one, ten = _epsilon(make, (event, 1)), _epsilon(make, (event, 10))
+    one, ten = epsilon_of(make, (event, 1)), epsilon_of(make, (event, 10))
     assert 0 < one <= ten
     if make in (RDPAccountant, PLDAccountant, PRVAccountant, BasicComposition, StrongComposition):
         assert one <= 0.05 * (1 + 1e-6)
@@ -358,9 +348,9 @@ def test_events_of_dp_accounting_are_taken(kind):
         ours = SampledEvent(PoissonSampling(0.01), ours, ADD)
     assert kind.make().supports(both)
     accountant = kind.make().compose(both, 5)
-    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (ours, 100))
+    assert accountant.get_epsilon(DELTA) == epsilon_of(kind.make, (ours, 100))
     unknown = dp_accounting.ComposedDpEvent([step, dp_accounting.ZCDpEvent(1.0)])
     assert not accountant.supports(unknown)
     with pytest.raises(UnsupportedEventError, match="ZCDpEvent has no counterpart"):
         accountant.compose(unknown)
-    assert accountant.get_epsilon(DELTA) == _epsilon(kind.make, (ours, 100))
+    assert accountant.get_epsilon(DELTA) == epsilon_of(kind.make, (ours, 100))

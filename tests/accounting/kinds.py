@@ -40,3 +40,13 @@ KINDS = {
     "strong": Kind(StrongComposition),
     "basic": Kind(BasicComposition),
 }
+
+DELTA = 1e-5
+
+
+def epsilon_of(make, *pairs):
+    """Returns what events cost, each so often, by a new accountant."""
+    accountant = make()
+    for event, count in pairs:
+        accountant.compose(event, count)
+    return accountant.get_epsilon(DELTA)

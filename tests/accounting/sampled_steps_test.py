@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.accounting.kinds import KINDS
+from tests.accounting.kinds import DELTA, KINDS, epsilon_of
 from tfdp.accounting import (
     MomentsAccountant,
 )
@@ -24,17 +24,7 @@ from tfdp.events import (
 ADD, REPLACE, ZERO = NeighboringRelation
 
 
-DELTA = 1e-5
-
-
 GAUSSIAN = GaussianSumEvent(1.0, 2.0)
-
-
-def _epsilon(make, *pairs):
-    accountant = make()
-    for event, count in pairs:
-        accountant.compose(event, count)
-    return accountant.get_epsilon(DELTA)
 
 
 def test_relations_have_zero_out_in_common(make):
@@ -62,7 +52,7 @@ def test_what_has_no_amplification_refuses_samples_by_name(kind):
 
 def test_sampling_everything_equals_not_sampling(make):
     step = SampledEvent(PoissonSampling(1.0), GAUSSIAN)
-    assert _epsilon(make, (step, 10)) == _epsilon(make, (GAUSSIAN, 10))
+    assert epsilon_of(make, (step, 10)) == epsilon_of(make, (GAUSSIAN, 10))
 
 
 def test_groups_on_one_sample_are_one_gaussian(kind):
@@ -71,7 +61,7 @@ def test_groups_on_one_sample_are_one_gaussian(kind):
     one = GAUSSIAN
     if kind.sampled:
         groups, one = (SampledEvent(PoissonSampling(0.01), event) for event in (groups, one))
-    assert _epsilon(kind.make, (groups, 100)) == _epsilon(kind.make, (one, 100))
+    assert epsilon_of(kind.make, (groups, 100)) == epsilon_of(kind.make, (one, 100))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +70,7 @@ def test_groups_on_one_sample_are_one_gaussian(kind):
 def test_shuffled_pass_costs_one_gaussian(make, relation, factor):
     # 10 of 95: ten steps a pass, the last with five records. 21 steps have begun three passes.
     step = SampledEvent(ShuffledSampling(10, 95), GaussianSumEvent(1.0, 4.0), relation)
-    expected = _epsilon(make, (GaussianSumEvent(factor, 4.0), 3))
+    expected = epsilon_of(make, (GaussianSumEvent(factor, 4.0), 3))
     accountant = make()
     for _ in range(21):
         accountant.compose(step)
@@ -94,32 +84,32 @@ def test_shuffled_passes_are_not_merged(make):
         (SampledEvent(ShuffledSampling(10, 100, i), GaussianSumEvent(1.0, 4.0), ZERO), 5)
         for i in range(2)
     ]
-    assert _epsilon(make, *halves) == _epsilon(make, (GaussianSumEvent(1.0, 4.0), 2))
+    assert epsilon_of(make, *halves) == epsilon_of(make, (GaussianSumEvent(1.0, 4.0), 2))
 
 
 def test_shuffled_is_never_priced_as_poisson(kind):
     shuffled = SampledEvent(ShuffledSampling(1, 100), GaussianSumEvent(1.0, 4.0))
-    unsampled = _epsilon(kind.make, (GaussianSumEvent(1.0, 4.0), 1))
-    assert _epsilon(kind.make, (shuffled, 100)) > 1.9 * unsampled
+    unsampled = epsilon_of(kind.make, (GaussianSumEvent(1.0, 4.0), 1))
+    assert epsilon_of(kind.make, (shuffled, 100)) > 1.9 * unsampled
 
 
 def test_unknown_sampling_grants_no_amplification(make):
-    expected = _epsilon(make, (GaussianSumEvent(2.0, 8.0), 3))
+    expected = epsilon_of(make, (GaussianSumEvent(2.0, 8.0), 3))
     step = SampledEvent(UnknownSampling(), GaussianSumEvent(1.0, 8.0))
-    assert _epsilon(make, (step, 3)) == expected
+    assert epsilon_of(make, (step, 3)) == expected
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if KINDS[name].sampled])
 def test_truncation_adds_its_probability(name):
     kind = KINDS[name]
     whole = kind.step(q=0.01)
-    epsilon = _epsilon(kind.make, (whole, 100))
+    epsilon = epsilon_of(kind.make, (whole, 100))
 
     def truncated(most):
         return SampledEvent(TruncatedPoissonSampling(0.01, 1000, most), whole.event)
 
     # 10 expected: more than 60 at once has probability 1e-27, more than 30 has 1e-7.
-    assert _epsilon(kind.make, (truncated(60), 100)) == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon_of(kind.make, (truncated(60), 100)) == pytest.approx(epsilon, rel=1e-6)
     if kind.make is not MomentsAccountant:  # Its epsilon hardly moves with delta.
-        assert _epsilon(kind.make, (truncated(26), 100)) > epsilon * 1.001
-    assert _epsilon(kind.make, (truncated(12), 100)) == math.inf
+        assert epsilon_of(kind.make, (truncated(26), 100)) > epsilon * 1.001
+    assert epsilon_of(kind.make, (truncated(12), 100)) == math.inf

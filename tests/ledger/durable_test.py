@@ -13,15 +13,10 @@ import time
 
 import pytest
 
+from tests.ledger.making import A, B, crash, entries, on_disk
 from tfdp.accounting import RDPAccountant
-from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tfdp.events import GaussianSumEvent
 from tfdp.ledger import LedgerEntry, LedgerFormatError, LedgerWriteError, PrivacyLedger
-
-A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
-B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
-
 
 KEY = bytes(range(32))
 
@@ -29,20 +24,6 @@ KEY = bytes(range(32))
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.ledger"
-
-
-def on_disk(path, **kwargs):
-    """Returns what somebody else finds in the file now: what a crash would leave."""
-    return PrivacyLedger.load(path, **kwargs)
-
-
-def entries(ledger):
-    return [(entry.event, entry.count) for entry in ledger]
-
-
-def crash(ledger):
-    """Leaves the file as the end of the process would, without a chance to settle."""
-    ledger._file.close("crashed")
 
 
 @pytest.mark.parametrize("lease", [1, 3, 64])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ledger import reading
+from tests.ledger.making import A, B, ledger_of
 from tests.ledger.strategies import ledger_events
 from tfdp.events import (
     ComposedEvent,
@@ -13,7 +14,6 @@ from tfdp.events import (
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
-    PoissonSampling,
     SampledEvent,
     UnsupportedEventError,
 )
@@ -23,31 +23,18 @@ from tfdp.ledger import (
     PrivacyLedger,
 )
 
-A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
-B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
 ledgers = st.lists(st.tuples(ledger_events, st.integers(1, 10**6)), max_size=6)
-
-
-def _ledger(*pairs):
-    ledger = PrivacyLedger()
-    for event, count in pairs:
-        ledger.append(event, count)
-    return ledger
 
 
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.ledger"
-    _ledger((A, 3), (B, 2), (A, 1)).save(path)
+    ledger_of((A, 3), (B, 2), (A, 1)).save(path)
     return path
 
 
 def test_consecutive_equal_events_are_counted_once():
-    ledger = _ledger((A, 1), (A, 2), (B, 1), (A, np.int64(5)))
+    ledger = ledger_of((A, 1), (A, 2), (B, 1), (A, np.int64(5)))
     assert list(ledger) == [LedgerEntry(A, 3), LedgerEntry(B, 1), LedgerEntry(A, 5)]
     assert len(ledger) == 3
     assert ledger.total_count == 9
@@ -78,7 +65,7 @@ class _OtherEvent(Event):
     ],
 )
 def test_append_refuses_and_leaves_the_ledger_as_it_was(event, count, error):
-    ledger = _ledger((A, 1))
+    ledger = ledger_of((A, 1))
     with pytest.raises(error):
         ledger.append(event, count)
     assert list(ledger) == [LedgerEntry(A, 1)]
@@ -86,12 +73,12 @@ def test_append_refuses_and_leaves_the_ledger_as_it_was(event, count, error):
 
 
 def test_equality_is_of_id_and_content():
-    ledger = _ledger((A, 1))
+    ledger = ledger_of((A, 1))
     copy = PrivacyLedger.from_json_lines(ledger.to_json_lines())
     assert copy == ledger
     copy.append(A)
     assert copy != ledger
-    assert _ledger((A, 1)) != ledger
+    assert ledger_of((A, 1)) != ledger
     assert ledger != "ledger"
 
 
@@ -100,13 +87,13 @@ def test_neighboring_relation_is_one_that_all_events_are_priced_for():
         SampledEvent(A.sampling, A.event, relation) for relation in NeighboringRelation
     )
     for event in (add, replace, zero):
-        assert _ledger((event, 1)).neighboring_relation is event.neighboring_relation
+        assert ledger_of((event, 1)).neighboring_relation is event.neighboring_relation
     for pair in ((add, replace), (replace, zero), (zero, add), (GaussianSumEvent(1.0, 1.0), zero)):
-        ledger = _ledger(*((event, 1) for event in pair))
+        ledger = ledger_of(*((event, 1) for event in pair))
         assert ledger.neighboring_relation is NeighboringRelation.ZERO_OUT
     user = SampledEvent(A.sampling, A.event, privacy_unit="user")
     with pytest.raises(UnsupportedEventError, match="'example'.*'user'"):
-        _ = _ledger((add, 1), (user, 1)).neighboring_relation
+        _ = ledger_of((add, 1), (user, 1)).neighboring_relation
 
 
 def _grown(ledger, *pairs):
@@ -118,27 +105,27 @@ def _grown(ledger, *pairs):
 
 @pytest.mark.parametrize("more", [(), ((B, 1),), ((B, 1), (A, 4)), ((A, 1),)])
 def test_is_prefix_of_what_grew_from_it(more):
-    ledger = _ledger((A, 2), (B, 3))
+    ledger = ledger_of((A, 2), (B, 3))
     assert ledger.is_prefix_of(_grown(ledger, *more))
     assert _grown(ledger, *more).is_prefix_of(ledger) == (not more)
 
 
 def test_is_not_prefix_of_another_history():
-    ledger = _ledger((A, 2))
+    ledger = ledger_of((A, 2))
     left, right = _grown(ledger, (B, 1)), _grown(ledger, (A, 1), (B, 1))
     assert not left.is_prefix_of(right)
     assert not right.is_prefix_of(left)
-    assert not _ledger((A, 2)).is_prefix_of(ledger)
+    assert not ledger_of((A, 2)).is_prefix_of(ledger)
 
 
 def test_empty_ledger_is_prefix_of_what_grew_from_it():
     ledger = PrivacyLedger()
     assert ledger.is_prefix_of(_grown(ledger, (A, 1)))
-    assert not ledger.is_prefix_of(_ledger((A, 1)))
+    assert not ledger.is_prefix_of(ledger_of((A, 1)))
 
 
 def test_repr_is_short():
-    ledger = _ledger(*[(A, 1), (B, 1)] * 1000)
+    ledger = ledger_of(*[(A, 1), (B, 1)] * 1000)
     assert repr(ledger) == f"PrivacyLedger({ledger.ledger_id}, entries=2000, total_count=2000)"
 
 
@@ -152,39 +139,39 @@ class _Recorder:
 
 def test_replay_composes_every_entry_in_order_and_returns_the_accountant():
     recorder = _Recorder()
-    assert _ledger((A, 3), (B, 2)).replay(recorder) is recorder
+    assert ledger_of((A, 3), (B, 2)).replay(recorder) is recorder
     assert recorder.calls == [(A, 3), (B, 2)]
 
 
 def test_replay_needs_something_that_composes():
     with pytest.raises(TypeError, match="compose"):
-        _ledger((A, 3)).replay(0.5)
+        ledger_of((A, 3)).replay(0.5)
 
 
 @settings(max_examples=50, deadline=None)
 @given(pairs=ledgers)
 def test_json_lines_round_trip(pairs):
-    ledger = _ledger(*pairs)
+    ledger = ledger_of(*pairs)
     assert PrivacyLedger.from_json_lines(ledger.to_json_lines()) == ledger
 
 
 def test_json_lines_are_written_to_a_path_too(tmp_path):
-    text = _ledger((A, 1)).to_json_lines(tmp_path / "run.jsonl")
+    text = ledger_of((A, 1)).to_json_lines(tmp_path / "run.jsonl")
     assert (tmp_path / "run.jsonl").read_text() == text
 
 
 def test_json_lines_replace_an_export_and_nothing_else(saved, tmp_path):
     before = saved.read_bytes()
     with pytest.raises(FileExistsError, match="is no exported ledger"):
-        _ledger((A, 1)).to_json_lines(saved)
+        ledger_of((A, 1)).to_json_lines(saved)
     assert saved.read_bytes() == before
     for count in (1, 2):
-        _ledger((A, count)).to_json_lines(tmp_path / "run.jsonl")
+        ledger_of((A, count)).to_json_lines(tmp_path / "run.jsonl")
     with pytest.raises(FileNotFoundError, match="create it"):
-        _ledger((A, 1)).to_json_lines(tmp_path / "no" / "run.jsonl")
+        ledger_of((A, 1)).to_json_lines(tmp_path / "no" / "run.jsonl")
 
 
-LINES = reading.of_version_1(_ledger((A, 3), (B, 2)).to_json_lines()).splitlines()
+LINES = reading.of_version_1(ledger_of((A, 3), (B, 2)).to_json_lines()).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +201,7 @@ def test_malformed_json_lines_say_where(lines, message):
 
 
 def test_non_private_event_is_kept():
-    ledger = _ledger((NonPrivateEvent(), 1))
+    ledger = ledger_of((NonPrivateEvent(), 1))
     assert (
         next(iter(PrivacyLedger.from_json_lines(ledger.to_json_lines()))).event == NonPrivateEvent()
     )

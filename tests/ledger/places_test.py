@@ -4,23 +4,13 @@ import shutil
 
 import pytest
 
-from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+from tests.ledger.making import A, B, crash
 from tfdp.ledger import PrivacyLedger
-
-A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
-B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.ledger"
-
-
-def crash(ledger):
-    """Leaves the file as the end of the process would, without a chance to settle."""
-    ledger._file.close("crashed")
 
 
 def test_place_is_held_by_the_same_ledger_only(path, tmp_path):

@@ -10,13 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.ledger.making import A, B, ledger_of
 from tests.ledger.reseal import reseal
 from tests.ledger.strategies import ledger_events
-from tfdp.events import (
-    GaussianSumEvent,
-    PoissonSampling,
-    SampledEvent,
-)
 from tfdp.ledger import (
     LedgerFormatError,
     LedgerWriteError,
@@ -24,26 +20,13 @@ from tfdp.ledger import (
     storage,
 )
 
-A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
-B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
 ledgers = st.lists(st.tuples(ledger_events, st.integers(1, 10**6)), max_size=6)
-
-
-def _ledger(*pairs):
-    ledger = PrivacyLedger()
-    for event, count in pairs:
-        ledger.append(event, count)
-    return ledger
 
 
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "run.ledger"
-    _ledger((A, 3), (B, 2), (A, 1)).save(path)
+    ledger_of((A, 3), (B, 2), (A, 1)).save(path)
     return path
 
 
@@ -59,7 +42,7 @@ def _edit(path, *statements):
 @given(pairs=ledgers)
 def test_save_and_load_round_trip(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("ledger") / "run.ledger"
-    ledger = _ledger(*pairs)
+    ledger = ledger_of(*pairs)
     ledger.save(path)
     assert PrivacyLedger.load(path) == ledger
     assert [p.name for p in path.parent.iterdir()] == ["run.ledger"]
@@ -77,7 +60,7 @@ def test_save_replaces_an_earlier_state_of_the_same_ledger(saved):
     "what", ["another", "newer", "diverged", "keyed", "text", "folder", "link"]
 )
 def test_save_does_not_replace_anything_else_unless_told_to(saved, tmp_path, what):
-    ledger = _ledger((B, 7))
+    ledger = ledger_of((B, 7))
     if what in ("newer", "diverged"):
         ledger = PrivacyLedger.load(saved)
         longer = PrivacyLedger.load(saved)
@@ -116,7 +99,7 @@ def test_failed_save_keeps_the_old_file(saved, monkeypatch):
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        _ledger((B, 7)).save(saved, overwrite=True)
+        ledger_of((B, 7)).save(saved, overwrite=True)
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["run.ledger"]
 
@@ -154,7 +137,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     others = [tmp_path / ".run.ledger.tmp", tmp_path / ".run.ledger.x.tmp"]
     for path in (gone, mine, *others):
         path.write_bytes(b"")
-    _ledger((A, 1)).save(tmp_path / "run.ledger")
+    ledger_of((A, 1)).save(tmp_path / "run.ledger")
     left = {p.name for p in tmp_path.iterdir()}
     assert left == {"run.ledger", mine.name, *(path.name for path in others)}
 
@@ -181,7 +164,7 @@ def test_load_opens_the_file_read_only(saved):
 
 @pytest.mark.parametrize("name", ["a b?c#d%20.ledger", "-x'\"é.ledger"])
 def test_file_names_with_special_characters(tmp_path, name):
-    ledger = _ledger((A, 1))
+    ledger = ledger_of((A, 1))
     ledger.save(tmp_path / name)
     assert PrivacyLedger.load(tmp_path / name) == ledger
 

@@ -7,14 +7,10 @@ import sys
 
 import pytest
 
-from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent, ShuffledSampling
+from tests.ledger.making import A, B, entries, on_disk
+from tfdp.events import GaussianSumEvent, SampledEvent, ShuffledSampling
 from tfdp.ledger import LedgerWriteError, PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
-
-A = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
-
-
-B = SampledEvent(PoissonSampling(0.02, 60_000), GaussianSumEvent(1.0, 1.1))
 
 
 def shuffled(pass_index):
@@ -24,15 +20,6 @@ def shuffled(pass_index):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run.ledger"
-
-
-def on_disk(path, **kwargs):
-    """Returns what somebody else finds in the file now: what a crash would leave."""
-    return PrivacyLedger.load(path, **kwargs)
-
-
-def entries(ledger):
-    return [(entry.event, entry.count) for entry in ledger]
 
 
 def test_writers_see_each_other_when_they_reserve(path):
