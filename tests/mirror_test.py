@@ -28,6 +28,7 @@ WITHOUT = {
     "query/arguments.py": "query/bad_input_test.py tests it by what queries say.",
     "query/exact.py": "query/gaussian_test.py tests both precisions together.",
     "query/parts.py": "query/layers_test.py and query/arranged_test.py test the parts.",
+    "query/scores.py": "query/selection_test.py and above_threshold_test.py test scores.",
     "sampling/known_size.py": "sampling/policy_test.py tests what policies share.",
 }
 # Files in the folders of tests that are about several modules, and what they are about.

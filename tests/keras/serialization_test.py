@@ -24,6 +24,10 @@ QUERIES = [
     tfdp.QuantileEstimatorQuery(0.1, 0.3, 0.2, 3.0, 60.0, True),
     tfdp.query.AutomaticClippingSumQuery(0.1, 1 / 3, 0.3),
     tfdp.query.LaplaceSumQuery(0.1, 1 / 3),
+    tfdp.query.AboveThresholdQuery(0.1, 0.7, 1 / 3, 2, numeric_epsilon=0.3),
+    tfdp.query.ExponentialMechanismQuery(0.7, 1 / 3),
+    tfdp.query.ReportNoisyMaxQuery(0.7, 1 / 3, True),
+    tfdp.query.QuantileSelectionQuery((0.1, 0.2), 0.3, 0.7),
     tfdp.query.ScheduledGaussianSumQuery(
         keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.3), 1.1
     ),

@@ -155,3 +155,26 @@ def test_bits_are_balanced_and_independent_of_their_neighbours():
     signs[:20_000] = 1
     assert not is_balanced(signs)
     assert not is_balanced(signs[32:] * signs[:-32])
+
+
+def test_buffered_bits_are_those_of_the_blocks_and_none_is_given_twice():
+    asked = []
+
+    def fill(out):
+        asked.append(out.nbytes)
+        bits.system_fill(out)
+        blocks.append(out.copy())
+
+    blocks = []
+    buffered = bits.Buffered(fill)
+    words = np.empty(1500, np.uint64)
+    for place in range(0, 1500, 3):
+        buffered(words[place : place + 3])
+    assert asked == [4096] * 3
+    # 170 draws of three words are in a block; its last two words are left out.
+    given = np.concatenate([block.view(np.uint64)[:510] for block in blocks])[:1500]
+    np.testing.assert_array_equal(words, given)
+    assert len(np.unique(words)) == 1500
+    large = np.empty(5000, np.uint8)
+    buffered(large)
+    assert asked == [4096] * 3 + [5000]

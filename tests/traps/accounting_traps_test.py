@@ -104,14 +104,18 @@ def test_every_clip_that_follows_the_data_charges_its_count():
     # numbers there, which never change.
     part = tfdp.GaussianSumQuery(1.0, 1.0)
     fixed = {
+        "AboveThresholdQuery": tfdp.query.AboveThresholdQuery(0.0, 1.0, 1.0),
         "AutomaticClippingSumQuery": tfdp.query.AutomaticClippingSumQuery(1.0, 1.0),
         "ExactGaussianSumQuery": tfdp.query.ExactGaussianSumQuery(1.0, 1.0),
+        "ExponentialMechanismQuery": tfdp.query.ExponentialMechanismQuery(1.0, 1.0),
         "GaussianAverageQuery": toy.query(1.0),
         "GaussianSumQuery": part,
         "JointClippingQuery": tfdp.query.JointClippingQuery([1.0], 1.0, 1.0),
         "LaplaceSumQuery": tfdp.query.LaplaceSumQuery(1.0, 1.0),
         "NoPrivacyAverageQuery": tfdp.query.NoPrivacyAverageQuery(),
         "NoPrivacySumQuery": tfdp.query.NoPrivacySumQuery(),
+        "QuantileSelectionQuery": tfdp.query.QuantileSelectionQuery((1.0,), 0.5, 1.0),
+        "ReportNoisyMaxQuery": tfdp.query.ReportNoisyMaxQuery(1.0, 1.0),
         "WeightedAverageQuery": tfdp.query.WeightedAverageQuery(
             1.0, noise_multiplier=1.0, denominator=4, max_weight=2.0
         ),

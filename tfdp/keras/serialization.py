@@ -15,9 +15,11 @@ _SAME_NAME = ("num_microbatches", "privacy_unit", "physical_batch_size", "engine
 _NAMES = ("inner_optimizer", "query", "loss_scale_factor", *_SAME_NAME)
 
 for _query in (
+    queries.AboveThresholdQuery,
     queries.ArrangedQuery,
     queries.AutomaticClippingSumQuery,
     queries.ExactGaussianSumQuery,
+    queries.ExponentialMechanismQuery,
     queries.GaussianAverageQuery,
     queries.GaussianSumQuery,
     queries.JointClippingQuery,
@@ -30,6 +32,8 @@ for _query in (
     queries.NormalizedQuery,
     queries.QuantileAdaptiveClipSumQuery,
     queries.QuantileEstimatorQuery,
+    queries.QuantileSelectionQuery,
+    queries.ReportNoisyMaxQuery,
     queries.ScheduledGaussianSumQuery,
     queries.WeightedAverageQuery,
     queries.WeightedSumQuery,

@@ -57,6 +57,34 @@ def system_fill(out: np.ndarray) -> None:
     keystream(os.urandom(32), out)
 
 
+class Buffered:
+    """Serves many small arrays from blocks of random bits; each bit is given once.
+
+    A key for every 64 bits would take most of the time. It lives as long as one call on the host
+    does, so no state is kept between draws.
+
+    Args:
+        fill: Overwrites arrays with random bits.
+    """
+
+    def __init__(self, fill: Fill):
+        self._fill = fill
+        self._block = np.empty(4096, np.uint8)
+        self._used = self._block.size
+
+    def __call__(self, out: np.ndarray) -> None:
+        """Overwrites `out`."""
+        if out.nbytes > self._block.size:
+            self._fill(out)
+            return
+        if self._used + out.nbytes > self._block.size:
+            self._fill(self._block)
+            self._used = 0
+        part = self._block[self._used : self._used + out.nbytes]
+        out.reshape(-1).view(np.uint8)[:] = part
+        self._used += out.nbytes
+
+
 class SeededFill:
     """Overwrites arrays with bits that depend on a seed and on the number of earlier calls."""
 

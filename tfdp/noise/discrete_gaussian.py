@@ -1,12 +1,12 @@
 """Integers from the discrete Gaussian distribution, exactly (Canonne, Kamath and Steinke 2020)."""
 
-import decimal
 import math
 from fractions import Fraction
 
 import numpy as np
 
 from tfdp.noise.bits import Fill
+from tfdp.noise.exponential import exp_bounds, is_below
 
 # How many proposals are worked on at once: few enough to stay in the processor's cache.
 _BLOCK = 2**14
@@ -122,34 +122,13 @@ class DiscreteGaussian:
 
     def _decide(self, fill: Fill, magnitude: int, v: int, word: int) -> bool:
         """Returns whether a uniform whose first 64 bits are `word` is below the probability."""
-        numerator, bits, digits = word, 64, 40
-        while True:
-            low, high = self._probability(magnitude, v, digits)
-            if Fraction(numerator + 1, 2**bits) <= low:
-                return True
-            if Fraction(numerator, 2**bits) >= high:
-                return False
-            more = np.empty(1, np.uint64)
-            fill(more)
-            numerator, bits, digits = numerator << 64 | int(more[0]), bits + 64, digits + 20
+        return is_below(fill, word, lambda digits: self._probability(magnitude, v, digits))
 
     def _probability(self, magnitude: int, v: int, digits: int) -> tuple[Fraction, Fraction]:
         """Returns bounds of the probability that a proposal is kept, to so many digits."""
-        exponent = Fraction(magnitude * magnitude) / (2 * self._variance)
+        low, high = exp_bounds(Fraction(magnitude * magnitude) / (2 * self._variance), digits)
         factor = 2**v / self._scale
-        if exponent == 0:
-            return factor, factor
-        if exponent > 1000:
-            return Fraction(0), factor / 2**1400
-        # Quotient and exponential of `decimal` are rounded correctly: each errs by less than one
-        # unit of the last digit, and an error of the exponent is one of the exponential.
-        context = decimal.Context(prec=digits)
-        quotient = context.divide(
-            decimal.Decimal(exponent.numerator), decimal.Decimal(exponent.denominator)
-        )
-        value = factor * Fraction(context.exp(-quotient))
-        error = value * (exponent + 1) * 2 / 10 ** (digits - 1)
-        return value - error, value + error
+        return low * factor, high * factor
 
 
 def _geometric(fill: Fill, rest: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import abc
 import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -41,6 +42,19 @@ class RandomSource(abc.ABC):
     @abc.abstractmethod
     def discrete_gaussian(self, shape: Any, variance: Fraction) -> tf.Tensor:
         """Returns int64 draws with P(x) proportional to exp(-x^2 / (2 variance)), exactly."""
+
+    @abc.abstractmethod
+    def on_host(
+        self, function: Callable[..., Any], inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]
+    ) -> list[tf.Tensor]:
+        """Returns what a function of random bits and arrays computes on the host.
+
+        Args:
+            function: Of a function that overwrites arrays with random bits, and of the values of
+                `inputs`. It is called whenever this point is reached, and returns a list of arrays.
+            inputs: Tensors.
+            types: Of what it returns.
+        """
 
 
 class _HostSource(RandomSource):
@@ -84,6 +98,15 @@ class _HostSource(RandomSource):
 
         words = tf.reshape(staging.draw(write, 2 * size), [-1, 2])
         return tf.reshape(tf.bitcast(words, tf.int64), shape)
+
+    def on_host(self, function, inputs, types):
+        def call(*arrays):
+            return function(bits.Buffered(self._fill), *arrays)
+
+        if tf.executing_eagerly():
+            results = call(*(tensor.numpy() for tensor in inputs))
+            return [tf.constant(r, dtype) for r, dtype in zip(results, types, strict=True)]
+        return staging.on_host(call, inputs, types)
 
 
 class SystemRandomSource(_HostSource):

@@ -165,6 +165,13 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
     return words
 
 
+def on_host(
+    function: Callable[..., Any], inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    """Returns what the host computes each time the graph runs, by an operation that says so."""
+    return tf.numpy_function(function, inputs, list(types), stateful=True, name=_OPERATION)
+
+
 def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns standard normal draws made of words that `fill` draws on the host.
 

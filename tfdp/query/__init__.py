@@ -1,5 +1,6 @@
 """Mechanisms: which vectors are clipped how, and which noise is added."""
 
+from tfdp.query.above_threshold import AboveThresholdQuery, AboveThresholdResult
 from tfdp.query.adaptive_clip import (
     QuantileAdaptiveClipSumQuery,
     adaptive_clip_noise_multiplier,
@@ -25,13 +26,21 @@ from tfdp.query.quantile_estimator import (
     QuantileEstimatorQuery,
 )
 from tfdp.query.scheduled import ScheduledGaussianSumQuery
+from tfdp.query.selection import (
+    ExponentialMechanismQuery,
+    QuantileSelectionQuery,
+    ReportNoisyMaxQuery,
+)
 from tfdp.query.weighted import WeightedAverageQuery, WeightedRecord, WeightedSumQuery
 
 __all__ = [
+    "AboveThresholdQuery",
+    "AboveThresholdResult",
     "ArrangedQuery",
     "AutomaticClippingSumQuery",
     "DPQuery",
     "ExactGaussianSumQuery",
+    "ExponentialMechanismQuery",
     "GaussianAverageQuery",
     "GaussianSumQuery",
     "JointClippingQuery",
@@ -44,6 +53,8 @@ __all__ = [
     "NormalizedQuery",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
+    "QuantileSelectionQuery",
+    "ReportNoisyMaxQuery",
     "ScheduledGaussianSumQuery",
     "SumAggregationDPQuery",
     "WeightedAverageQuery",
