@@ -8,8 +8,8 @@ import pytest
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 
 
-def _delta(mu, epsilon):
-    with mpmath.workdps(50):
+def _delta(mu, epsilon, digits=50):
+    with mpmath.workdps(digits):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
         below = mpmath.ncdf(-epsilon / mu - mu / 2)
         return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * below
@@ -26,6 +26,13 @@ def test_equal_to_the_definition(mu, delta):
     else:
         assert float(exact) <= delta
     assert gaussian_delta(mu, epsilon) == pytest.approx(float(exact), rel=1e-8)
+
+
+@pytest.mark.parametrize("mu", [1e-28, 1e-20, 1e-12, 1e-9, 1e-4])
+@pytest.mark.parametrize("share", [0.01, 1.0, 3.0, 20.0])
+def test_delta_of_a_tiny_mu_keeps_its_digits(mu, share):
+    exact = float(_delta(mu, share * mu, digits=200))
+    assert gaussian_delta(mu, share * mu) == pytest.approx(exact, rel=1e-8, abs=1e-300)
 
 
 @pytest.mark.parametrize("mu", [1e-150, 1e-8, 1e8, 1e150])

@@ -15,7 +15,7 @@ from toy import L
 
 import tfdp
 from tfdp.keras import DPOptimizer
-from tfdp.sampling import FullBatch
+from tfdp.sampling import FullBatch, Unknown
 
 X, Y = toy.data()
 N = len(X)
@@ -278,3 +278,34 @@ def test_models_of_strings_take_strings():
     model.compile(toy.dp(engine="loop"), loss=toy.LOGITS_LOSS, run_eagerly=True)
     model.train_on_batch(np.array([["a"], ["b"]]), np.array([0, 1]))
     assert model.ledger.total_count == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"callbacks": [3]}, TypeError, "callbacks must hold .*: 3"),
+        ({"validation_data": 3}, TypeError, "validation_data must hold arrays"),
+        ({"validation_data": "x"}, TypeError, "validation_data must hold arrays"),
+        ({"validation_data": (X, Y, Y, Y)}, ValueError, "validation_data has 4 parts"),
+        ({"validation_steps": -1}, ValueError, "validation_steps"),
+        ({"validation_batch_size": 0}, ValueError, "validation_batch_size"),
+        ({"validation_freq": 0}, ValueError, "validation_freq"),
+        ({"validation_freq": "often"}, TypeError, "validation_freq"),
+    ],
+    ids=str,
+)
+def test_bad_callbacks_and_validation_are_refused_before_the_first_step(arguments, error, message):
+    with pytest.raises(error, match=message):
+        _fit(**{"validation_data": (X + 0, Y + 0), **arguments})
+    assert _refusing().ledger.total_count == 0
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("y", Y), ("sample_weight", np.ones(N)), ("batch_size", 7), ("validation_split", 0.2)],
+)
+def test_what_a_data_set_has_itself_is_refused_beside_it(name, value):
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(N)
+    with pytest.raises(ValueError, match=f"{name} was given beside a data set"):
+        _refusing().fit(dataset, **{name: value}, sampling=Unknown(), verbose=0)
+    assert _refusing().ledger.total_count == 0

@@ -58,7 +58,7 @@ PRICES = in_folder(
         "analytic_gaussian.py",
         "_SMALL = 0.1",
         "_SMALL = 0.0",
-        "tests/fuzz/extreme_events_test.py",
+        "tests/accounting/analytic_gaussian_test.py",
     ),
     (
         "amplification_forgets_one",

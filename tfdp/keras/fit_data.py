@@ -55,6 +55,7 @@ def prepare(
 
 def _of_dataset(arguments, policy, optimizer, strategy):
     distributed_data.check_dataset(strategy, arguments["x"])
+    inputs.check_beside_dataset(arguments)
     if optimizer.privacy_unit == "microbatch":
         raise ValueError(
             "With privacy_unit='microbatch', `fit` must know which examples of a data set come "

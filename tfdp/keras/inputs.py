@@ -42,6 +42,51 @@ def check_counts(epochs: Any, initial_epoch: Any, steps_per_epoch: Any) -> None:
         )
 
 
+def check_validation(data: Any, steps: Any, batch_size: Any, frequency: Any) -> None:
+    """Refuses what validates nothing before anything is charged: Keras looks at it after an epoch.
+
+    Args:
+        data: `validation_data` of `fit`.
+        steps: `validation_steps`.
+        batch_size: `validation_batch_size`.
+        frequency: `validation_freq`.
+
+    Raises:
+        TypeError: the data are neither arrays nor a data set, or a number is no integer.
+        ValueError: a number is below 1, or the data are a tuple of another length.
+    """
+    advice = "Pass (x, y), (x, y, sample_weight), or a data set."
+    if isinstance(data, (str, bytes, numbers.Number)):
+        raise TypeError(
+            f"validation_data must hold arrays. {advice} Received: validation_data={data!r}."
+        )
+    if isinstance(data, (list, tuple)) and not 1 <= len(data) <= 3:
+        raise ValueError(f"validation_data has {len(data)} parts, which mean nothing. {advice}")
+    if steps is not None:
+        positive_integer("validation_steps", steps)
+    if batch_size is not None:
+        positive_integer("validation_batch_size", batch_size)
+    if not isinstance(frequency, (list, tuple, set, frozenset)):
+        positive_integer("validation_freq", frequency)
+
+
+def check_beside_dataset(arguments: dict[str, Any]) -> None:
+    """Refuses arguments of `fit` that a data set has itself.
+
+    Raises:
+        ValueError: names them, and where they belong.
+    """
+    places = {
+        "y": "put the targets into the data set: it yields (x, y)",
+        "sample_weight": "put the weights into the data set: it yields (x, y, sample_weight)",
+        "batch_size": "the data set has batches already: leave it out",
+        "validation_split": "only arrays can be split: pass validation_data",
+    }
+    for name, advice in places.items():
+        if arguments[name] is not None and not (name == "validation_split" and not arguments[name]):
+            raise ValueError(f"{name} was given beside a data set; {advice}.")
+
+
 def as_array(name: str, leaf: Any) -> np.ndarray:
     """Returns data as an array of numbers, truth values or strings.
 

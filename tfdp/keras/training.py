@@ -168,6 +168,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         validation.check_callbacks(callbacks, public_validation)
         _check_order(sampling, shuffle)
         inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
+        inputs.check_validation(
+            validation_data, validation_steps, validation_batch_size, validation_freq
+        )
         arguments = {
             "x": x,
             "y": y,

@@ -97,8 +97,15 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
 
     Raises:
         NotPrivateError: a callback acts on a raw statistic of the training data.
+        TypeError: something is no callback.
     """
     callbacks = getattr(callbacks, "callbacks", None) or keras.tree.flatten(callbacks)
+    for callback in callbacks:
+        if callback is not None and not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(
+                "callbacks must hold keras.callbacks.Callback objects. Received among them: "
+                f"{callback!r}."
+            )
     public = {callback.log_name for callback in callbacks if isinstance(callback, LogsEpsilon)}
 
     def is_public(key: str) -> bool:
