@@ -85,7 +85,7 @@ RANDOMNESS = in_folder(
         "samples hold the first records, always",
         "poisson.py",
         "yield generator.choice(self.population_size, size, replace=False, shuffle=False)",
-        "yield np.arange(size)",
+        "yield generator.choice(size, size, replace=False, shuffle=False)",
         "tests/sampling/poisson_test.py",
     ),
     (

@@ -111,8 +111,8 @@ MECHANISM = in_folder(
         "denominator_rounded",
         "the expected size of a sample is made an integer",
         "normalized.py",
-        'real_number("denominator", self.denominator, minimum=0, inclusive=False)',
-        'float(int(real_number("denominator", self.denominator, minimum=0, inclusive=False)))',
+        'object.__setattr__(self, "denominator", denominator)',
+        'object.__setattr__(self, "denominator", float(int(denominator)))',
         f"{QUERY}/normalized_test.py",
     ),
     (
