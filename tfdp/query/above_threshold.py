@@ -144,7 +144,17 @@ def above_threshold(
     numeric_scale: Fraction | None,
     max_above: int,
 ) -> tuple[np.ndarray, int, list[int]]:
-    """Returns (which sums are above, how many were looked at, noised sums of those above)."""
+    """Returns (which sums are above, how many were looked at, noised sums of those above).
+
+    Args:
+        fill: Writes the random bits.
+        sums: The sums, in the order in which they are looked at.
+        threshold: What each is compared with.
+        threshold_scale: Scale of the noise on the threshold, which is drawn once.
+        sum_scale: Scale of the noise on every sum that is compared.
+        numeric_scale: Scale of the noise on sums that are released; None: none is.
+        max_above: After so many sums above the threshold no more are looked at.
+    """
     above, values = np.zeros(len(sums), np.bool_), [0] * len(sums)
     noised_threshold = threshold + discrete_laplace(fill, threshold_scale)
     for index, total in enumerate(sums):

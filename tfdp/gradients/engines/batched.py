@@ -104,7 +104,14 @@ def batched_sum(
 def sum_records(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, weights: Weights
 ):
-    """Returns the sample state of the records at which `mask` is true and that are finite."""
+    """Returns the sample state of the records at which `mask` is true and that are finite.
+
+    Args:
+        clipping: What becomes of gradients.
+        records: Gradients of the records with respect to every variable.
+        mask: bool [n]; false marks padding.
+        weights: The weights of the records, where the query has them.
+    """
     query = clipping.weighed(weights).query
     squares = [record.squared_norms() for record in records]
     keep = mask & _all_finite(squares)
