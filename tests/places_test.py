@@ -102,7 +102,6 @@ def test_a_sampling_policy_is_known_by_four_files(name):
 
 # Files that use an accountant as a tool, and need not know of any other.
 TOOLS = {
-    "accounting/growing_pld.py": {"PLDAccountant"},
     "accounting/moments.py": {"RDPAccountant"},
     "accounting/planning/calibration.py": {"PRVAccountant", "rdp"},
     "report/costs.py": {"rdp"},

@@ -109,14 +109,14 @@ def test_closed_ledger_can_be_read(path):
 def test_saved_ledger_is_continued(path):
     saved = PrivacyLedger()
     saved.append(A, 3)
-    place = saved.place()
+    place = saved.watermark()
     saved.append(B)
     saved.save(path)
     with PrivacyLedger.open(path, create=True) as ledger:
         assert ledger.ledger_id == saved.ledger_id
-        assert ledger.holds(*place) and ledger.holds(*saved.place())
+        assert ledger.holds(*place) and ledger.holds(*saved.watermark())
         ledger.append(B)
-        assert not ledger.holds(ledger.total_count, saved.place()[1])
+        assert not ledger.holds(ledger.total_count, saved.watermark()[1])
     assert entries(on_disk(path)) == [(A, 3), (B, 2)]
 
 

@@ -217,7 +217,7 @@ def test_copies_that_went_different_ways_share_the_steps_before(same):
     copies = [PrivacyLedger.from_json_lines(start.to_json_lines()) for _ in range(2)]
     copies[0].append(GaussianSumEvent(1.0, 3.0), 2)
     copies[1].append(second, 3)
-    key = start.place()[1]
+    key = start.watermark()[1]
     for position in range(same + 3):
         shared = position <= same
         assert copies[0].holds_steps_of(copies[1], position, key) is shared

@@ -18,7 +18,7 @@ def test_place_is_held_by_the_same_ledger_only(path, tmp_path):
     with PrivacyLedger.open(path, create=True, lease=3) as ledger:
         for event in (A, A, A, A, B, A):
             ledger.append(event)
-            places.append(ledger.place())
+            places.append(ledger.watermark())
         assert all(ledger.holds(*place) for place in places)
     assert len({position for position, _ in places}) == len(places)
     assert all(0 <= number < 2**63 for place in places for number in place)
@@ -36,7 +36,7 @@ def test_place_is_held_by_the_same_ledger_only(path, tmp_path):
 def test_crash_does_not_take_a_place_away(path):
     ledger = PrivacyLedger.open(path, create=True, lease=3)
     ledger.append(A)
-    place = ledger.place()
+    place = ledger.watermark()
     crash(ledger)
     with PrivacyLedger.open(path, create=True) as again:
         assert again.holds(*place)
@@ -45,13 +45,13 @@ def test_crash_does_not_take_a_place_away(path):
 def test_copies_that_went_different_ways_are_told_apart(path, tmp_path):
     with PrivacyLedger.open(path, create=True) as ledger:
         ledger.append(A)
-        common = ledger.place()
+        common = ledger.watermark()
     shutil.copy(path, tmp_path / "copy")
     places = []
     for name in ("run.ledger", "copy"):
         with PrivacyLedger.open(tmp_path / name, create=True) as ledger:
             ledger.append(A)
-            places.append(ledger.place())
+            places.append(ledger.watermark())
     with PrivacyLedger.open(path, create=True) as ledger:
         assert [ledger.holds(*place) for place in (common, *places)] == [True, True, False]
 
@@ -62,7 +62,7 @@ def test_continues_what_was_exported_with_its_place(path):
         PrivacyLedger.open(path, create=True) as other,
     ):
         ledger.append(A)
-        saved, place = PrivacyLedger.from_json_lines(ledger.to_json_lines()), ledger.place()
+        saved, place = PrivacyLedger.from_json_lines(ledger.to_json_lines()), ledger.watermark()
         other.append(B)
         ledger.append(B)  # Between them is what the other reserved.
         assert ledger.continues(saved, *place)

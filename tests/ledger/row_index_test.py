@@ -27,14 +27,14 @@ def test_positions_count_what_was_given_back_too():
 def test_place_of_every_event_is_held_by_this_history_and_no_other():
     index, other, shorter = _index(ROWS), _index(ROWS, "other"), _index(ROWS[:2])
     for position in range(1, 14):
-        place = index.place(position)
+        place = index.watermark(position)
         assert index.holds(*place) and not other.holds(*place)
         assert shorter.holds(*place) == (position <= 10)
-    assert not index.holds(14, index.place(13)[1])
+    assert not index.holds(14, index.watermark(13)[1])
 
 
 def test_nothing_has_the_place_zero():
-    assert RowIndex().place(0) == _index(ROWS).place(0) == (0, 0)
+    assert RowIndex().watermark(0) == _index(ROWS).watermark(0) == (0, 0)
     assert RowIndex().end == 0
 
 

@@ -27,7 +27,7 @@ _MOST_KNOWN = 100_000
 
 
 class Charge(NamedTuple):
-    """A place in a ledger that a weight's value comes from; see `PrivacyLedger.place`."""
+    """A place in a ledger that a weight's value comes from; see `PrivacyLedger.watermark`."""
 
     ledger: PrivacyLedger
     position: int

@@ -295,7 +295,7 @@ class Charging:
             make_event: Returns the event.
             variables: Those that the step will change.
             position: How many events the ledger held after the optimizer's last step.
-            fingerprint: Which ledger that was; see `PrivacyLedger.place`.
+            fingerprint: Which ledger that was; see `PrivacyLedger.watermark`.
             batch: What is known of the sample.
 
         Returns:
@@ -371,7 +371,7 @@ class Charging:
             event = make_event()
             self._ledger.append(event, permit=self._permit)
         self._clock_of(batch).advance(event.sampling)
-        charges.paid(variables, charges.Charge(self._ledger, *self._ledger.place()))
+        charges.paid(variables, charges.Charge(self._ledger, *self._ledger.watermark()))
         return event
 
     def _permit(self, ledger: PrivacyLedger, event: Event) -> int | None:
@@ -379,7 +379,7 @@ class Charging:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _place(self) -> tuple[np.int64, np.int64]:
-        position, fingerprint = self._ledger.place()
+        position, fingerprint = self._ledger.watermark()
         return np.int64(position), np.int64(fingerprint)
 
 

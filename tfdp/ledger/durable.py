@@ -331,12 +331,12 @@ class DurableLedger(PrivacyLedger):
             reader = self._reader
             return self._chain.head(reader.digest, reader.num_rows, reader.total_count)
 
-    def place(self) -> tuple[int, int]:
+    def watermark(self) -> tuple[int, int]:
         with self._lock:
             position = self._index.end
             if self._lease is not None:
                 position = self._index.end_of(self._lease.row) - self._lease.left
-            return self._index.place(position)
+            return self._index.watermark(position)
 
     def holds(self, position: int, key: int) -> bool:
         if position <= 0:
@@ -372,3 +372,6 @@ def _close_at_exit(reference: "weakref.ref[DurableLedger]") -> None:
     ledger = reference()
     if ledger is not None:
         ledger.close()
+
+
+PrivacyLedger._on_disk = DurableLedger

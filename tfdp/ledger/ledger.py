@@ -60,6 +60,9 @@ class PrivacyLedger:
         5.63
     """
 
+    # What `open` makes, which `tfdp.ledger.durable` says: it imports this file.
+    _on_disk: "type[DurableLedger]"
+
     def __init__(self):
         self._ledger_id = uuid.uuid4().hex
         self._clear()
@@ -185,12 +188,12 @@ class PrivacyLedger:
 
     # What a training run keeps beside its weights, to know its ledger again.
 
-    def place(self) -> tuple[int, int]:
+    def watermark(self) -> tuple[int, int]:
         """Returns two numbers, below 2^63, that say where in which ledger the last event is."""
         return self._total_count, self._key
 
     def holds(self, position: int, key: int) -> bool:
-        """Whether what `place` returned once, perhaps elsewhere, is in this ledger."""
+        """Whether what `watermark` returned once, perhaps elsewhere, is in this ledger."""
         return position == 0 or (position <= self._total_count and key == self._key)
 
     @property
@@ -198,11 +201,11 @@ class PrivacyLedger:
         return int(self._ledger_id[:15], 16)
 
     def continues(self, saved: "PrivacyLedger", position: int, key: int) -> bool:
-        """Whether this ledger holds all that `saved` did when `place` was (position, key)."""
+        """Whether this ledger holds all that `saved` did when `watermark` was (position, key)."""
         return saved.is_prefix_of(self)
 
     def holds_steps_of(self, other: "PrivacyLedger", position: int, key: int) -> bool:
-        """Whether the events up to `place` (position, key) of `other` are in this ledger.
+        """Whether the events up to `watermark` (position, key) of `other` are in this ledger.
 
         Copies of a ledger may have gone different ways since.
         """
@@ -311,10 +314,10 @@ class PrivacyLedger:
             key: Likewise.
             lease: Likewise.
         """
-        from tfdp.ledger.durable import DEFAULT_LEASE, DurableLedger
-
-        lease = DEFAULT_LEASE if lease is None else lease
-        return DurableLedger(path, create=create, dataset_id=dataset_id, key=key, lease=lease)
+        options = {} if lease is None else {"lease": lease}
+        return PrivacyLedger._on_disk(
+            path, create=create, dataset_id=dataset_id, key=key, **options
+        )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the ledger to the SQLite file `path`, all or nothing, over an earlier state of it.

@@ -8,8 +8,8 @@ from tfdp.ledger.chain import Row
 class RowIndex:
     """Rows by the number of events up to them, whether or not those were given back later.
 
-    Positions only grow, so that what `place` returned once is found for good. A row is known again
-    by 60 bits of its digest, which no row of another history has.
+    Positions only grow, so that what `watermark` returned once is found for good. A row is known
+    again by 60 bits of its digest, which no row of another history has.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RowIndex:
         """Returns the number of events up to the row at a position."""
         return self._ends[row]
 
-    def place(self, position: int) -> tuple[int, int]:
+    def watermark(self, position: int) -> tuple[int, int]:
         """Returns two numbers that say where the event is up to which there are `position`."""
         if not position:
             return 0, 0
@@ -45,6 +45,6 @@ class RowIndex:
         return position <= self._saved_count
 
     def holds(self, position: int, mark: int) -> bool:
-        """Whether `place` returned these numbers, in this file or in one that it continues."""
+        """Whether `watermark` returned these numbers, in this file or in one that it continues."""
         row = bisect_left(self._ends, position)
         return row < len(self._ends) and self._marks[row] == mark

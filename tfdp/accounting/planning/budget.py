@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tfdp.accounting.normal_form import normal_form
-from tfdp.accounting.planning.edge import Axis, find_edge
+from tfdp.accounting.planning.boundary import Axis, find_boundary
 from tfdp.accounting.registry import (
     AccountantChoice,
     accountant_maker,
@@ -96,7 +96,7 @@ def affordable_events(
     if float(ledger.replay(make(relation)).get_epsilon(target_delta)) > target_epsilon:
         return 0
     axis = Axis(1, MOST_EVENTS, integer=True, tolerance=0.0)
-    within, _ = find_edge(cost, target_epsilon, axis, start=max(100, ledger.total_count))
+    within, _ = find_boundary(cost, target_epsilon, axis, start=max(100, ledger.total_count))
     return 0 if within is None else int(within.x)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.planning.edge import Axis, Edge, find_edge
+from tfdp.accounting.planning.boundary import Axis, Boundary, find_boundary
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
     check_batch,
@@ -56,7 +56,7 @@ def _edge(
     target_epsilon: float,
     target_delta: float,
     accountant: AccountantChoice,
-) -> Edge:
+) -> Boundary:
     """Returns the edge of the budget by the accountant, of plans along the axis."""
 
     @functools.cache
@@ -65,19 +65,19 @@ def _edge(
 
     start = 1000.0 if axis.integer else 1.0
     if accountant_name(accountant) == _ROUGH_ACCOUNTANT:
-        return find_edge(cost, target_epsilon, axis, start)
+        return find_boundary(cost, target_epsilon, axis, start)
 
     def renyi(x: float) -> float:
         return plan_of(x).epsilon(target_delta, _ROUGH_ACCOUNTANT)
 
     rough = dataclasses.replace(axis, tolerance=_ROUGH)
-    edge = find_edge(renyi, target_epsilon, rough, start)
+    edge = find_boundary(renyi, target_epsilon, rough, start)
     crossing = edge.crossing(axis)
     plan = plan_of(crossing)
     made = accountant_maker(accountant)(plan.neighboring_relation)
     predicted_first = isinstance(made, Accountant) and made.is_predicted
     if not predicted_first or target_epsilon / plan.steps < _FEWEST_POINTS:
-        return find_edge(cost, target_epsilon, axis, crossing, edge.slope(axis))
+        return find_boundary(cost, target_epsilon, axis, crossing, edge.slope(axis))
 
     from tfdp.accounting.prv import PRVAccountant
 
@@ -93,7 +93,7 @@ def _edge(
         def corrected(x: float, correction: float = correction) -> float:
             return correction * predicted(x)
 
-        edge = find_edge(corrected, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
+        edge = find_boundary(corrected, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
         if edge.within is None or edge.beyond is None:
             break
         # One evaluation verifies the budget, and shows how good the prediction is: good enough to
@@ -106,7 +106,7 @@ def _edge(
         if not (0 < real < math.inf and expected > 0):
             break
         correction *= real / expected
-    return find_edge(cost, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
+    return find_boundary(cost, target_epsilon, axis, edge.crossing(axis), edge.slope(axis))
 
 
 def calibrate(

@@ -59,7 +59,7 @@ class Point(NamedTuple):
     excess: float
 
 
-class Edge(NamedTuple):
+class Boundary(NamedTuple):
     """The two sides of the edge; one of them is None where all numbers are on the other side."""
 
     within: Point | None
@@ -148,13 +148,13 @@ def _outside(axis: Axis, point: Point, guess: float | None, stride: float) -> fl
     return x
 
 
-def find_edge(
+def find_boundary(
     cost: Callable[[float], float],
     budget: float,
     axis: Axis,
     start: float,
     slope: float = TYPICAL_SLOPE,
-) -> Edge:
+) -> Boundary:
     """Returns the two sides of the edge between costs within the budget and beyond it.
 
     Guarantees:
@@ -168,7 +168,7 @@ def find_edge(
         start: A guess.
         slope: A guess of d log(cost) / d log(x), of either sign.
     """
-    edge, best, slope = Edge(None, None), None, -abs(slope)
+    edge, best, slope = Boundary(None, None), None, -abs(slope)
     stride, width, patience = 1.0, math.inf, _PATIENCE
     x: float | None = axis.number(axis.position(start))
     while x is not None:

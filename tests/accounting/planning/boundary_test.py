@@ -1,4 +1,4 @@
-"""tfdp.accounting.planning.edge: both sides of a budget's edge, found for any monotone cost."""
+"""tfdp.accounting.planning.boundary: both sides of a budget's edge, found for any monotone cost."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.accounting.planning.edge import Axis, Edge, Point, find_edge, round_up
+from tfdp.accounting.planning.boundary import Axis, Boundary, Point, find_boundary, round_up
 
 REAL = Axis(1e-3, 1e8, integer=False, tolerance=2e-4)
 WHOLE = Axis(1, 10**12, integer=True, tolerance=0.0)
@@ -38,7 +38,7 @@ def test_encloses_the_edge_of_falling_costs_in_few_evaluations(power, where, sta
         return (x / where) ** -power * (1 + (x / where) ** (bend * power))
 
     counted = _Counted(cost)
-    _check_real(find_edge(counted, 2.0, REAL, start), cost, 2.0)
+    _check_real(find_boundary(counted, 2.0, REAL, start), cost, 2.0)
     assert len(counted.numbers) <= 20
 
 
@@ -52,7 +52,7 @@ def test_encloses_the_edge_of_rising_costs_between_neighbours(power, last, start
         return (n / (last + 0.5)) ** power
 
     counted = _Counted(cost)
-    edge = find_edge(counted, 1.0, WHOLE, start)
+    edge = find_boundary(counted, 1.0, WHOLE, start)
     assert (edge.within.x, edge.beyond.x) == (last, last + 1)
     assert len(counted.numbers) <= 40
     assert all(n == int(n) for n in counted.numbers)
@@ -70,40 +70,40 @@ def test_encloses_the_edge_of_rising_costs_between_neighbours(power, last, start
     ids=["inf to zero", "inf to some", "much to zero", "a step"],
 )
 def test_jumps_are_found_too(cost, start):
-    edge = find_edge(cost, 1.0, REAL, start)
+    edge = find_boundary(cost, 1.0, REAL, start)
     _check_real(edge, cost, 1.0)
     assert edge.beyond.x < 1.7 <= edge.within.x
 
 
 def test_staircase_of_integers():
     # Begun passes: cost rises only at every tenth.
-    edge = find_edge(lambda n: math.ceil(n / 10), 7.0, WHOLE, 1000)
+    edge = find_boundary(lambda n: math.ceil(n / 10), 7.0, WHOLE, 1000)
     assert (edge.within.x, edge.beyond.x) == (70, 71)
 
 
 @pytest.mark.parametrize(("axis", "last"), [(REAL, 1e8), (WHOLE, 1)])
 def test_everything_is_beyond(axis, last):
-    edge = find_edge(lambda x: 3.0, 2.0, axis, 5)
+    edge = find_boundary(lambda x: 3.0, 2.0, axis, 5)
     assert edge.within is None
     assert edge.beyond.x == last
 
 
 @pytest.mark.parametrize(("axis", "last"), [(REAL, 1e-3), (WHOLE, 10**12)])
 def test_everything_is_within(axis, last):
-    edge = find_edge(lambda x: 1.0, 2.0, axis, 5)
+    edge = find_boundary(lambda x: 1.0, 2.0, axis, 5)
     assert edge.beyond is None
     assert edge.within.x == last
 
 
 def test_tolerance_of_integers():
     axis = Axis(1, 10**12, integer=True, tolerance=0.05)
-    edge = find_edge(lambda n: n / 123_456.5, 1.0, axis, 10)
+    edge = find_boundary(lambda n: n / 123_456.5, 1.0, axis, 10)
     assert edge.within.x <= 123_456 < edge.beyond.x <= 1.052 * edge.within.x
 
 
 def test_real_numbers_are_what_is_printed():
     counted = _Counted(lambda x: 1 / x)
-    find_edge(counted, math.pi, REAL, 1.0)
+    find_boundary(counted, math.pi, REAL, 1.0)
     assert all(x == float(f"{x:.6g}") for x in counted.numbers)
 
 
@@ -116,14 +116,14 @@ def test_round_up_is_the_next_number_of_six_digits(x):
 
 def test_crossing_and_slope_of_a_power_law():
     # cost = x^-2: log cost falls by 2 a unit of log x, and is 0 at 1.
-    edge = Edge(Point(2.0, -2 * math.log(2)), Point(0.5, 2 * math.log(2)))
+    edge = Boundary(Point(2.0, -2 * math.log(2)), Point(0.5, 2 * math.log(2)))
     assert edge.crossing(REAL) == pytest.approx(1.0, rel=1e-5)
     assert edge.slope(REAL) == pytest.approx(-2.0)
 
 
 def test_edge_of_one_side():
-    edge = Edge(None, Point(3.0, math.inf))
+    edge = Boundary(None, Point(3.0, math.inf))
     assert edge.crossing(REAL) == edge.side.x == 3.0
     assert edge.slope(REAL) < 0
     with pytest.raises(ValueError, match="no side"):
-        _ = Edge(None, None).side
+        _ = Boundary(None, None).side
