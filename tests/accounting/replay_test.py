@@ -229,9 +229,9 @@ def test_a_curve_by_pld_composes_only_what_is_new(save, monkeypatch):
 
     monkeypatch.setattr(pld, "composed", counted)
     replay([save(*[(_kind(i), 10) for i in range(8)])], DELTA, ["pld"], every=10)
-    # One kind, and two, are composed anew: 1 + 2. From the third on, three at once, then each when it
-    # comes. The whole is composed once more, for a number that does not depend on the curve. All
-    # from scratch would be 1 + 2 + ... + 8, and 8.
+    # One kind, and two, are composed anew: 1 + 2. From the third on, three at once, then each when
+    # it comes. The whole is composed once more, for a number that does not depend on the curve.
+    # All from scratch would be 1 + 2 + ... + 8, and 8.
     assert counts == [10] * (3 + 8 + 8)
 
 
