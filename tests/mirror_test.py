@@ -20,6 +20,7 @@ WITHOUT = {
     "keras/charges.py": "keras/weights_and_ledgers_test.py goes through all cases.",
     "keras/distributed_data.py": "keras/distribution_test.py tests it with what draws from it.",
     "keras/errors.py": "It holds classes of errors only.",
+    "keras/fit_callbacks.py": "keras/sampling_of_steps_test.py tests whose step is whose.",
     "keras/for_budget.py": "keras/constructors_test.py tests it with the other ways to make one.",
     "keras/inputs.py": "keras/bad_input_test.py tests it by what fit and train_on_batch say.",
     "keras/wrapping.py": "keras/optimizer_test.py and checkpoint_test.py test it by a DPOptimizer.",

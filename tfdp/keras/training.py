@@ -21,10 +21,10 @@ from tfdp.keras import (
     metric_updates,
     validation,
 )
-from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.carrying import CarriesLedger
 from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.records import RecordLoss
 from tfdp.sampling import PaddedBatch, SamplingPolicy
@@ -192,7 +192,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         ):
             history = super().fit(
                 **data.arguments,
-                callbacks=_with(callbacks, optimizer),
+                callbacks=with_callbacks_of_fit(callbacks, optimizer),
                 epochs=epochs,
                 verbose=verbose,
                 shuffle=False,
@@ -370,37 +370,6 @@ def _check_order(sampling: Any, shuffle: bool) -> None:
         )
     if not shuffle:
         raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
-
-
-class _PassEnds(keras.callbacks.Callback):
-    """Tells the optimizer that the next epoch starts from the beginning of the data."""
-
-    def __init__(self, optimizer: DPOptimizer):
-        super().__init__()
-        self._optimizer = optimizer
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._optimizer.begin_pass()
-
-
-class _StepBegins(keras.callbacks.Callback):
-    """Tells the optimizer that the step that comes next is one of `fit`; the last callback."""
-
-    def __init__(self, optimizer: DPOptimizer):
-        super().__init__()
-        self._optimizer = optimizer
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self._optimizer.charging.expect_step_of_fit()
-
-
-def _with(callbacks: Any, optimizer: DPOptimizer) -> Any:
-    first, last = _PassEnds(optimizer), _StepBegins(optimizer)
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks[:] = [first, *epsilon_first(callbacks.callbacks), last]
-        return callbacks
-    others = epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))
-    return [first, *others, last]
 
 
 def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:
