@@ -5,9 +5,9 @@ import threading
 import pytest
 import tensorflow as tf
 import toy
-from trained import compiled, noisy
 
 import tfdp
+from tests.keras.trained import compiled, noisy
 from tfdp.keras import NotPrivateError
 
 X, Y = toy.X, toy.Y

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
-from trained import FORMS, compiled, functional, noisy, train, trained
 
 import tfdp
+from tests.keras.trained import FORMS, compiled, functional, noisy, train, trained
 from tfdp.keras import (
     LedgerMismatchError,
     NotPrivateError,

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
-from trained import (
+
+import tfdp
+from tests.keras.trained import (
     FORMS,
     PrivateSubclass,
     assert_unchanged,
@@ -19,8 +21,6 @@ from trained import (
     train,
     trained,
 )
-
-import tfdp
 from tfdp.keras import LedgerMismatchError
 
 X, Y = toy.X, toy.Y
