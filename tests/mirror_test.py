@@ -62,6 +62,7 @@ ABOUT_SEVERAL = {
     "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
     "keras/steering_test.py": "callbacks of Keras, with fit",
     "keras/threads_test.py": "threads on one optimizer, model or ledger",
+    "keras/tf_privacy_values_test.py": "published values, by the constructors of optimizers",
     "keras/tuner_test.py": "searches of KerasTuner over private models",
     "keras/weighted_records_test.py": "weights of records, from fit to the query",
     "keras/weights_and_ledgers_test.py": "weights, their files and their ledgers together",

@@ -287,6 +287,14 @@ def test_a_clone_with_new_weights_starts_anew():
     assert model.ledger.total_count == 2
 
 
+def test_the_plain_clone_of_a_sequential_does_not_train_with_a_private_optimizer():
+    clone = keras.models.clone_model(trained())
+    assert type(clone) is keras.Sequential
+    clone.compile(noisy(), toy.LOGITS_LOSS)
+    with pytest.raises(NotPrivateError, match="make_private"):
+        train(clone)
+
+
 def test_weights_that_no_step_moved_are_nobodys_copy():
     still = noisy(keras.optimizers.SGD(0.0))
     model = trained(toy.linear, optimizer=still)

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.accounting.losses.bounds import DeltaBounds
@@ -192,9 +194,9 @@ class PRVAccountant(Accountant):
         return group_rdp(self._neighbours(terms), self._group_size)
 
     def _neighbours(self, terms: _Terms) -> Renyi:
-        """Returns the divergences of neighbours; integrals are shared by all that ask for them."""
+        """Returns the divergences of neighbours, computed once for all that ask for them."""
         if self._curve is None or self._curve[0] != terms:
-            self._curve = terms, renyi_curve(terms)
+            self._curve = terms, _remembering(renyi_curve(terms))
         return self._curve[1]
 
     def _has_grid(self, terms: _Terms) -> bool:
@@ -236,3 +238,16 @@ class PRVAccountant(Accountant):
         return [
             [(pairs[min(i, len(pairs) - 1)], n) for pairs, n in found] for i in range(directions)
         ]
+
+
+def _remembering(renyi: Renyi) -> Renyi:
+    """Returns the same function, which computes nothing twice for the same vector of orders."""
+    known: dict[bytes, np.ndarray] = {}
+
+    def remembering(orders: np.ndarray) -> np.ndarray:
+        key = orders.tobytes()
+        if key not in known:
+            known[key] = renyi(orders)
+        return known[key]
+
+    return remembering

@@ -228,7 +228,7 @@ def mismatch(charges: Sequence[Charge], ledger: PrivacyLedger) -> str:
         f"reserved ahead included, which is not this one (of {ledger.total_count} events). Set "
         "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path) if it was saved, "
         "tfdp.PrivacyLedger.open(path) if it was opened; or leave `ledger` out, and a new "
-        "optimizer continues it. If the weights do "
-        "not depend on the data that this ledger is about: "
-        "tfdp.keras.declare_weights(model, 'fresh_start')."
+        "optimizer continues it. If the weights do not depend on the data that this ledger is "
+        "about: tfdp.keras.declare_weights(model, 'fresh_start'), and compile again with a new "
+        "optimizer."
     )
