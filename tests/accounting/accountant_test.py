@@ -21,6 +21,7 @@ from tfdp.accounting import (
 )
 from tfdp.events import (
     ComposedEvent,
+    EpsilonDeltaEvent,
     Event,
     ExponentialMechanismEvent,
     FullBatchSampling,
@@ -319,6 +320,43 @@ def test_epsilon_at_delta_zero(make):
     assert pure.get_epsilon(0) == pytest.approx(1.0)
     assert make().compose(GAUSSIAN).get_epsilon(0) == math.inf
     assert make().get_epsilon(0) == 0
+
+
+def test_delta_of_a_release_goes_into_delta(make):
+    # Alone at its own delta it costs its own epsilon, and at a smaller one there is none.
+    alone = make().compose(EpsilonDeltaEvent(0.5, 1e-6))
+    assert alone.get_epsilon(1e-6) == 0.5
+    assert alone.get_epsilon(0.999e-6) == math.inf
+    assert alone.get_delta(math.inf) == 1e-6
+    # Without an epsilon of its own it takes its delta from that of what it is beside.
+    threshold = make().compose(GAUSSIAN).compose(EpsilonDeltaEvent(0.0, 1e-6), 3)
+    assert threshold.get_epsilon(4e-6) == pytest.approx(
+        make().compose(GAUSSIAN).get_epsilon(1e-6), rel=1e-5
+    )
+    assert make().compose(EpsilonDeltaEvent(0.0, 1e-6)).get_epsilon(1e-6) == 0
+    # 1 - (1 - d)^n, not n d.
+    many = make().compose(EpsilonDeltaEvent(0.0, 0.5), 3)
+    assert many.get_delta(1.0) == pytest.approx(0.875)
+    # A replacement: (2 epsilon, (1 + e^epsilon) delta).
+    replaced = SampledEvent(
+        FullBatchSampling(), EpsilonDeltaEvent(0.5, 1e-6), NeighboringRelation.REPLACE_ONE
+    )
+    both = make().compose(replaced)
+    assert both.get_delta(math.inf) == pytest.approx((1 + math.exp(0.5)) * 1e-6)
+    pure = make().compose(PureEpsilonEvent(1.0)).get_epsilon(1e-5)
+    assert both.get_epsilon(1e-5) == pytest.approx(pure, rel=0.2)
+
+
+@pytest.mark.parametrize("target", [0.0, 0.3, 1.0, 2.0])
+def test_delta_of_a_release_is_that_of_its_dominating_pair(target):
+    # Three outputs: told apart with probability d, else randomized response of epsilon e.
+    e, d, n = 0.7, 0.01, 2
+    truth, other = math.exp(e) / (1 + math.exp(e)), 1 / (1 + math.exp(e))
+    p, q = [d, (1 - d) * truth, (1 - d) * other], [0.0, (1 - d) * other, (1 - d) * truth]
+    p, q = np.multiply.outer(p, p).ravel(), np.multiply.outer(q, q).ravel()
+    exact = np.sum(np.maximum(p - math.exp(target) * q, 0.0))
+    found = PRVAccountant().compose(EpsilonDeltaEvent(e, d), n).get_delta(target)
+    assert exact <= found <= exact * (1 + 1e-2)
 
 
 def test_counts_beyond_those_of_ledgers_are_refused(make):

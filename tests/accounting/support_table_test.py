@@ -15,6 +15,7 @@ from tfdp.accounting.mechanisms import (
 )
 from tfdp.events import (
     DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -39,6 +40,7 @@ EVENTS = {
     "Laplace sums": LaplaceSumEvent(1.0, 2.0),
     "exponential mechanism": ExponentialMechanismEvent(0.1),
     "pure epsilon": PureEpsilonEvent(0.1),
+    "epsilon and delta": EpsilonDeltaEvent(0.1, 1e-6),
     "randomized response": RandomizedResponseEvent(0.5, 4),
 }
 SAMPLINGS = {

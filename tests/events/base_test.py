@@ -27,6 +27,7 @@ EXAMPLES = {
     "granularity": 0.25,
     "max_coordinates": 4,
     "epsilon": 0.5,
+    "delta": 0.25,
     "noise_parameter": 0.5,
     "num_buckets": 3,
     "events": (events.GaussianSumEvent(1.0, 1.0),),

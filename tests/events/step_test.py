@@ -5,6 +5,7 @@ import pytest
 from tfdp.events import (
     ComposedEvent,
     DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     GaussianSumEvent,
     LaplaceSumEvent,
@@ -62,7 +63,12 @@ def test_bounds_are_scaled_and_noise_is_not():
 
 @pytest.mark.parametrize(
     "event",
-    [PureEpsilonEvent(1.0), ExponentialMechanismEvent(1.0), RandomizedResponseEvent(0.5, 2)],
+    [
+        PureEpsilonEvent(1.0),
+        EpsilonDeltaEvent(1.0, 0.1),
+        ExponentialMechanismEvent(1.0),
+        RandomizedResponseEvent(0.5, 2),
+    ],
 )
 def test_what_has_no_bound_cannot_be_scaled_and_is_named(event):
     with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__} cannot be scaled"):

@@ -54,7 +54,7 @@ _EPSILONS = [
 
 def _release(draw: random.Random) -> events.Event:
     size = draw.choice(_SIZES)
-    kind = draw.randrange(9)
+    kind = draw.randrange(10)
     if kind < 3:
         return events.GaussianSumEvent(draw.choice([1.0, 1.0, 1e-3, 1e150]), size)
     if kind == 3:
@@ -69,6 +69,8 @@ def _release(draw: random.Random) -> events.Event:
     if kind == 7:
         step, coordinates = draw.choice([1e-300, 1e-10, 1e-5, 1.0]), draw.choice(_COUNTS)
         return events.DiscreteGaussianSumEvent(1.0, size, step, coordinates)
+    if kind == 8:
+        return events.EpsilonDeltaEvent(size, draw.choice([1e-300, 1e-12, 1e-5, 0.5, 1 - 1e-16]))
     return events.ComposedEvent(tuple(_release(draw) for _ in range(draw.randrange(4))))
 
 

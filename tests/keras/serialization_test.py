@@ -26,6 +26,9 @@ QUERIES = [
     tfdp.query.LaplaceSumQuery(0.1, 1 / 3),
     tfdp.query.AboveThresholdQuery(0.1, 0.7, 1 / 3, 2, numeric_epsilon=0.3),
     tfdp.query.ExponentialMechanismQuery(0.7, 1 / 3),
+    tfdp.query.GaussianHistogramQuery(0.7, 2, 0.1),
+    tfdp.query.HistogramQuery(0.7, 2, 0.1),
+    tfdp.query.PartitionSelectionQuery(0.7, 0.1, 2),
     tfdp.query.ReportNoisyMaxQuery(0.7, 1 / 3, True),
     tfdp.query.QuantileSelectionQuery((0.1, 0.2), 0.3, 0.7),
     tfdp.query.ScheduledGaussianSumQuery(

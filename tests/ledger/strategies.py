@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tfdp.events import (
     ComposedEvent,
     DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -47,6 +48,11 @@ releases = st.one_of(
     st.builds(LaplaceSumEvent, _positive, _positive | st.just(0.0), st.booleans()),
     st.builds(ExponentialMechanismEvent, _positive),
     st.builds(PureEpsilonEvent, _positive),
+    st.builds(
+        EpsilonDeltaEvent,
+        _positive | st.just(0.0),
+        st.floats(0, 1, exclude_min=True, exclude_max=True),
+    ),
     st.builds(RandomizedResponseEvent, st.floats(0, 1), st.integers(2, 2**62)),
     st.just(NonPrivateEvent()),
 )

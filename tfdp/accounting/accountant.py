@@ -32,8 +32,9 @@ class Accountant:
     and implements `_epsilon` and `_delta` from `_terms()`. A mechanism that is not in the table is
     charged as the next dearer one that is (`tfdp.accounting.mechanisms.DEARER`), or refused. Three
     things never reach the subclass: what has no privacy at all, what releases nothing, and the
-    probability with which a truncated sample fails. An accountant that wants to do all of this
-    itself need not be a subclass. It implements `compose` and `get_epsilon`.
+    probabilities with which a truncated sample or an (epsilon, delta)-private release fails. An
+    accountant that wants to do all of this itself need not be a subclass. It implements `compose`
+    and `get_epsilon`.
 
     Guarantees:
         The answer depends only on how often each event was composed: not on the order, and not on
@@ -160,12 +161,13 @@ class Accountant:
             )
         if self._is_non_private():
             return math.inf
-        failure = self._failure_probability()
-        if not self._terms() and failure == 0:
+        failure, lost = self._failure_probability(), self._lost_probability()
+        if not self._terms() and failure == 0 and lost <= delta:
             return 0.0
-        if delta < _SMALLEST_DELTA:
-            return self._pure_epsilon() if failure == 0 else math.inf
-        delta, epsilon = min(delta, _LARGEST_DELTA), 0.0
+        # With h(epsilon) the delta of the mechanisms, that of all is lost + (1 - lost) h(epsilon).
+        if delta - lost < _SMALLEST_DELTA:
+            return self._pure_epsilon() if failure == 0 and lost <= delta else math.inf
+        delta, epsilon = min((delta - lost) / (1 - lost), _LARGEST_DELTA), 0.0
         for number in itertools.count():
             # P and Q fail with this probability: P(S) <= e^epsilon Q(S) + delta becomes
             # P'(S) <= e^epsilon Q'(S) + delta + (1 + e^epsilon) failure.
@@ -195,15 +197,17 @@ class Accountant:
             epsilon = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=True)
         if self._is_non_private():
             return 1.0
-        failure = self._failure_probability()
+        failure, lost = self._failure_probability(), self._lost_probability()
         if failure == 0 and (epsilon == math.inf or not self._terms()):
-            return 0.0
+            return lost
         # Failures weigh e^epsilon, so that a smaller epsilon may show a smaller delta.
         smaller = _EPSILONS if failure > 0 and epsilon > _EPSILONS[-1] else ()
         return min(
             1.0,
             *(
-                (self._delta(e) if self._terms() else 0.0) + (1 + math.exp(min(e, 700.0))) * failure
+                (1 - lost) * (self._delta(e) if self._terms() else 0.0)
+                + (1 + math.exp(min(e, 700.0))) * failure
+                + lost
                 for e in [min(epsilon, _LARGEST_EPSILON), *smaller]
             ),
         )
@@ -238,6 +242,19 @@ class Accountant:
         return math.fsum(
             self._counts[event] * form.failure_probability for event, form in self._forms.items()
         )
+
+    def _lost_probability(self) -> float:
+        """Returns the probability with which one of the releases is told apart with certainty."""
+        terms = [
+            (form.lost_probability, self._counts[event])
+            for event, form in self._forms.items()
+            if form.lost_probability
+        ]
+        # The sum is exact where there is one; the product is below it where there are many.
+        total = math.fsum(lost * count for lost, count in terms)
+        if any(lost == 1 for lost, _ in terms):
+            return 1.0
+        return min(total, -math.expm1(math.fsum(n * math.log1p(-lost) for lost, n in terms)))
 
     def _pure_epsilon(self) -> float:
         """Returns the sum of the epsilons at delta zero, infinity where there is none."""

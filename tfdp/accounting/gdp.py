@@ -114,7 +114,8 @@ class GDPAccountant(Accountant):
         return super()._priced(mechanism, event)
 
     def _mu(self, guaranteed: bool) -> float:
-        if self._is_non_private() or (not guaranteed and self._failure_probability() > 0):
+        failing = self._failure_probability() + self._lost_probability() > 0
+        if self._is_non_private() or (not guaranteed and failing):
             return math.inf
         squares = []
         for mechanism, count in self._terms():

@@ -7,9 +7,12 @@ neighbouring samples may differ,
     1 / z^2 = sum_g (f * S_g / sigma_g)^2.
 
 The sampling policy and the neighbouring relation give f and the amplification by sampling
-(`tfdp.accounting.sampling_rules`). Two probabilities go into delta. One is that by which discrete
+(`tfdp.accounting.sampling_rules`). Three probabilities go into delta. One is that by which discrete
 Gaussian noise differs from Gaussian noise (`tfdp.accounting.discrete_noise`), because the former is
-priced as the latter. The other is that of samples of which a policy drops a part.
+priced as the latter. Another is that of samples of which a policy drops a part. The third is the
+delta of a release that is (epsilon, delta)-private: it is dominated by a pair of outputs that are
+told apart with probability delta, and are those of a pure mechanism otherwise (Kairouz, Oh and
+Viswanath 2015, arXiv:1311.0776, theorem 3.4).
 """
 
 import math
@@ -48,12 +51,16 @@ class NormalForm(NamedTuple):
     Attributes:
         mechanisms: What an accountant prices, once for every `events_per_mechanism` events.
         events_per_mechanism: 1, or the steps of a pass; a begun pass costs as much as a whole one.
-        failure_probability: With this probability, for every event, nothing is promised.
+        failure_probability: So far, for every event, the true outputs may be from those of the
+            mechanisms, in total variation.
+        lost_probability: With this probability, for every event, the worst two outputs are told
+            apart with certainty; else they are those of the mechanisms.
     """
 
     mechanisms: tuple[Mechanism, ...]
     events_per_mechanism: int = 1
     failure_probability: float = 0.0
+    lost_probability: float = 0.0
 
 
 # What an event says about one sample, once that moves by `factor` units.
@@ -75,6 +82,13 @@ def _exponential(
 
 def _pure(event: events.PureEpsilonEvent, factor: float, _: NeighboringRelation) -> Mechanism:
     return within_range(PureEpsilon(event.epsilon * factor))
+
+
+def _epsilon_delta(
+    event: events.EpsilonDeltaEvent, factor: float, _: NeighboringRelation
+) -> Mechanism | None:
+    # Its delta is in `_lost`.
+    return within_range(PureEpsilon(event.epsilon * factor)) if event.epsilon else None
 
 
 def _randomized_response(
@@ -101,6 +115,7 @@ def _non_private(event: events.NonPrivateEvent, factor: float, _: NeighboringRel
 # Gaussian sums are not here: all on one sample are one, the discrete ones too.
 _GAUSSIANS = (events.DiscreteGaussianSumEvent, events.GaussianSumEvent)
 _RELEASES: dict[type, _Release] = {
+    events.EpsilonDeltaEvent: _epsilon_delta,
     events.ExponentialMechanismEvent: _exponential,
     events.LaplaceSumEvent: _laplace,
     events.NonPrivateEvent: _non_private,
@@ -236,6 +251,21 @@ def _mechanisms(
     return [mechanism for mechanism in found if mechanism is not None]
 
 
+def _lost(
+    leaves: list[events.Event], factors: tuple[float, ...], relation: NeighboringRelation
+) -> float:
+    """Returns the probability with which (epsilon, delta)-private releases are told apart."""
+    # A replacement is two neighbours in a row, whatever a sampling rule makes of it.
+    steps = [max(math.ceil(f), 2 if relation is _REPLACE else 1) for f in factors]
+    lost = 0.0
+    for leaf in leaves:
+        if type(leaf) is events.EpsilonDeltaEvent:
+            # Of k neighbours in a row: delta (1 + e^epsilon + ... + e^((k - 1) epsilon)).
+            weights = [math.exp(min(i * leaf.epsilon, 700.0)) for k in steps for i in range(k)]
+            lost += leaf.delta * math.fsum(weights)
+    return min(1.0, lost)
+
+
 def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event) -> Mechanism:
     """Returns what the mechanisms, all about the one sample, cost together."""
     kinds = {type(mechanism) for mechanism in mechanisms}
@@ -266,7 +296,8 @@ def normal_form(event: events.Event) -> NormalForm:
     rule = sampling_rule(event)
     sampled = isinstance(event, events.SampledEvent)
     leaves = _leaves(event.event if isinstance(event, events.SampledEvent) else event)
-    mechanisms = _mechanisms(leaves, rule.factors, protection(event).neighboring_relation)
+    relation = protection(event).neighboring_relation
+    mechanisms = _mechanisms(leaves, rule.factors, relation)
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
         mechanisms = [NoPrivacy()]
     elif mechanisms and sampled and rule.amplification is not None:
@@ -276,7 +307,8 @@ def normal_form(event: events.Event) -> NormalForm:
         for leaf in leaves
         if isinstance(leaf, events.DiscreteGaussianSumEvent)
     )
-    return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure))
+    lost = _lost(leaves, rule.factors, relation)
+    return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost)
 
 
 def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
@@ -289,10 +321,11 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
             all that it costs; the message names it.
     """
     form = normal_form(event)
-    if form.failure_probability > 0:
+    if form.failure_probability > 0 or form.lost_probability > 0:
         raise UnsupportedEventError(
             "Mechanisms alone do not say with which probability a step fails (a sample is larger "
-            f"than what is kept of it, or discrete noise differs from Gaussian noise): {event!r}."
+            "than what is kept of it, discrete noise differs from Gaussian noise, or the release "
+            f"has a delta of its own): {event!r}."
         )
     number = -(-count // form.events_per_mechanism)
     return [(mechanism, number) for mechanism in form.mechanisms]

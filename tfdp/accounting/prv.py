@@ -141,15 +141,17 @@ class PRVAccountant(Accountant):
         if delta >= 1:
             return EpsilonInterval(0.0, upper, upper)
         found = self._interval(delta)
-        estimate = upper if delta > target_delta else found.estimate
+        fails = delta > target_delta or self._lost_probability() > 0
+        estimate = upper if fails else found.estimate
         return EpsilonInterval(found.lower, min(max(estimate, found.lower), upper), upper)
 
     def _check(self, event: Event) -> tuple[NormalForm, Protection | None]:
         form, common = super()._check(event)
-        if form.failure_probability > 0 and self._group_size > 1:
+        fails = form.failure_probability + form.lost_probability > 0
+        if fails and self._group_size > 1:
             raise UnsupportedEventError(
-                "Truncated samples and discrete noise are not supported with "
-                f"group_size={self._group_size}: {event!r}"
+                "Truncated samples, discrete noise and a delta of a release's own are not "
+                f"supported with group_size={self._group_size}: {event!r}"
             )
         return form, common
 

@@ -127,14 +127,15 @@ class RDPAccountant(Accountant):
             orders: Above 1, whole or not. At infinity it is the epsilon at delta zero.
 
         Returns:
-            Float64 vector as long as `orders`; infinite where something has no privacy.
+            Float64 vector as long as `orders`; infinite where something has no privacy, or a delta
+            of its own.
 
         Raises:
             ValueError: an order is not above 1.
             TypeError: an order is not a number.
         """
         checked = _checked(orders)
-        if self._is_non_private():
+        if self._is_non_private() or self._lost_probability() > 0:
             return np.full(checked.shape, np.inf)
         return self._divergence(checked) if self._terms() else np.zeros(checked.shape)
 
@@ -151,9 +152,11 @@ class RDPAccountant(Accountant):
 
     def _check(self, event: Event) -> tuple[NormalForm, Protection | None]:
         form, common = super()._check(event)
-        if form.failure_probability > 0 and self._group_size > 1:
+        fails = form.failure_probability + form.lost_probability > 0
+        if fails and self._group_size > 1:
             raise UnsupportedEventError(
-                "Truncated samples and discrete noise are not supported for groups. Received: "
+                "Truncated samples, discrete noise and a delta of a release's own are not "
+                "supported for groups. Received: "
                 f"group_size={self._group_size}, event={event!r}."
             )
         return form, common

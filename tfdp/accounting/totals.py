@@ -96,7 +96,8 @@ def _kind(event: Event, digits: int | None) -> _Kind:
     kind = _exact_kind(event)
     if digits is None or isinstance(kind, Event):
         return kind
-    if len(kind[0].mechanisms) != 1 or kind[0].failure_probability:
+    fails = kind[0].failure_probability or kind[0].lost_probability
+    if len(kind[0].mechanisms) != 1 or fails:
         return kind
     rounded = _rounded(kind[0].mechanisms[0], digits)
     return kind if rounded is None else (kind[0]._replace(mechanisms=(rounded,)), kind[1])

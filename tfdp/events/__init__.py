@@ -8,6 +8,7 @@ from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEv
 from tfdp.events.registry import register
 from tfdp.events.releases import (
     DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     GaussianSumEvent,
     LaplaceSumEvent,
@@ -28,6 +29,7 @@ from tfdp.events.step import ComposedEvent, SampledEvent, scale_sensitivity
 __all__ = [
     "ComposedEvent",
     "DiscreteGaussianSumEvent",
+    "EpsilonDeltaEvent",
     "Event",
     "ExponentialMechanismEvent",
     "FixedSizeSampling",

@@ -210,6 +210,35 @@ class PureEpsilonEvent(Event):
 
 @register
 @dataclasses.dataclass(frozen=True)
+class EpsilonDeltaEvent(Event):
+    """Something was released that is (epsilon, delta)-differentially private.
+
+    Beside another release about the same sample, `epsilon` may be zero: with probability `delta`
+    nothing is promised, and else only what the other release tells was told. Releases of those
+    partitions of the data whose noised counts are above a threshold are of this kind.
+
+    Attributes:
+        epsilon: When one privacy unit is added to or removed from the sample. Not negative.
+        delta: Likewise; in (0, 1).
+    """
+
+    words: ClassVar[str] = "release declared to be (ε, δ)-differentially private"
+    field_words: ClassVar[Mapping[str, str]] = {"epsilon": "ε", "delta": "δ"}
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self):
+        epsilon = real_number("epsilon", self.epsilon, minimum=0, inclusive=True)
+        delta = real_number("delta", self.delta, minimum=0, inclusive=False, maximum=1)
+        if delta == 1:
+            raise ValueError("delta must be smaller than 1. Received: delta=1.")
+        set_field(self, "epsilon", epsilon)
+        set_field(self, "delta", delta)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
 class RandomizedResponseEvent(Event):
     """Every unit of the sample reported its value, or a random one; every report was released.
 

@@ -59,6 +59,11 @@ def is_below(
         numerator, bits, digits = numerator << 64 | _words(fill, 1), bits + 64, digits + 20
 
 
+def bernoulli(fill: Fill, probability: Callable[[int], tuple[Fraction, Fraction]]) -> bool:
+    """Returns True with a probability that is given by bounds, as in `is_below`."""
+    return is_below(fill, _words(fill, 1), probability)
+
+
 def bernoulli_exp(fill: Fill, exponent: Fraction) -> bool:
     """Returns True with probability exp(-exponent), exactly; the exponent is not negative."""
     word = _words(fill, 1)

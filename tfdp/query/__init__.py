@@ -21,6 +21,12 @@ from tfdp.query.layers import by_layer, per_layer
 from tfdp.query.nested import NestedQuery, NestedSumQuery
 from tfdp.query.no_privacy import NoPrivacyAverageQuery, NoPrivacySumQuery
 from tfdp.query.normalized import GaussianAverageQuery, NormalizedQuery
+from tfdp.query.partitions import (
+    GaussianHistogramQuery,
+    HistogramQuery,
+    HistogramResult,
+    PartitionSelectionQuery,
+)
 from tfdp.query.quantile_estimator import (
     NoPrivacyQuantileEstimatorQuery,
     QuantileEstimatorQuery,
@@ -42,7 +48,10 @@ __all__ = [
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",
     "GaussianAverageQuery",
+    "GaussianHistogramQuery",
     "GaussianSumQuery",
+    "HistogramQuery",
+    "HistogramResult",
     "JointClippingQuery",
     "LaplaceSumQuery",
     "NestedQuery",
@@ -51,6 +60,7 @@ __all__ = [
     "NoPrivacyQuantileEstimatorQuery",
     "NoPrivacySumQuery",
     "NormalizedQuery",
+    "PartitionSelectionQuery",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
     "QuantileSelectionQuery",

@@ -24,10 +24,10 @@ class ScoresQuery(SumAggregationDPQuery):
     monotonic: bool
 
     def initial_sample_state(self, template):
-        return tf.zeros(_vector(template).shape, tf.int64)
+        return tf.zeros(vector(template).shape, tf.int64)
 
     def preprocess_record(self, params, record):
-        scores = tf.cast(tf.convert_to_tensor(_vector(record)), tf.float64)
+        scores = tf.cast(tf.convert_to_tensor(vector(record)), tf.float64)
         is_finite = tf.reduce_all(tf.math.is_finite(scores))
         scores = tf.where(is_finite, scores, tf.zeros_like(scores))
         # Clipped before the cast, which says nothing of large numbers, and again after it.
@@ -47,7 +47,7 @@ def check_flags(query: Any, *names: str) -> None:
             raise TypeError(f"{name} must be a bool. Received: {name}={getattr(query, name)!r}.")
 
 
-def _vector(record: Structure) -> Structure:
+def vector(record: Structure) -> Structure:
     """Returns the record, or template, if it is one vector of real numbers."""
     if tf.nest.is_nested(record):
         raise ValueError(f"The records must be vectors of scores. Received: {record!r}.")
