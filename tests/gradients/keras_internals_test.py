@@ -118,6 +118,18 @@ def test_kernels_of_all_layers_with_a_rule_for_them():
         assert internals.kernel_of(layer) is layer.weights[0]
 
 
+def test_index_of_a_variable_in_an_update():
+    found = []
+
+    class Update(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            found.append(internals.index_of(self, variable))
+
+    variables = [keras.Variable(1.0), keras.Variable(2.0)]
+    Update(0.1).apply([tf.constant(1.0), tf.constant(1.0)], variables)
+    assert found == [0, 1]
+
+
 def test_quantized_layers():
     layer = L.Dense(2)
     layer(tf.zeros([1, 2]))

@@ -118,6 +118,13 @@ def table_of(layer: Any) -> Any:
     return getattr(layer, TABLE)
 
 
+def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
+    """Returns which of the variables that an optimizer was built with this one is. Keras hands
+    `update_step` TensorFlow's own variables.
+    """
+    return optimizer._get_variable_index(variable)
+
+
 def is_recomputed(layer: Any) -> bool:
     """Returns whether a layer was made in a `keras.RematScope`, and is called again in the backward
     pass.

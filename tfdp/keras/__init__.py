@@ -1,5 +1,6 @@
 """Private training of Keras 3 models on the TensorFlow backend."""
 
+from tfdp.keras.adam_bc import AdamBC
 from tfdp.keras.callbacks import EpsilonLogger, PrivacyBudget
 from tfdp.keras.carrying import declare_weights
 from tfdp.keras.constructors import (
@@ -14,6 +15,7 @@ from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.public_clips import clips_from_public_data
 
 __all__ = [
+    "AdamBC",
     "DPKerasAdagradOptimizer",
     "DPKerasAdamOptimizer",
     "DPKerasSGDOptimizer",

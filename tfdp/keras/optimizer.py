@@ -13,6 +13,7 @@ from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.clipped_sum import check_weights
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
+from tfdp.keras.adam_bc import AdamBC
 from tfdp.keras.charging import Charging
 from tfdp.keras.for_budget import for_budget
 from tfdp.keras.issued import Issued
@@ -47,7 +48,8 @@ class DPOptimizer(WrappingOptimizer):
         each process.
 
     Args:
-        inner_optimizer: Any Keras optimizer; it post-processes private gradients.
+        inner_optimizer: Any Keras optimizer; it post-processes private gradients. An `AdamBC` is
+            told the query's noise.
         query: The mechanism, over the model's list of trainable variables. Its result is the
             gradient as it is: a warning says so where that is a sum which nothing divides.
         num_microbatches: None: each example is a record. M: each example joins one of M
@@ -96,6 +98,8 @@ class DPOptimizer(WrappingOptimizer):
             loss_scale_factor = real_number(
                 "loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False
             )
+        if isinstance(inner_optimizer, AdamBC):
+            inner_optimizer.take_noise_of(query)
         super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
         self._query = query
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
