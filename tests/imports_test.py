@@ -16,12 +16,13 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 # What a folder may import of tfdp, besides itself.
 ALLOWED = {
     "events": set(),
+    "factorizations": set(),
     "numerics": set(),
     "noise": {"events"},
     "ledger": {"events"},
-    "accounting": {"events", "ledger"},
+    "accounting": {"events", "factorizations", "ledger"},
     "audit": {"events"},
-    "query": {"events", "noise", "numerics"},
+    "query": {"events", "factorizations", "noise", "numerics"},
     "report": {"accounting", "events", "ledger"},
     "sampling": {"events", "ledger", "noise"},
     "gradients": {"events", "noise", "numerics", "query"},

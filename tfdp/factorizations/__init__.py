@@ -1,0 +1,22 @@
+"""Which noise remembers what: factorizations of the matrix of running sums, and what they cost.
+
+Needs NumPy and SciPy only, and imports nothing else of tfdp.
+"""
+
+from tfdp.factorizations.optimal import optimal_banded
+from tfdp.factorizations.toeplitz import (
+    ToeplitzFactorization,
+    banded_inverse_square_root,
+    banded_square_root,
+    independent,
+    one_step_back,
+)
+
+__all__ = [
+    "ToeplitzFactorization",
+    "banded_inverse_square_root",
+    "banded_square_root",
+    "independent",
+    "one_step_back",
+    "optimal_banded",
+]

@@ -1,0 +1,193 @@
+"""Lower triangular Toeplitz factors of the matrix of running sums.
+
+A run of n steps releases x_t = g_t + y_t, with g the sums of the steps and C y = sigma z, z
+independent standard normal. All of it is a function of C g + sigma z: one Gaussian mechanism. With
+A the lower triangle of ones and B = A C^-1, the running sums of x have the error sigma B z.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+# More steps, or coefficients, than this are refused: columns are computed as a whole.
+MAX_STEPS, MAX_COEFFICIENTS = 2**20, 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class ToeplitzFactorization:
+    """C(x) = p(x) / r(x): the series whose coefficients are the first column of C.
+
+    Noise follows p(S) y = r(S) z, where S delays by one step: y_t = z_t + sum_j (r_j z_{t-j} - p_j
+    y_{t-j}). So `memory` numbers for every coordinate are all that has to be kept.
+
+    Attributes:
+        numerator: p_0 = 1, p_1, ...: the bands of C where `denominator` is (1,).
+        denominator: r_0 = 1, r_1, ...: the bands of C^-1 where `numerator` is (1,).
+
+    Raises:
+        ValueError: a coefficient is not finite, the first one is not 1, the last one is 0 (but for
+            the first), or there are more than 1024.
+    """
+
+    numerator: tuple[float, ...] = (1.0,)
+    denominator: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self):
+        for name in ("numerator", "denominator"):
+            values = check_coefficients(name, getattr(self, name))
+            object.__setattr__(self, name, values)
+
+    @property
+    def bands(self) -> int | None:
+        """Bands of C, the diagonal included; None where its columns do not end."""
+        return len(self.numerator) if len(self.denominator) == 1 else None
+
+    @property
+    def memory(self) -> int:
+        """Numbers that the noise of a coordinate remembers from step to step."""
+        return max(len(self.numerator), len(self.denominator)) - 1
+
+    def column(self, num_steps: int) -> np.ndarray:
+        """Returns the first column of C, [num_steps]."""
+        return _series(self.numerator, self.denominator, _steps("num_steps", num_steps))
+
+    def inverse_column(self, num_steps: int) -> np.ndarray:
+        """Returns the first column of C^-1, [num_steps]."""
+        return _series(self.denominator, self.numerator, _steps("num_steps", num_steps))
+
+    def sensitivity(self, num_steps: int, period: int | None = None) -> float:
+        """Returns how far C g moves, in l2 norm, when one unit's sums of norm 1 are taken away.
+
+        The unit is in steps i, i + period, i + 2 period, ... for some i < period.
+
+        Guarantees:
+            Exact where C has no negative coefficient, because the unit's vectors then count most
+            where all are equal; else an upper bound, that of the matrix of absolute values. For
+            other i the moved column is the same one, cut off earlier, so that i = 0 is the worst.
+
+        Args:
+            num_steps: n.
+            period: Steps between two participations; 1 is every step. None: the unit is in one
+                step.
+        """
+        column = np.abs(self.column(num_steps))
+        total = periodic_sum(column, num_steps if period is None else _steps("period", period))
+        return math.sqrt(math.fsum(total * total)) * (1 + 1e-12)
+
+    def column_norm(self, num_steps: int) -> float:
+        """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""
+        return self.sensitivity(num_steps)
+
+    def max_error(self, num_steps: int, period: int | None = None) -> float:
+        """Returns the standard deviation of the error of the last running sum, which is the worst.
+
+        In units of what noise of standard deviation `sensitivity` makes: for one Gaussian mechanism
+        with noise multiplier 1, whatever the factorization.
+        """
+        b = np.cumsum(self.inverse_column(num_steps))
+        return self.sensitivity(num_steps, period) * math.sqrt(math.fsum(b * b))
+
+    def root_mean_squared_error(self, num_steps: int, period: int | None = None) -> float:
+        """Returns the same, of all running sums on average."""
+        b = np.cumsum(self.inverse_column(num_steps))
+        mean = math.fsum(b * b * np.arange(num_steps, 0, -1)) / num_steps
+        return self.sensitivity(num_steps, period) * math.sqrt(mean)
+
+
+def check_coefficients(name: str, values: Iterable[float]) -> tuple[float, ...]:
+    """Returns the coefficients as floats, or says what is wrong with them."""
+    found = tuple(float(value) for value in values)
+    if not 1 <= len(found) <= MAX_COEFFICIENTS:
+        raise ValueError(
+            f"{name} must hold 1 to {MAX_COEFFICIENTS} coefficients. Received: {len(found)}."
+        )
+    if not all(map(math.isfinite, found)) or found[0] != 1 or (len(found) > 1 and not found[-1]):
+        raise ValueError(
+            f"{name} must hold finite numbers, of which the first is 1 and the last is not 0. "
+            f"Received: {name}={found!r:.200}."
+        )
+    return found
+
+
+def _steps(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer. Received: {name}={value!r}.")
+    if not 1 <= value <= MAX_STEPS:
+        raise ValueError(f"{name} must be from 1 to {MAX_STEPS}. Received: {name}={value}.")
+    return int(value)
+
+
+def periodic_sum(column: np.ndarray, period: int) -> np.ndarray:
+    """Returns column + the column moved down by period, by 2 period, ..., cut off at its end."""
+    n = len(column)
+    rows = -(-n // period)
+    table = np.zeros(rows * period)
+    table[:n] = column
+    return np.cumsum(table.reshape(rows, period), axis=0).reshape(-1)[:n]
+
+
+@functools.lru_cache(maxsize=64)
+def _series(numerator: tuple[float, ...], denominator: tuple[float, ...], n: int) -> np.ndarray:
+    from scipy import signal
+
+    impulse = np.zeros(n)
+    impulse[0] = 1
+    found = signal.lfilter(numerator, denominator, impulse)
+    if not np.all(np.isfinite(found)):
+        raise ValueError(
+            f"This factorization overflows within {n} steps: numerator={numerator!r:.200}, "
+            f"denominator={denominator!r:.200}. The roots must lie outside the unit circle."
+        )
+    found.setflags(write=False)
+    return found
+
+
+def independent() -> ToeplitzFactorization:
+    """Returns C = I: independent noise in every step."""
+    return ToeplitzFactorization()
+
+
+def _binomial_series(bands: int, sign: int) -> tuple[float, ...]:
+    """Returns the first coefficients of (1 - x)^(-1/2), for sign 1, or of (1 - x)^(1/2)."""
+    coefficients = [1.0]
+    for k in range(1, _steps("bands", bands)):
+        coefficients.append(coefficients[-1] * (k - (0.5 if sign > 0 else 1.5)) / k)
+    return tuple(coefficients)
+
+
+def banded_square_root(bands: int) -> ToeplitzFactorization:
+    """Returns the first bands of the square root of A (Kalinin and Lampert 2024, arXiv:2405.13763).
+
+    Example:
+        >>> banded_square_root(3)
+        ToeplitzFactorization(numerator=(1.0, 0.5, 0.375), denominator=(1.0,))
+    """
+    return ToeplitzFactorization(numerator=_binomial_series(bands, 1))
+
+
+def banded_inverse_square_root(bands: int) -> ToeplitzFactorization:
+    """Returns the C whose inverse is the first bands of A^(-1/2) (BISR, Kalinin et al. 2025,
+    arXiv:2505.12128).
+
+    Example:
+        >>> banded_inverse_square_root(3)
+        ToeplitzFactorization(numerator=(1.0,), denominator=(1.0, -0.5, -0.125))
+    """
+    return ToeplitzFactorization(denominator=_binomial_series(bands, -1))
+
+
+def one_step_back(correlation: float) -> ToeplitzFactorization:
+    """Returns noise z_t - lambda z_{t-1}: every step takes back a part of the noise before it.
+
+    Args:
+        correlation: lambda, in [0, 1).
+
+    Raises:
+        ValueError: it is outside.
+    """
+    if not 0 <= correlation < 1:
+        raise ValueError(f"correlation must be in [0, 1). Received: correlation={correlation!r}.")
+    return ToeplitzFactorization(denominator=(1.0, -float(correlation)) if correlation else (1.0,))
