@@ -10,6 +10,7 @@ from tfdp.events import (
     GaussianSumEvent,
     LaplaceSumEvent,
     NonPrivateEvent,
+    ParallelComposition,
     PoissonSampling,
     PureEpsilonEvent,
     RandomizedResponseEvent,
@@ -110,3 +111,25 @@ def test_releases_of_a_step_are_in_order():
     step = SampledEvent(PoissonSampling(0.5), ComposedEvent((SUM, inner, SUM)))
     assert releases(step) == [SUM, NonPrivateEvent(), PureEpsilonEvent(1.0), SUM]
     assert releases(SUM) == [SUM]
+
+
+def test_parts_of_disjoint_data_are_one_release_unless_they_are_asked_for():
+    parts = ParallelComposition((SUM, SUM, ComposedEvent((PureEpsilonEvent(1.0),))))
+    assert parts.events == (SUM, ComposedEvent((PureEpsilonEvent(1.0),)))
+    step = ComposedEvent((parts, SUM))
+    assert releases(step) == [parts, SUM]
+    assert releases(step, in_parts=True) == [SUM, PureEpsilonEvent(1.0), SUM]
+    assert parts.line().startswith("about each of disjoint parts of the data, one of: sum: ")
+    assert parts.line().count("l2 norm bound") == 1
+
+
+def test_parts_of_disjoint_data_are_checked_and_have_no_common_factor():
+    with pytest.raises(TypeError, match="none can be a SampledEvent"):
+        ParallelComposition((STEP,))
+    with pytest.raises(TypeError, match="events must be a Event"):
+        ParallelComposition((1.0,))
+    with pytest.raises(ValueError, match="events must hold at least one event"):
+        ParallelComposition(())
+    # Several records of one unit may be in several parts.
+    with pytest.raises(UnsupportedEventError, match="ParallelComposition cannot be scaled"):
+        scale_sensitivity(ParallelComposition((SUM,)), 2)

@@ -54,7 +54,7 @@ _EPSILONS = [
 
 def _release(draw: random.Random) -> events.Event:
     size = draw.choice(_SIZES)
-    kind = draw.randrange(10)
+    kind = draw.randrange(11)
     if kind < 3:
         return events.GaussianSumEvent(draw.choice([1.0, 1.0, 1e-3, 1e150]), size)
     if kind == 3:
@@ -71,6 +71,9 @@ def _release(draw: random.Random) -> events.Event:
         return events.DiscreteGaussianSumEvent(1.0, size, step, coordinates)
     if kind == 8:
         return events.EpsilonDeltaEvent(size, draw.choice([1e-300, 1e-12, 1e-5, 0.5, 1 - 1e-16]))
+    if kind == 9:
+        parts = tuple(_release(draw) for _ in range(1, draw.randrange(2, 5)))
+        return events.ParallelComposition(parts)
     return events.ComposedEvent(tuple(_release(draw) for _ in range(draw.randrange(4))))
 
 

@@ -13,6 +13,7 @@ from tfdp.events import (
     LaplaceSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
+    ParallelComposition,
     PoissonSampling,
     PureEpsilonEvent,
     RandomizedResponseEvent,
@@ -58,7 +59,12 @@ releases = st.one_of(
 )
 sums = st.recursive(
     releases,
-    lambda inner: st.lists(inner, max_size=3).map(lambda parts: ComposedEvent(tuple(parts))),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda parts: ComposedEvent(tuple(parts)))
+        | st.lists(inner, min_size=1, max_size=3).map(
+            lambda parts: ParallelComposition(tuple(parts))
+        )
+    ),
     max_leaves=5,
 )
 ledger_events = sums | st.builds(

@@ -31,6 +31,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
+from tfdp.accounting.parallel import worst_of
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule, sampling_rules_of_others
 from tfdp.events import NeighboringRelation, UnsupportedEventError
@@ -194,7 +195,7 @@ def prices_of_others(event: events.Event) -> set[str]:
     """
     found = {
         f"{kind.__name__} (by {_PRICED_BY[kind]})"
-        for kind in map(type, releases(event))
+        for kind in map(type, releases(event, in_parts=True))
         if kind in _PRICED_BY
     }
     return found | sampling_rules_of_others(event)
@@ -206,7 +207,7 @@ def _leaves(event: events.Event) -> list[events.Event]:
         part = pending.pop()
         if type(part) is events.ComposedEvent:
             pending.extend(part.events)
-        elif type(part) in _GAUSSIANS or type(part) in _RELEASES:
+        elif type(part) in (*_GAUSSIANS, *_RELEASES, events.ParallelComposition):
             leaves.append(part)
         else:
             raise UnsupportedEventError(
@@ -248,6 +249,15 @@ def _mechanisms(
             # A report is about one unit, whatever is done to it: it has no size to scale.
             scales = factors[:1] if type(leaf) is events.RandomizedResponseEvent else factors
             found.extend(release(leaf, factor, relation) for factor in scales)
+        elif type(leaf) is events.ParallelComposition:
+            parts = [_mechanisms(_leaves(part), factors, relation) for part in leaf.events]
+            if relation is _REPLACE or factors != (1.0,):
+                raise UnsupportedEventError(
+                    "ParallelComposition is not supported where neighbouring samples differ by "
+                    f"more than one unit that comes or goes ({relation.name}, {factors=}): "
+                    f"a unit may leave one part and come to another. Received: {leaf!r}."
+                )
+            found.extend(worst_of(parts))
     return [mechanism for mechanism in found if mechanism is not None]
 
 
@@ -263,7 +273,22 @@ def _lost(
             # Of k neighbours in a row: delta (1 + e^epsilon + ... + e^((k - 1) epsilon)).
             weights = [math.exp(min(i * leaf.epsilon, 700.0)) for k in steps for i in range(k)]
             lost += leaf.delta * math.fsum(weights)
+        elif type(leaf) is events.ParallelComposition:
+            lost += max(_lost(_leaves(part), factors, relation) for part in leaf.events)
     return min(1.0, lost)
+
+
+def _failure(leaves: list[events.Event]) -> float:
+    """Returns by how much outputs may differ from those of the mechanisms, in total variation."""
+    total = []
+    for leaf in leaves:
+        if isinstance(leaf, events.DiscreteGaussianSumEvent):
+            steps = leaf.noise_stddev / leaf.granularity
+            total.append(distance_from_rounded_gaussian(steps, leaf.max_coordinates))
+        elif type(leaf) is events.ParallelComposition:
+            # Neighbours differ in one part.
+            total.append(max(_failure(_leaves(part)) for part in leaf.events))
+    return math.fsum(total)
 
 
 def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event) -> Mechanism:
@@ -302,11 +327,7 @@ def normal_form(event: events.Event) -> NormalForm:
         mechanisms = [NoPrivacy()]
     elif mechanisms and sampled and rule.amplification is not None:
         mechanisms = [_amplified(mechanisms, rule, event)]
-    failure = rule.failure_probability + math.fsum(
-        distance_from_rounded_gaussian(leaf.noise_stddev / leaf.granularity, leaf.max_coordinates)
-        for leaf in leaves
-        if isinstance(leaf, events.DiscreteGaussianSumEvent)
-    )
+    failure = rule.failure_probability + _failure(leaves)
     lost = _lost(leaves, rule.factors, relation)
     return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost)
 

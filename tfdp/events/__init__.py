@@ -24,7 +24,12 @@ from tfdp.events.sampling import (
     TruncatedPoissonSampling,
     UnknownSampling,
 )
-from tfdp.events.step import ComposedEvent, SampledEvent, scale_sensitivity
+from tfdp.events.step import (
+    ComposedEvent,
+    ParallelComposition,
+    SampledEvent,
+    scale_sensitivity,
+)
 
 __all__ = [
     "ComposedEvent",
@@ -38,6 +43,7 @@ __all__ = [
     "LaplaceSumEvent",
     "NeighboringRelation",
     "NonPrivateEvent",
+    "ParallelComposition",
     "PoissonSampling",
     "PureEpsilonEvent",
     "RandomizedResponseEvent",

@@ -1,6 +1,7 @@
 """One step: a sample, and all that was released about it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 from tfdp.events.arguments import check_type, set_field
@@ -32,6 +33,50 @@ class ComposedEvent(Event):
 
     def repeated(self, count: int) -> Event:
         return ComposedEvent(tuple(event.repeated(count) for event in self.events))
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class ParallelComposition(Event):
+    """Releases about disjoint parts of the data, all of which an observer sees.
+
+    Which part a unit is in depends on the unit alone, and each release on the units in its part
+    alone. Let D and D' differ by a unit that is in D only. It is in one part, i. Every other part
+    is the same in both, and so is the distribution of its release, whatever the other releases
+    were. So what tells D from D' is the release about part i, and the whole costs what the dearest
+    part costs, at every epsilon. A unit that is zeroed out is likewise in one part, in which it
+    contributes zero. A unit that is replaced may leave one part and come to another; accountants
+    refuse that relation, and samples whose neighbours differ by more than one unit.
+
+    Attributes:
+        events: What was released about each part, of which equal ones stand here once: how many
+            there are costs nothing.
+    """
+
+    words: ClassVar[str] = "releases about disjoint parts of the data"
+    field_words: ClassVar[Mapping[str, str]] = {"events": "released about each part, one of"}
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self):
+        for event in self.events:
+            check_type("events", event, Event)
+            if isinstance(event, SampledEvent):
+                raise TypeError(
+                    "The parts of a ParallelComposition are parts of one sample; none can be a "
+                    f"SampledEvent: {event!r}."
+                )
+        if not self.events:
+            raise ValueError("events must hold at least one event. Received: events=().")
+        set_field(self, "events", tuple(dict.fromkeys(self.events)))
+
+    def why_not_private(self) -> str | None:
+        reasons = (part.why_not_private() for part in releases(self, in_parts=True))
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def line(self) -> str:
+        parts = "; ".join(dict.fromkeys(event.line() for event in self.events))
+        return f"about each of disjoint parts of the data, one of: {parts}"
 
 
 @register
@@ -77,14 +122,22 @@ def scale_sensitivity(event: Event, factor: float) -> Event:
     return event.scaled(factor)
 
 
-def releases(event: Event) -> list[Event]:
-    """Returns the releases about one sample, in order, without the events that only group them."""
+def releases(event: Event, *, in_parts: bool = False) -> list[Event]:
+    """Returns the releases about one sample, in order, without the events that only group them.
+
+    Args:
+        event: Any event.
+        in_parts: Whether releases about disjoint parts are wanted instead of the event that holds
+            them.
+    """
     found, pending = [], [event]
     while pending:
         part = pending.pop()
         if isinstance(part, SampledEvent):
             pending.append(part.event)
-        elif isinstance(part, ComposedEvent):
+        elif isinstance(part, ComposedEvent) or (
+            in_parts and isinstance(part, ParallelComposition)
+        ):
             pending.extend(reversed(part.events))
         else:
             found.append(part)

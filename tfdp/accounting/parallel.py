@@ -1,0 +1,69 @@
+"""The worst of several parts: what releases about disjoint parts of the data cost together.
+
+A unit is in one part, so that neighbours differ in one part, and a release about disjoint parts
+costs what the dearest of them costs (McSherry 2009, "Privacy integrated queries", theorem 4). Let
+each part i be dominated by the composition of mechanisms M_i1, M_i2, ... Mechanisms of one kind are
+ordered by one number. So sort those of every part from the dearest on, and take the dearest of all
+first ones, of all second ones, and so on: each M_ij is dominated by that at its place, or replaces
+nothing there, and hence every part by the composition of what was taken. Where all parts are pure,
+the largest sum of epsilons is an upper bound, too.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdp.accounting.amplification import pure_epsilon
+from tfdp.accounting.mechanisms import (
+    DEARER,
+    BoundedRange,
+    Mechanism,
+    NoPrivacy,
+    PureEpsilon,
+    SampledGaussian,
+    SampledLaplace,
+)
+
+# By what mechanisms of a kind, all without sampling, are ordered: the larger the dearer.
+_COST: dict[type[Mechanism], Callable[[Any], float]] = {
+    BoundedRange: lambda mechanism: mechanism.epsilon,
+    PureEpsilon: lambda mechanism: mechanism.epsilon,
+    SampledGaussian: lambda mechanism: 1 / mechanism.noise_multiplier,
+    SampledLaplace: lambda mechanism: 1 / mechanism.noise_multiplier,
+}
+
+
+def _ordered(mechanism: Mechanism) -> Mechanism:
+    """Returns the mechanism, or a dearer one of a kind that is ordered by a number."""
+    while type(mechanism) not in _COST:
+        mechanism = DEARER[type(mechanism)](mechanism)
+    return mechanism
+
+
+def worst_of(parts: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
+    """Returns mechanisms that together dominate every one of the parts.
+
+    Guarantees:
+        Parts that differ by their numbers only cost what the dearest does. Parts that are of
+        different kinds, such as a Gaussian sum and a Laplace sum, cost no more than one part of
+        every kind.
+
+    Args:
+        parts: The mechanisms of each part, all without sampling.
+    """
+    if any(type(mechanism) is NoPrivacy for part in parts for mechanism in part):
+        return [NoPrivacy()]
+    ordered = [[_ordered(mechanism) for mechanism in part] for part in parts]
+    worst: list[Mechanism] = []
+    for kind, cost in _COST.items():
+        of_kind = [
+            sorted((m for m in part if type(m) is kind), key=cost, reverse=True) for part in ordered
+        ]
+        for rank in itertools.zip_longest(*of_kind):
+            worst.append(max((m for m in rank if m is not None), key=cost))
+    if any(type(mechanism) is SampledGaussian for mechanism in worst):
+        return worst
+    dearest = max(math.fsum(map(pure_epsilon, part)) for part in ordered)
+    total = math.fsum(map(pure_epsilon, worst))
+    return [PureEpsilon(dearest)] if total > dearest * (1 + 1e-12) else worst
