@@ -30,6 +30,7 @@ WITHOUT = {
     "query/exact.py": "query/gaussian_test.py tests both precisions together.",
     "query/parts.py": "query/layers_test.py and query/arranged_test.py test the parts.",
     "query/scores.py": "query/selection_test.py and above_threshold_test.py test scores.",
+    "sampling/cyclic_poisson.py": "sampling/fixed_order_test.py tests both orders.",
     "sampling/known_size.py": "sampling/policy_test.py tests what policies share.",
 }
 # Files in the folders of tests that are about several modules, and what they are about.

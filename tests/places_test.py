@@ -77,6 +77,8 @@ def test_an_event_is_known_where_it_is_described_and_where_it_is_priced(name):
 
 # Each description of a sampling, and the policy whose steps it describes.
 SAMPLINGS = {
+    "CyclicPoissonSampling": "CyclicPoisson",
+    "FixedOrderSampling": "FixedOrder",
     "FixedSizeSampling": "FixedSize",
     "FullBatchSampling": "FullBatch",
     "PoissonSampling": "Poisson",

@@ -7,7 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from tfdp.events.arguments import check_type, positive_integer, real_number, set_field
+from tfdp.events.arguments import (
+    check_type,
+    integer_below,
+    positive_integer,
+    real_number,
+    set_field,
+)
 
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float32(1), np.int8(1), fractions.Fraction(1)])
@@ -71,3 +77,10 @@ def test_set_field_is_the_only_way_to_change_a_frozen_object():
         frozen.field = 2
     set_field(frozen, "field", 2)
     assert frozen.field == 2
+
+
+def test_integers_below_an_end():
+    assert [integer_below("k", value, 3) for value in (0, np.int64(2))] == [0, 2]
+    for bad, error in ((-1, ValueError), (3, ValueError), (1.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="k must be"):
+            integer_below("k", bad, 3)

@@ -4,9 +4,12 @@ from hypothesis import strategies as st
 
 from tfdp.events import (
     ComposedEvent,
+    CorrelatedGaussianSumEvent,
+    CyclicPoissonSampling,
     DiscreteGaussianSumEvent,
     EpsilonDeltaEvent,
     ExponentialMechanismEvent,
+    FixedOrderSampling,
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
@@ -32,6 +35,8 @@ samplings = st.one_of(
     st.tuples(_sizes, _sizes).map(lambda sizes: FixedSizeSampling(min(sizes), max(sizes))),
     st.builds(ShuffledSampling, _sizes, _sizes, st.integers(0, 2**62)),
     st.builds(TruncatedPoissonSampling, st.floats(0, 1, exclude_min=True), _sizes, _sizes),
+    st.tuples(_sizes, _sizes).map(lambda sizes: FixedOrderSampling(*sizes)),
+    st.integers(1, 2**62).map(lambda n: CyclicPoissonSampling(0.25, n, n - 1, None)),
     st.builds(FullBatchSampling, _optional_sizes),
     st.just(UnknownSampling()),
 )
@@ -57,6 +62,19 @@ releases = st.one_of(
     st.builds(RandomizedResponseEvent, st.floats(0, 1), st.integers(2, 2**62)),
     st.just(NonPrivateEvent()),
 )
+_coefficients = st.lists(st.floats(0.125, 1), max_size=3).map(lambda rest: (1.0, *rest))
+correlated_sums = st.builds(
+    CorrelatedGaussianSumEvent,
+    _positive,
+    _positive | st.just(0.0),
+    _coefficients,
+    _coefficients,
+    st.integers(8, 2**20),
+    _sizes,
+    st.integers(0, 7),
+    st.integers(0, 2**62),
+    st.booleans(),
+)
 sums = st.recursive(
     releases,
     lambda inner: (
@@ -67,10 +85,14 @@ sums = st.recursive(
     ),
     max_leaves=5,
 )
-ledger_events = sums | st.builds(
-    SampledEvent,
-    samplings,
-    sums,
-    st.sampled_from(NeighboringRelation),
-    st.sampled_from(["example", "microbatch", "user"]),
+ledger_events = (
+    sums
+    | correlated_sums
+    | st.builds(
+        SampledEvent,
+        samplings,
+        sums,
+        st.sampled_from(NeighboringRelation),
+        st.sampled_from(["example", "microbatch", "user"]),
+    )
 )

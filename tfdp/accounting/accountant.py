@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+from tfdp.accounting.correlated import repeated
 from tfdp.accounting.dp_events import from_dp_event, is_dp_event
 from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy, PureEpsilon
 from tfdp.accounting.normal_form import NormalForm, normal_form
@@ -67,6 +68,7 @@ class Accountant:
         self._protection: Protection | None = None
         self._terms_now: list[tuple[Mechanism, int]] | None = None
         self._passes = PassNumbers()
+        self._runs: dict[int, Event] = {}
 
     def growing(self) -> "Accountant":
         """Returns an empty accountant like this one, for whoever asks again and again while events
@@ -104,6 +106,8 @@ class Accountant:
         if event not in self._forms:
             form, self._protection = self._check(event)
             self._forms[event] = form
+            if form.run is not None:
+                self._runs.update((number, form.run.start) for number in form.run.ids)
         self._counts[event] += count
         self._terms_now = None
         return self
@@ -216,6 +220,8 @@ class Accountant:
         if not isinstance(event, Event):
             raise TypeError(f"event must be an Event. Received: event={event!r}.")
         form = normal_form(event)
+        if form.run is not None:
+            form.run.check(self._runs)
         form = form._replace(mechanisms=tuple(self._priced(m, event) for m in form.mechanisms))
         before = [] if self._protection is None else [self._protection]
         return form, common_protection([*before, protection(event)])
@@ -270,10 +276,19 @@ class Accountant:
         """Returns the distinct mechanisms composed so far, sorted, so that no order matters."""
         if self._terms_now is None:
             totals: collections.Counter[Mechanism] = collections.Counter()
+            runs: dict[Event, tuple[NormalForm, int]] = {}
             for event, form in self._forms.items():
+                if form.run is not None:
+                    most = runs.get(form.run.start, (form, 0))[1]
+                    runs[form.run.start] = form, max(most, self._counts[event])
+                    continue
                 number = -(-self._counts[event] // form.events_per_mechanism)
                 for mechanism in form.mechanisms:
                     totals[mechanism] += number
+            for form, most in runs.values():
+                for mechanism in form.mechanisms:
+                    again, number = repeated(mechanism, form.run, most)
+                    totals[again] += number
             self._terms_now = sorted(totals.items(), key=_sort_key)
         return self._terms_now
 

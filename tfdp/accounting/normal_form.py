@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from tfdp import events
 from tfdp.accounting.amplification import pure_epsilon
+from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.mechanisms import (
     BoundedRange,
@@ -56,12 +57,19 @@ class NormalForm(NamedTuple):
             mechanisms, in total variation.
         lost_probability: With this probability, for every event, the worst two outputs are told
             apart with certainty; else they are those of the mechanisms.
+        run: The run that the event is a step of; the mechanisms are then those of the whole run.
     """
 
     mechanisms: tuple[Mechanism, ...]
     events_per_mechanism: int = 1
     failure_probability: float = 0.0
     lost_probability: float = 0.0
+    run: Run | None = None
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether the price of an event is one of its own, that adds to those of others."""
+        return self.events_per_mechanism == 1 and self.run is None
 
 
 # What an event says about one sample, once that moves by `factor` units.
@@ -207,7 +215,11 @@ def _leaves(event: events.Event) -> list[events.Event]:
         part = pending.pop()
         if type(part) is events.ComposedEvent:
             pending.extend(part.events)
-        elif type(part) in (*_GAUSSIANS, *_RELEASES, events.ParallelComposition):
+        elif is_correlated(part) or type(part) in (
+            *_GAUSSIANS,
+            *_RELEASES,
+            events.ParallelComposition,
+        ):
             leaves.append(part)
         else:
             raise UnsupportedEventError(
@@ -236,10 +248,22 @@ def _mechanisms(
     leaves: list[events.Event], factors: tuple[float, ...], relation: NeighboringRelation
 ) -> list[Mechanism]:
     """Returns what the leaves, all about one sample, cost without amplification."""
-    z = _multiplier(
-        (leaf.noise_multiplier for leaf in leaves if isinstance(leaf, _GAUSSIANS)),
-        factors,
-    )
+    if any(map(is_correlated, leaves)):
+        raise UnsupportedEventError(
+            "Correlated noise is not supported in a ParallelComposition: its runs are about the "
+            f"whole of the data. Received: {leaves!r:.500}."
+        )
+    gaussians: list[Any] = [leaf for leaf in leaves if isinstance(leaf, _GAUSSIANS)]
+    return _of_leaves(leaves, [leaf.noise_multiplier for leaf in gaussians], factors, relation)
+
+
+def _of_leaves(
+    leaves: list[events.Event],
+    multipliers: list[float],
+    factors: tuple[float, ...],
+    relation: NeighboringRelation,
+) -> list[Mechanism]:
+    z = _multiplier(multipliers, factors)
     found: list[Mechanism | None] = []
     if z != math.inf:
         found.append(SampledGaussian(1.0, z) if z else NoPrivacy())
@@ -322,14 +346,19 @@ def normal_form(event: events.Event) -> NormalForm:
     sampled = isinstance(event, events.SampledEvent)
     leaves = _leaves(event.event if isinstance(event, events.SampledEvent) else event)
     relation = protection(event).neighboring_relation
-    mechanisms = _mechanisms(leaves, rule.factors, relation)
+    run = None
+    if any(map(is_correlated, leaves)):
+        multipliers, run = run_of(leaves, rule, event, _GAUSSIANS)
+        mechanisms = _of_leaves(leaves, multipliers, rule.factors, relation)
+    else:
+        mechanisms = _mechanisms(leaves, rule.factors, relation)
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
         mechanisms = [NoPrivacy()]
     elif mechanisms and sampled and rule.amplification is not None:
         mechanisms = [_amplified(mechanisms, rule, event)]
     failure = rule.failure_probability + _failure(leaves)
     lost = _lost(leaves, rule.factors, relation)
-    return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost)
+    return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost, run)
 
 
 def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
@@ -342,6 +371,11 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
             all that it costs; the message names it.
     """
     form = normal_form(event)
+    if form.run is not None:
+        raise UnsupportedEventError(
+            "Mechanisms of a single step do not say what it costs: the steps of its run cost "
+            f"together what tfdp's own accountants say. Received: {event!r:.500}."
+        )
     if form.failure_probability > 0 or form.lost_probability > 0:
         raise UnsupportedEventError(
             "Mechanisms alone do not say with which probability a step fails (a sample is larger "

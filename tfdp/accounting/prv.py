@@ -153,6 +153,11 @@ class PRVAccountant(Accountant):
                 "Truncated samples, discrete noise and a delta of a release's own are not "
                 f"supported with group_size={self._group_size}: {event!r}"
             )
+        if form.run is not None and form.run.sampled and self._group_size > 1:
+            raise UnsupportedEventError(
+                "A group whose members take turns at different steps of one run is not supported "
+                f"with group_size={self._group_size}: {event!r:.500}"
+            )
         return form, common
 
     def _epsilon(self, delta: float) -> float:

@@ -10,6 +10,8 @@ amplification by sampling, with probability q or n of N units:
 | truncated Poisson | as Poisson, and a delta | as Poisson, and a delta | as Poisson, and a delta |
 | full batch | f = 1 | f = 2 | f = 1 |
 | fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
+| fixed order | f = 2, all the steps | f = 2 | f = 1 |
+| groups in turn, Poisson | refused | as Poisson | as Poisson |
 | shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
 | unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
 
@@ -22,6 +24,12 @@ A sample of fixed size either lacks the unit in which the data sets differ, or h
 of another unit, which is uniform among the rest. Divergences are jointly convex. So adding or
 removing a unit costs at most as much as the worst of these places: q = n / N and a replacement,
 f = 2 (Birrell et al. 2024, arXiv:2408.10456).
+
+In a fixed order a unit that is added moves all units behind it by one place: in every step one may
+come in and another go out. In groups that take turns it moves them to other groups, for which there
+is no price. Noise that is independent from step to step is charged in every step of a fixed order,
+as if each unit were in all of them; what correlated noise costs follows the order
+(`tfdp.accounting.correlated`).
 
 Of a Poisson sample that is too large a part is dropped. The price counts such a sample as lost: its
 probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
@@ -114,7 +122,20 @@ def _unamplified(factor: float) -> Callable[[events.Sampling], SamplingRule]:
     return lambda sampling: SamplingRule((factor,))
 
 
+def _no_groups(sampling: events.CyclicPoissonSampling) -> SamplingRule:
+    raise UnsupportedEventError(
+        f"CyclicPoissonSampling is not supported under {_ADD.name}, where a unit that is added "
+        f"moves others to other groups: {sampling!r}. Declare {_ZERO.name} or {_REPLACE.name}."
+    )
+
+
 _RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = {
+    (events.CyclicPoissonSampling, _ADD): _no_groups,
+    (events.CyclicPoissonSampling, _REPLACE): _poisson_replace,
+    (events.CyclicPoissonSampling, _ZERO): _poisson,
+    (events.FixedOrderSampling, _ADD): _unamplified(2.0),
+    (events.FixedOrderSampling, _REPLACE): _unamplified(2.0),
+    (events.FixedOrderSampling, _ZERO): _unamplified(1.0),
     (events.FixedSizeSampling, _ADD): _fixed_size_add,
     (events.FixedSizeSampling, _REPLACE): _fixed_size_replace,
     (events.FixedSizeSampling, _ZERO): _unamplified(1.0),

@@ -87,8 +87,8 @@ def _exact_kind(event: Event) -> _Kind:
         form = normal_form(event)
     except UnsupportedEventError:
         return event
-    # Begun passes are rounded up for each of them.
-    return (form, protection(event)) if form.events_per_mechanism == 1 else event
+    # Begun passes are rounded up for each of them, and steps of a run count together.
+    return (form, protection(event)) if form.stands_alone else event
 
 
 def _kind(event: Event, digits: int | None) -> _Kind:

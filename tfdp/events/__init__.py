@@ -5,6 +5,7 @@ else of tfdp, and no TensorFlow.
 """
 
 from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
+from tfdp.events.correlated import CorrelatedGaussianSumEvent
 from tfdp.events.registry import register
 from tfdp.events.releases import (
     DiscreteGaussianSumEvent,
@@ -17,6 +18,8 @@ from tfdp.events.releases import (
     RandomizedResponseEvent,
 )
 from tfdp.events.sampling import (
+    CyclicPoissonSampling,
+    FixedOrderSampling,
     FixedSizeSampling,
     FullBatchSampling,
     PoissonSampling,
@@ -33,10 +36,13 @@ from tfdp.events.step import (
 
 __all__ = [
     "ComposedEvent",
+    "CorrelatedGaussianSumEvent",
+    "CyclicPoissonSampling",
     "DiscreteGaussianSumEvent",
     "EpsilonDeltaEvent",
     "Event",
     "ExponentialMechanismEvent",
+    "FixedOrderSampling",
     "FixedSizeSampling",
     "FullBatchSampling",
     "GaussianSumEvent",

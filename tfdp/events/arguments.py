@@ -59,6 +59,23 @@ def positive_integer(name: str, value: Any) -> int:
     return number
 
 
+def integer_below(name: str, value: Any, end: int) -> int:
+    """Returns `value` as a Python int from 0 to end - 1, or says what is wrong with it.
+
+    Raises:
+        TypeError: `value` is not an integer.
+        ValueError: it is outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer. Received: {name}={value!r}.")
+    number = int(value)
+    if not 0 <= number < end:
+        raise ValueError(
+            f"{name} must be at least 0 and below {end}. Received: {name}={_shown(value)}."
+        )
+    return number
+
+
 def _shown(value: Any) -> str:
     # Python refuses to print integers of thousands of digits.
     is_long = isinstance(value, int) and abs(value) >= 10**30

@@ -71,6 +71,25 @@ class Event:
         """Returns why epsilon is infinite, or None where it need not be."""
         return None
 
+    def why_not_on(self, sampling: "Sampling") -> str | None:
+        """Returns why such a release cannot be about a sample that was drawn so, or None."""
+        return None
+
+    def run_start(self) -> "Event | None":
+        """Returns the first step of the run that this is a step of; None where steps stand alone.
+
+        Steps of one run cost, together, what the run costs.
+        """
+        return None
+
+    def step_of_run(self) -> int | None:
+        """Returns which step of its run this is; None where steps stand alone."""
+        return None
+
+    def run_ids(self) -> tuple[int, ...]:
+        """Returns the numbers that name the run; none where steps stand alone."""
+        return ()
+
     def line(self) -> str:
         """Returns what the command line prints."""
         return f"release: {self!r}"
@@ -98,6 +117,17 @@ class Sampling:
     def pass_number(self) -> int:
         """Which pass over the data the step belongs to, or -1 where there are no passes."""
         return -1
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Which of how many parts of the data, that follow each other in a fixed order, the step is
+        about; None where there is no such order.
+        """
+        return None
+
+    def at_first_place(self) -> "Sampling":
+        """Returns the description of a step about the first part; itself where there is none."""
+        return self
 
     def in_pass(self, number: int) -> "Sampling":
         """Returns the description of such a step in another pass; itself where there is none."""

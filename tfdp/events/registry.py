@@ -19,6 +19,7 @@ FIELD_TYPES: tuple[Any, ...] = (
     Event,
     Sampling,
     tuple[Event, ...],
+    tuple[float, ...],
 )
 _REGISTERED: dict[str, type] = {}
 _Class = TypeVar("_Class", bound=type)

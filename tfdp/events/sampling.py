@@ -5,7 +5,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tfdp.events.arguments import positive_integer, real_number, set_field
+from tfdp.events.arguments import integer_below, positive_integer, real_number, set_field
 from tfdp.events.base import Sampling
 from tfdp.events.registry import register
 
@@ -157,6 +157,93 @@ class ShuffledSampling(Sampling):
 
     def in_pass(self, number: int) -> Sampling:
         return dataclasses.replace(self, pass_index=number)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class FixedOrderSampling(Sampling):
+    """Consecutive batches of the data, in the order in which they stand, again and again.
+
+    Attributes:
+        batch_size: Units in a batch; the last batch may be smaller.
+        population_size: Number of units.
+        batch_index: Which of the batches the step is about, from 0 on.
+    """
+
+    words: ClassVar[str] = "consecutive batches of the data, in a fixed order"
+    is_random: ClassVar[bool] = False
+    field_words: ClassVar[Mapping[str, str]] = {
+        "batch_size": "batch size",
+        "population_size": "population",
+        "batch_index": "batch",
+    }
+
+    batch_size: int
+    population_size: int
+    batch_index: int = 0
+
+    def __post_init__(self):
+        for name in ("batch_size", "population_size"):
+            set_field(self, name, positive_integer(name, getattr(self, name)))
+        set_field(
+            self, "batch_index", integer_below("batch_index", self.batch_index, self.steps_per_pass)
+        )
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Batches in one pass, a smaller last one included."""
+        return -(-self.population_size // self.batch_size)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.batch_index, self.steps_per_pass
+
+    def at_first_place(self) -> Sampling:
+        return dataclasses.replace(self, batch_index=0)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class CyclicPoissonSampling(Sampling):
+    """Groups of the data, which are fixed, take turns; of the group whose turn it is, every unit is
+    in the sample independently, with the same probability (Choquette-Choo et al. 2023,
+    arXiv:2306.08153, section 5).
+
+    Attributes:
+        sampling_probability: q, in (0, 1], of a unit when it is its group's turn.
+        num_groups: How many groups there are.
+        group_index: Whose turn it is, from 0 on.
+        population_size: Number of units in all groups, or None where it is not known.
+    """
+
+    words: ClassVar[str] = "of groups that take turns, every unit with the same probability"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "sampling_probability": "probability q",
+        "num_groups": "groups",
+        "group_index": "group",
+        "population_size": "population",
+    }
+
+    sampling_probability: float
+    num_groups: int
+    group_index: int = 0
+    population_size: int | None = None
+
+    def __post_init__(self):
+        PoissonSampling(self.sampling_probability)
+        set_field(self, "sampling_probability", float(self.sampling_probability))
+        set_field(self, "num_groups", positive_integer("num_groups", self.num_groups))
+        set_field(
+            self, "group_index", integer_below("group_index", self.group_index, self.num_groups)
+        )
+        _check_population(self)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.group_index, self.num_groups
+
+    def at_first_place(self) -> Sampling:
+        return dataclasses.replace(self, group_index=0)
 
 
 @register

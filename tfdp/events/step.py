@@ -31,6 +31,25 @@ class ComposedEvent(Event):
     def scaled(self, factor: float) -> Event:
         return ComposedEvent(tuple(event.scaled(factor) for event in self.events))
 
+    def why_not_on(self, sampling: Sampling) -> str | None:
+        reasons = (event.why_not_on(sampling) for event in self.events)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def run_start(self) -> Event | None:
+        starts = [event.run_start() for event in self.events]
+        if not any(starts):
+            return None
+        return ComposedEvent(
+            tuple(start or event for start, event in zip(starts, self.events, strict=True))
+        )
+
+    def step_of_run(self) -> int | None:
+        steps = (event.step_of_run() for event in self.events)
+        return next((step for step in steps if step is not None), None)
+
+    def run_ids(self) -> tuple[int, ...]:
+        return tuple(number for event in self.events for number in event.run_ids())
+
     def repeated(self, count: int) -> Event:
         return ComposedEvent(tuple(event.repeated(count) for event in self.events))
 
@@ -106,11 +125,29 @@ class SampledEvent(Event):
             raise TypeError(
                 f"A sample of a sample is not supported. Received: event={self.event!r}."
             )
+        reason = self.event.why_not_on(self.sampling)
+        if reason is not None:
+            raise ValueError(
+                f"The release cannot be about such a sample: it {reason}. "
+                f"Received: sampling={self.sampling!r}, event={self.event!r:.500}."
+            )
         if self.privacy_unit not in ("example", "microbatch", "user"):
             raise ValueError(
                 "privacy_unit must be 'example', 'microbatch' or 'user'. "
                 f"Received: privacy_unit={self.privacy_unit!r}."
             )
+
+    def run_start(self) -> Event | None:
+        start = self.event.run_start()
+        if start is None:
+            return None
+        return dataclasses.replace(self, sampling=self.sampling.at_first_place(), event=start)
+
+    def step_of_run(self) -> int | None:
+        return self.event.step_of_run()
+
+    def run_ids(self) -> tuple[int, ...]:
+        return self.event.run_ids()
 
 
 def scale_sensitivity(event: Event, factor: float) -> Event:

@@ -376,6 +376,8 @@ class Charging:
 
     def _permit(self, ledger: PrivacyLedger, event: Event) -> int | None:
         limits = [guard(ledger, event) for guard in self.guards]
+        if event.run_start() is not None:
+            limits.append(1)  # Every step of a run is an event of its own: none can be reserved.
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _place(self) -> tuple[np.int64, np.int64]:

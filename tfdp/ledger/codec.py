@@ -117,6 +117,12 @@ def _events(value: Any, where: str, depth: int) -> tuple[events.Event, ...]:
     return tuple(_event(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
 
 
+def _floats(value: Any, where: str, depth: int) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise LedgerFormatError(f"{where} must be a list. Received: {_show(value)}.")
+    return tuple(_float(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
+
+
 # How a field is read, by what it is annotated with.
 _DECODERS: dict[Any, _Decoder] = {
     bool: _boolean,
@@ -128,6 +134,7 @@ _DECODERS: dict[Any, _Decoder] = {
     events.Event: _event,
     events.Sampling: _sampling,
     tuple[events.Event, ...]: _events,
+    tuple[float, ...]: _floats,
 }
 
 

@@ -1,6 +1,8 @@
 """Which records a step sees, and what the ledger says about it."""
 
 from tfdp.sampling.arrays import PaddedBatch, batches
+from tfdp.sampling.cyclic_poisson import CyclicPoisson
+from tfdp.sampling.fixed_order import FixedOrder
 from tfdp.sampling.fixed_size import FixedSize
 from tfdp.sampling.full_batch import FullBatch
 from tfdp.sampling.poisson import Poisson
@@ -9,6 +11,8 @@ from tfdp.sampling.shuffled import Shuffled
 from tfdp.sampling.unknown import Unknown
 
 __all__ = [
+    "CyclicPoisson",
+    "FixedOrder",
     "FixedSize",
     "FullBatch",
     "PaddedBatch",

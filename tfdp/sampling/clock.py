@@ -25,6 +25,7 @@ class PassClock:
         self.drawn = drawn
         self.ledger = ledger
         self._steps = 0
+        self._taken = 0
         self._pass_index = -1
         policy.description(0)  # A policy that cannot describe its steps says so now.
 
@@ -34,10 +35,12 @@ class PassClock:
 
     def peek(self, size: int | None = None) -> Sampling:
         """Returns the description of the next step, on `size` units (None: not known)."""
-        return self.policy.description(self._next_index(size))
+        index = self._taken if self.policy.is_ordered else self._next_index(size)
+        return self.policy.description(index)
 
     def advance(self, sampling: Sampling) -> None:
         """Counts a step that `peek` described so, once it is in the ledger."""
+        self._taken += 1
         index = sampling.pass_number
         if index != self._pass_index:
             self._pass_index, self._steps = index, 0

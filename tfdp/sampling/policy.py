@@ -64,6 +64,19 @@ class SamplingPolicy(abc.ABC):
         """
         return self.steps_per_pass is not None and steps >= self.steps_per_pass
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether parts of the data follow each other in a fixed order.
+
+        Then the number that `description` is given is that of the step, from 0 on, instead of that
+        of the pass.
+        """
+        return False
+
+    def from_step(self, step: int) -> "SamplingPolicy":
+        """Returns the policy whose first step is this one of an order; itself without an order."""
+        return self
+
     def contradiction(self, sizes: Sizes) -> str | None:
         """Returns what in these sizes of samples cannot be by this policy, or None."""
         return None

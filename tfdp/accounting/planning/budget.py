@@ -56,8 +56,8 @@ def kind_of(event: Event) -> Hashable:
         form = normal_form(event)
     except UnsupportedEventError:  # An accountant that is not ours may know it.
         return event
-    # Steps of a pass count once, so that which pass it is matters.
-    return event if form.events_per_mechanism > 1 else (form, protection(event))
+    # Steps of a pass or of a run count once, so that which one it is matters.
+    return (form, protection(event)) if form.stands_alone else event
 
 
 def check_price(ledger: "PrivacyLedger", event: Event, accountant: AccountantChoice = None) -> None:

@@ -1,0 +1,238 @@
+"""tfdp.accounting.correlated: prices of runs against the Gaussian mechanism on C g, computed."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from tfdp.accounting import PRVAccountant, make_accountant
+from tfdp.accounting.dp_events import to_dp_event
+from tfdp.accounting.normal_form import normal_form
+from tfdp.accounting.totals import Totals
+from tfdp.events import (
+    ComposedEvent,
+    CorrelatedGaussianSumEvent,
+    CyclicPoissonSampling,
+    FixedOrderSampling,
+    FullBatchSampling,
+    GaussianSumEvent,
+    LaplaceSumEvent,
+    NeighboringRelation,
+    NonPrivateEvent,
+    ParallelComposition,
+    PoissonSampling,
+    SampledEvent,
+    UnsupportedEventError,
+)
+from tfdp.factorizations import ToeplitzFactorization, banded_square_root, one_step_back
+from tfdp.ledger import PrivacyLedger
+
+ADD, REPLACE, ZERO = NeighboringRelation
+N, PERIOD, Z = 12, 4, 3.0
+DELTA = 1e-5
+BANDED, ENDLESS = banded_square_root(3), one_step_back(0.6)
+UNSAMPLED = ("prv", "rdp", "zcdp", "gdp", "pld")
+
+
+def _event(i, factorization=BANDED, stddev=Z, run=1, n=N, period=PERIOD):
+    p, r = factorization.numerator, factorization.denominator
+    return CorrelatedGaussianSumEvent(1.0, stddev, p, r, n, period, i, run)
+
+
+def _ordered(i, event, relation=ZERO, period=PERIOD):
+    return SampledEvent(FixedOrderSampling(5, 5 * period, i % period), event, relation)
+
+
+def _turn(i, event, relation=ZERO, q=0.2):
+    return SampledEvent(CyclicPoissonSampling(q, PERIOD, i % PERIOD), event, relation)
+
+
+def _epsilon(events, name="prv"):
+    ledger = PrivacyLedger()
+    for event in events:
+        ledger.append(event)
+    return ledger.replay(make_accountant(name)).get_epsilon(DELTA)
+
+
+def _gaussian(sensitivity, name="prv", z=Z):
+    return _epsilon([GaussianSumEvent(sensitivity, z)], name)
+
+
+def _worst(matrix, steps):
+    return max(np.linalg.norm(matrix[:, list(s)].sum(axis=1)) for s in steps)
+
+
+def _matrix(factorization, n=N):
+    return linalg.toeplitz(factorization.column(n), np.zeros(n))
+
+
+PARTICIPATIONS = [range(i, N, PERIOD) for i in range(PERIOD)]
+
+
+@pytest.mark.parametrize("name", UNSAMPLED)
+@pytest.mark.parametrize("factorization", [BANDED, ENDLESS])
+@pytest.mark.parametrize(("relation", "factor"), [(ZERO, 1), (REPLACE, 2)])
+def test_a_run_is_one_gaussian_mechanism(name, factorization, relation, factor):
+    run = [_ordered(i, _event(i, factorization), relation) for i in range(N)]
+    sensitivity = factor * _worst(_matrix(factorization), PARTICIPATIONS)
+    assert _epsilon(run, name) == pytest.approx(_gaussian(sensitivity, name), rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 3, N - 1])
+def test_a_run_that_stops_early_costs_no_less_than_what_it_released(steps):
+    run = [_ordered(i, _event(i)) for i in range(steps)]
+    released = _worst(_matrix(BANDED)[:steps], PARTICIPATIONS)
+    assert _epsilon(run) >= _gaussian(released)
+    assert _epsilon(run) == pytest.approx(_epsilon([_ordered(i, _event(i)) for i in range(N)]))
+
+
+def test_continuations_of_one_state_cost_at_least_all_rows_with_their_fresh_noise():
+    # From the state after `cut` steps the run went on twice; each row of C g that was released
+    # twice has independent noise twice.
+    for cut, first, second in itertools.product([0, 2, 7], [8, 12], [9, 12]):
+        rows = [*range(first), *range(cut, second)]
+        run = [_ordered(i, _event(i)) for i in rows]
+        released = _worst(_matrix(BANDED)[rows], PARTICIPATIONS)
+        assert _epsilon(run) >= _gaussian(released)
+        assert _epsilon(run) == pytest.approx(
+            _gaussian(math.sqrt(2) * _worst(_matrix(BANDED), PARTICIPATIONS)), rel=1e-6
+        )
+
+
+def test_two_runs_cost_what_two_do_and_copies_of_ledgers_no_less():
+    one = [_ordered(i, _event(i)) for i in range(5)]
+    two = [_ordered(i, _event(i, run=2)) for i in range(3)]
+    assert _epsilon([*one, *two]) == pytest.approx(_epsilon([*one, *one]))
+    # Charging both copies of a ledger repeats positions.
+    assert _epsilon([*one, *one]) > _epsilon(one)
+
+
+@pytest.mark.parametrize("name", ["prv", "rdp", "pld", "basic"])
+@pytest.mark.parametrize("relation", [ZERO, REPLACE])
+def test_groups_that_take_turns_are_poisson_samples(name, relation):
+    run = [_turn(i, _event(i), relation) for i in range(N)]
+    norm = np.linalg.norm(_matrix(BANDED)[:, 0])
+    step = SampledEvent(PoissonSampling(0.2), GaussianSumEvent(norm, Z), relation)
+    assert _epsilon(run, name) == pytest.approx(_epsilon([step] * (N // PERIOD), name), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["prv", "rdp", "pld", "basic"])
+def test_repeated_random_steps_cost_more_than_both_ways_they_may_be_samples(name):
+    # A row that was released twice from one draw has sqrt(2) times the sensitivity; two draws of a
+    # row are two samples.
+    run = [_turn(i, _event(i)) for i in [*range(N), *range(2, N)]]
+    norm = np.linalg.norm(_matrix(BANDED)[:, 0])
+
+    def sampled(size, count):
+        step = SampledEvent(PoissonSampling(0.2), GaussianSumEvent(size, Z), ZERO)
+        return _epsilon([step] * count, name)
+
+    found, turns = _epsilon(run, name), N // PERIOD
+    assert found >= sampled(math.sqrt(2) * norm, turns) > sampled(norm, turns)
+    assert found >= sampled(norm, 2 * turns)
+
+
+def test_independent_noise_in_groups_of_one_is_dp_sgd():
+    run = [
+        SampledEvent(
+            CyclicPoissonSampling(0.2, 1), _event(i, ToeplitzFactorization(), period=1), ZERO
+        )
+        for i in range(N)
+    ]
+    plain = SampledEvent(PoissonSampling(0.2), GaussianSumEvent(1.0, Z), ZERO)
+    assert _epsilon(run) == pytest.approx(_epsilon([plain] * N), rel=1e-9)
+
+
+def test_sums_beside_each_other_are_one_gaussian_mechanism():
+    # Clips 1 and 0.5; the third has fresh noise in every step, and a unit is in three of them.
+    run = [
+        _ordered(
+            i,
+            ComposedEvent((_event(i), _event(i, ENDLESS, 6.0, run=2), GaussianSumEvent(0.5, 4.0))),
+        )
+        for i in range(N)
+    ]
+    squares = [
+        (_worst(_matrix(BANDED), PARTICIPATIONS) / Z) ** 2,
+        (_worst(_matrix(ENDLESS), PARTICIPATIONS) / 6) ** 2,
+        3 * (0.5 / 4) ** 2,
+    ]
+    assert _epsilon(run) == pytest.approx(_gaussian(math.sqrt(sum(squares)), z=1.0), rel=1e-6)
+
+
+def test_a_unit_that_is_added_moves_all_behind_it():
+    run = [_ordered(i, _event(i), ADD) for i in range(N)]
+    moved = 2 * _worst(_matrix(BANDED), [range(N)])
+    assert _epsilon(run) == pytest.approx(_gaussian(moved), rel=1e-6)
+
+
+def test_a_bare_event_is_about_a_unit_in_every_step():
+    run = [_event(i) for i in range(N)]
+    assert _epsilon(run) == pytest.approx(_gaussian(_worst(_matrix(BANDED), [range(N)])), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        _turn(0, _event(0), ADD),
+        _ordered(0, ParallelComposition((_event(0),))),
+        _ordered(0, ComposedEvent((_event(0), ParallelComposition((GaussianSumEvent(1.0, 1.0),))))),
+        _ordered(0, ComposedEvent((_event(0), LaplaceSumEvent(1.0, 1.0)))),
+        _ordered(0, ComposedEvent((_event(0), _event(0, n=N + 1)))),
+        _ordered(0, ComposedEvent((_event(0), _event(4)))),
+    ],
+)
+def test_refuses_what_is_not_known_to_be_one_mechanism(event):
+    with pytest.raises(UnsupportedEventError):
+        normal_form(event)
+
+
+def test_refuses_a_run_that_changed_on_its_way():
+    start = _ordered(0, _event(0))
+    changed = [
+        SampledEvent(FixedOrderSampling(4, 4 * PERIOD, 1), _event(1), ZERO),
+        _ordered(1, _event(1), REPLACE),
+        _ordered(1, _event(1, stddev=4.0)),
+        _ordered(1, _event(1, n=N + 1)),
+        _turn(1, _event(1)),
+    ]
+    for event in changed:
+        accountant = PRVAccountant().compose(start)
+        with pytest.raises(UnsupportedEventError, match="differ in more than their position"):
+            accountant.compose(event)
+        assert accountant.supports(_ordered(1, _event(1)))
+
+
+def test_no_noise_is_no_privacy():
+    assert _epsilon([_ordered(0, _event(0, stddev=0.0))]) == math.inf
+    seeded = dataclasses.replace(_event(0), seeded=True)
+    assert _epsilon([_ordered(0, seeded)]) == math.inf
+    both = ComposedEvent((_event(0), NonPrivateEvent()))
+    assert _epsilon([_ordered(0, both)]) == math.inf
+
+
+def test_totals_keep_steps_apart():
+    totals = Totals(most_kinds=2)
+    for i in range(N):
+        totals.add(_ordered(i, _event(i)), 1)
+    assert len(totals) == N
+    accountant = PRVAccountant()
+    for event, count in totals:
+        accountant.compose(event, count)
+    assert accountant.get_epsilon(DELTA) == _epsilon([_ordered(i, _event(i)) for i in range(N)])
+
+
+def test_refuses_groups_that_take_turns_at_different_steps():
+    PRVAccountant(group_size=2).compose(_ordered(0, _event(0)))
+    with pytest.raises(UnsupportedEventError, match="take turns"):
+        PRVAccountant(group_size=2).compose(_turn(0, _event(0)))
+
+
+def test_is_no_event_of_dp_accounting():
+    ledger = PrivacyLedger()
+    ledger.append(SampledEvent(FullBatchSampling(), _event(0, period=1), ZERO))
+    with pytest.raises(UnsupportedEventError, match="cost together"):
+        to_dp_event(list(ledger))

@@ -1,0 +1,141 @@
+"""What a run of sums with correlated noise costs, and what it costs where steps were repeated.
+
+The releases of a run are a function of C g + sigma z: a Gaussian mechanism, whose sensitivity
+follows from the steps that a unit may be in.
+
+- *In a fixed order*, and where a unit may be in every step (period 1), it is S times the
+  sensitivity of `tfdp.factorizations.ToeplitzFactorization`. The run is one Gaussian. Stopped early
+  it is a part of that vector, and costs no more.
+- *Groups in turn, Poisson.* With no more bands than groups, the columns of two turns of a group
+  have no row in common. So the run is one sampled Gaussian for each of ceil(n / groups) turns, with
+  S times the norm of a column (Choquette-Choo et al. 2023, arXiv:2306.08153, theorem 4).
+
+A step that was taken m times, from copies of one state, released m values with fresh z each. With
+m the most of all steps, in a fixed order all of them are the rows of C g, each at most m times with
+independent noise: the squared sensitivity is at most m times as large, which m runs cost. Of random
+samples, each of the m draws of a turn is in rows that were released at most m times: m draws, each
+of them with sqrt(m) times the sensitivity.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from tfdp import events
+from tfdp.accounting.mechanisms import Mechanism, RemoveThenAdd, SampledGaussian
+from tfdp.accounting.ranges import within_range
+from tfdp.accounting.sampling_rules import SamplingRule
+from tfdp.events import NeighboringRelation, UnsupportedEventError
+from tfdp.events.protection import protection
+from tfdp.factorizations import ToeplitzFactorization
+
+
+class Run(NamedTuple):
+    """A run that an event is a step of.
+
+    Attributes:
+        start: Its first step, which all steps of the run have in common.
+        ids: The numbers that name it.
+        times: How often the mechanisms of a step stand for the whole run.
+        sampled: Whether samples are drawn at random.
+    """
+
+    start: events.Event
+    ids: tuple[int, ...]
+    times: int
+    sampled: bool
+
+    def check(self, known: dict[int, events.Event]) -> None:
+        """Refuses a run that changed on its way: its participations are then not those declared.
+
+        Args:
+            known: Number of a run -> its first step.
+
+        Raises:
+            UnsupportedEventError: a run of this number is another one.
+        """
+        for number in self.ids:
+            before = known.get(number, self.start)
+            if before != self.start:
+                raise UnsupportedEventError(
+                    f"The steps of run {number} differ in more than their position: batches, "
+                    "relation or noise were changed within the run, and its price is not known. "
+                    f"Received: {self.start!r:.500} after {before!r:.500}."
+                )
+
+
+def is_correlated(event: events.Event) -> bool:
+    """Whether the event is a step of a run."""
+    return isinstance(event, events.CorrelatedGaussianSumEvent)
+
+
+def run_of(
+    leaves: list[events.Event],
+    rule: SamplingRule,
+    event: events.Event,
+    gaussians: tuple[type, ...],
+) -> tuple[list[float], Run]:
+    """Returns the noise multipliers of a whole run, one for each release, and the run.
+
+    Args:
+        leaves: What is released about the sample of a step, at least one of them correlated.
+        rule: How the sample is priced.
+        event: Of which these are the leaves.
+        gaussians: Classes of Gaussian sums whose noise is independent from step to step.
+
+    Raises:
+        UnsupportedEventError: the releases are not known to be one mechanism together.
+    """
+    correlated: list[Any] = [leaf for leaf in leaves if is_correlated(leaf)]
+    first, start = correlated[0], event.run_start()
+    places = {(leaf.num_steps, leaf.period, leaf.position) for leaf in correlated}
+    others = [leaf for leaf in leaves if not isinstance(leaf, gaussians) and leaf.protects]
+    others = [leaf for leaf in others if not is_correlated(leaf)]
+    if len(places) > 1 or others or rule.events_per_mechanism != 1 or len(rule.factors) != 1:
+        raise UnsupportedEventError(
+            "Releases beside correlated noise must be Gaussian sums, and where their noise is "
+            "correlated too, the same step of equally long runs, on samples in a fixed order. "
+            f"Received: {event!r:.500}."
+        )
+    n = first.num_steps
+    # Of a bare event nobody says in which steps its unit is: in all of them. A unit that is added
+    # moves all behind it, so that neighbours differ in all steps, too.
+    moves = protection(event).neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    period = 1 if moves or not isinstance(event, events.SampledEvent) else first.period
+    multipliers = []
+    for leaf in leaves:
+        if not leaf.protects:
+            continue
+        of = leaf if is_correlated(leaf) else None
+        factorization = (
+            ToeplitzFactorization(of.numerator, of.denominator)  # type: ignore[attr-defined]
+            if of
+            else ToeplitzFactorization()
+        )
+        if rule.amplification is None:
+            sensitivity = factorization.sensitivity(n, period)
+        elif factorization.bands is not None and factorization.bands <= period:
+            sensitivity = factorization.column_norm(n)
+        else:
+            raise UnsupportedEventError(
+                "Sampling is not known to amplify noise that remembers more steps than there are "
+                f"between two participations. Received: {event!r:.500}."
+            )
+        multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]
+    sampled = rule.amplification is not None
+    times = -(-n // period) if sampled else 1
+    return multipliers, Run(start or event, event.run_ids(), times, sampled)
+
+
+def repeated(mechanism: Mechanism, run: Any, most: int) -> tuple[Mechanism, int]:
+    """Returns what a run is whose steps were taken up to `most` times, and how often it counts."""
+    number = run.times * most
+    if most == 1:
+        return mechanism, number
+    if isinstance(mechanism, RemoveThenAdd):
+        once, _ = repeated(mechanism.mechanism, run, most)
+        same = isinstance(once, SampledGaussian)
+        return (RemoveThenAdd(once) if same else once), number  # type: ignore[arg-type]
+    if isinstance(mechanism, SampledGaussian) and mechanism.sampling_probability < 1:
+        z = mechanism.noise_multiplier / math.sqrt(most)
+        return within_range(SampledGaussian(mechanism.sampling_probability, z)), number
+    return mechanism, number

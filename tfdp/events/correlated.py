@@ -1,0 +1,138 @@
+"""Sums whose noise is correlated over the steps of a run."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tfdp.events.arguments import (
+    MAX_INTEGER,
+    integer_below,
+    positive_integer,
+    real_number,
+    set_field,
+)
+from tfdp.events.base import Event, Sampling
+from tfdp.events.registry import register
+from tfdp.events.releases import NoisySum
+
+MAX_STEPS, MAX_COEFFICIENTS = 2**20, 1024
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class CorrelatedGaussianSumEvent(NoisySum):
+    """One step of a run of `num_steps` sums, whose noise y solves C y = noise_stddev z.
+
+    C is the lower triangular Toeplitz matrix whose first column is the series of numerator(x) /
+    denominator(x), and z is standard normal, independent of everything before. So the steps of a
+    run are together one Gaussian mechanism on C times the sums (Denisov et al. 2022,
+    arXiv:2202.08312, theorem 2.1, also where sums depend on what was released before). A run that
+    stops early is charged as a whole one; a step of a run that was taken more than once, as after
+    an older checkpoint was restored, makes as many runs of it.
+
+    Attributes:
+        l2_norm_bound: S, by how much one privacy unit moves the sum of a step, as in
+            `GaussianSumEvent`.
+        noise_stddev: Standard deviation of z's multiple. Zero is no privacy.
+        numerator: p_0 = 1, p_1, ...
+        denominator: r_0 = 1, r_1, ...
+        num_steps: n. After so many steps a new run begins, whose noise remembers nothing.
+        period: A unit may be in the steps i, i + period, i + 2 period, ... of a run, for one i; 1
+            is every step.
+        position: Which step of the run this is, from 0 on.
+        run_id: A random number that names the run.
+        seeded: As in `NoisySum`.
+    """
+
+    words: ClassVar[str] = "sum with correlated Gaussian noise"
+    bound_field: ClassVar[str] = "l2_norm_bound"
+    noise_field: ClassVar[str] = "noise_stddev"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l2_norm_bound": "l2 norm bound S",
+        "noise_stddev": "noise standard deviation σ",
+        "numerator": "numerator of C",
+        "denominator": "denominator of C",
+        "num_steps": "steps of a run",
+        "period": "steps between two participations",
+        "position": "step of the run",
+        "run_id": "run",
+    }
+
+    l2_norm_bound: float
+    noise_stddev: float
+    numerator: tuple[float, ...]
+    denominator: tuple[float, ...]
+    num_steps: int
+    period: int
+    position: int
+    run_id: int
+    seeded: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("numerator", "denominator"):
+            set_field(self, name, _coefficients(name, getattr(self, name)))
+        for name in ("num_steps", "period"):
+            set_field(self, name, positive_integer(name, getattr(self, name)))
+        if self.num_steps > MAX_STEPS:
+            raise ValueError(
+                f"num_steps must be at most {MAX_STEPS}. Received: num_steps={self.num_steps}."
+            )
+        for name, end in (("position", self.num_steps), ("run_id", MAX_INTEGER)):
+            set_field(self, name, integer_below(name, getattr(self, name), end))
+
+    @property
+    def bands(self) -> int | None:
+        """Bands of C; None where its columns do not end."""
+        return len(self.numerator) if len(self.denominator) == 1 else None
+
+    def run_start(self) -> Event:
+        return dataclasses.replace(self, position=0)
+
+    def step_of_run(self) -> int | None:
+        return self.position
+
+    def run_ids(self) -> tuple[int, ...]:
+        return (self.run_id,)
+
+    def why_not_on(self, sampling: Sampling) -> str | None:
+        if sampling.pass_number >= 0:
+            return (
+                "is not known for shuffled passes, of which a unit may be in the last step of one "
+                "and in the first of the next; take FixedOrder"
+            )
+        if sampling.is_random and (self.bands is None or self.bands > self.period):
+            return (
+                "is known for random samples only where C has no more bands than there are steps "
+                f"between two participations ({self.period}); take CyclicPoisson, or FixedOrder"
+            )
+        if self.period == 1:
+            return None
+        if sampling.place is None:
+            return (
+                f"supposes that a unit comes again every {self.period} steps, which nothing sees "
+                "to; take FixedOrder or CyclicPoisson, or period=1"
+            )
+        index, number = sampling.place
+        if (index, number) != (self.position % self.period, self.period):
+            return (
+                f"supposes part {self.position % self.period} of {self.period} in step "
+                f"{self.position} of the run, and this is part {index} of {number}"
+            )
+        return None
+
+
+def _coefficients(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
+    found = tuple(
+        real_number(f"{name}[{k}]", value, minimum=-math.inf, inclusive=True)
+        for k, value in enumerate(values)
+    )
+    if not 1 <= len(found) <= MAX_COEFFICIENTS or found[0] != 1:
+        raise ValueError(
+            f"{name} must hold 1 to {MAX_COEFFICIENTS} coefficients, of which the first is 1. "
+            f"Received: {name}={found!r:.200}."
+        )
+    if len(found) > 1 and not found[-1]:
+        raise ValueError(f"The last one of {name} must not be 0. Received: {found!r:.200}.")
+    return found
