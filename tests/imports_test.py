@@ -27,6 +27,7 @@ ALLOWED = {
     "sampling": {"events", "ledger", "noise"},
     "gradients": {"events", "noise", "numerics", "query"},
     "keras": {"accounting", "events", "gradients", "ledger", "noise", "query", "sampling"},
+    "statistics": {"accounting", "events", "ledger", "noise", "query"},
     "cli": {"accounting", "events", "ledger", "report"},
 }
 

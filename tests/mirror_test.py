@@ -26,6 +26,8 @@ WITHOUT = {
     "keras/wrapping.py": "keras/optimizer_test.py and checkpoint_test.py test it by a DPOptimizer.",
     "ledger/errors.py": "It holds classes of errors only.",
     "migration.py": "keras/migration_test.py tests it with what users wrote.",
+    "statistics/account.py": "statistics/private_data_test.py tests what is charged when.",
+    "statistics/column.py": "statistics/private_data_test.py asks through the data.",
     "query/arguments.py": "query/bad_input_test.py tests it by what queries say.",
     "query/exact.py": "query/gaussian_test.py tests both precisions together.",
     "query/parts.py": "query/layers_test.py and query/arranged_test.py test the parts.",

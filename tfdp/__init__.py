@@ -44,6 +44,7 @@ _SUBMODULES = (
     "query",
     "report",
     "sampling",
+    "statistics",
 )
 _NAMES = {
     "ComposedEvent": "tfdp.events",

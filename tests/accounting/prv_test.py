@@ -297,3 +297,11 @@ def test_never_above_renyi_divergences(q):
         step = SampledEvent(PoissonSampling(q), GaussianSumEvent(1.0, noise_multiplier))
         prv = PRVAccountant().compose(step, steps).get_epsilon(delta)
         assert prv <= RDPAccountant().compose(step, steps).get_epsilon(delta)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.3, 1.0, 2.0, 3.0, 10.0])
+@pytest.mark.parametrize("event", [ExponentialMechanismEvent, PureEpsilonEvent])
+def test_one_pure_release_is_priced_whatever_its_epsilon(event, epsilon):
+    # Cells of the grid without any probability are zero, not a little less.
+    found = PRVAccountant().compose(event(epsilon)).get_epsilon(1e-5)
+    assert 0.9 * epsilon < found <= epsilon

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from tfdp.accounting.groups import group_epsilon as group_epsilon
     from tfdp.accounting.moments import MomentsAccountant as MomentsAccountant
     from tfdp.accounting.normal_form import register_price as register_price
+    from tfdp.accounting.planning.budget import Budget as Budget
+    from tfdp.accounting.planning.budget import (
+        PrivacyBudgetExceededError as PrivacyBudgetExceededError,
+    )
     from tfdp.accounting.planning.budget import Remaining as Remaining
     from tfdp.accounting.planning.calibration import (
         UnreachableBudgetError as UnreachableBudgetError,
@@ -38,12 +42,14 @@ _NAMES = {
     "ACCOUNTANTS": "tfdp.accounting.registry",
     "Accountant": "tfdp.accounting.accountant",
     "BasicComposition": "tfdp.accounting.composition",
+    "Budget": "tfdp.accounting.planning.budget",
     "EpsilonInterval": "tfdp.accounting.prv",
     "GDPAccountant": "tfdp.accounting.gdp",
     "MomentsAccountant": "tfdp.accounting.moments",
     "NeighboringRelation": "tfdp.events",
     "PLDAccountant": "tfdp.accounting.pld",
     "PRVAccountant": "tfdp.accounting.prv",
+    "PrivacyBudgetExceededError": "tfdp.accounting.planning.budget",
     "RDPAccountant": "tfdp.accounting.rdp",
     "Remaining": "tfdp.accounting.planning.budget",
     "SamplingRule": "tfdp.accounting.sampling_rules",

@@ -189,7 +189,10 @@ class RDPAccountant(Accountant):
         return minimize_over_orders(_values(self._divergence, value), inverse=inverse, **first)
 
     def _epsilon(self, delta: float) -> float:
-        return self._best(lambda a, rdp: epsilon_at_order(a, rdp, delta), inverse=True)[1]
+        best = self._best(lambda a, rdp: epsilon_at_order(a, rdp, delta), inverse=True)[1]
+        # All orders include infinity, to which no search goes.
+        most = self._group_size * self._pure_epsilon() if self._orders is None else math.inf
+        return min(best, most)
 
     def _delta(self, epsilon: float) -> float:
         best = self._best(lambda a, rdp: log_odds_of_delta(a, rdp, epsilon), inverse=False)

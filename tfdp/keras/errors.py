@@ -1,5 +1,7 @@
 """Errors that stop a training run before a guarantee is lost."""
 
+from tfdp.accounting import PrivacyBudgetExceededError as PrivacyBudgetExceededError
+
 
 class NotPrivateError(ValueError):
     """Something would be trained on, or released, without going through the mechanism."""
@@ -7,7 +9,3 @@ class NotPrivateError(ValueError):
 
 class LedgerMismatchError(ValueError):
     """The weights embody private steps that the ledger does not hold."""
-
-
-class PrivacyBudgetExceededError(RuntimeError):
-    """The next step would spend more than the budget."""

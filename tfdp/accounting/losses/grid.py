@@ -86,6 +86,8 @@ def round_losses(pair: LossPair, interval: float, log_tail: float) -> GridPMF:
     first, last = math.floor(min(low, high) / interval) - 1, math.ceil(high / interval) + 1
     edges = (first + np.arange(last - first + 1)) * interval
     p, q = pair.cells(edges)
+    # A cell is a difference, which rounding may make negative where nothing is in it.
+    p = np.maximum(p, 0.0)
     inner, start = p[1:-1], edges[:-1]
     ratio = np.exp(np.minimum(start, _LARGEST_LOSS))
     up = np.clip((inner - ratio * q[1:-1]) / -math.expm1(-interval), 0.0, inner)

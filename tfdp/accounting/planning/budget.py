@@ -1,5 +1,6 @@
-"""What is left of a privacy budget."""
+"""What is left of a privacy budget, and the budget that refuses what it does not cover."""
 
+import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,78 @@ if TYPE_CHECKING:
 
 # So many further events are as good as any number.
 MOST_EVENTS = 2**40
+# By so much, relatively, sums of epsilons may exceed a budget: they are rounded, 3 times 0.1 too.
+_ROUNDING = 1e-12
+
+
+class PrivacyBudgetExceededError(RuntimeError):
+    """The next step or query would spend more than the budget."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """An (epsilon, delta) that everything in a ledger, and what comes next, must stay within.
+
+    Args:
+        epsilon: The most that may be spent; positive.
+        delta: In (0, 1); well below 1 / number of records.
+        accountant: What prices the ledger: a name in `tfdp.accounting.ACCOUNTANTS`, a class, or an
+            empty accountant; by default "prv".
+
+    Raises:
+        TypeError: a number is none.
+        ValueError: it is out of range, or there is no such accountant.
+
+    Example:
+        >>> from tfdp.events import PureEpsilonEvent
+        >>> from tfdp.ledger import PrivacyLedger
+        >>> ledger, budget = PrivacyLedger(), Budget(epsilon=1.0, delta=1e-6)
+        >>> ledger.append(PureEpsilonEvent(0.75), permit=budget.permit)
+        >>> round(budget.left(ledger), 3)
+        0.25
+        >>> ledger.append(PureEpsilonEvent(0.5), permit=budget.permit)
+        Traceback (most recent call last):
+        ...
+        tfdp...PrivacyBudgetExceededError: ... What is left is epsilon 0.25...
+    """
+
+    epsilon: float
+    delta: float
+    accountant: AccountantChoice = None
+
+    def __post_init__(self):
+        epsilon, delta = check_budget(self.epsilon, self.delta)
+        accountant_maker(self.accountant)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+
+    def left(self, ledger: "PrivacyLedger") -> float:
+        """Returns the epsilon that the ledger leaves, zero where it costs more than the budget."""
+        return max(0.0, self.epsilon - self._cost(ledger, None))
+
+    def permit(self, ledger: "PrivacyLedger", event: Event) -> int:
+        """Returns 1 if the event fits into the budget; an argument of `PrivacyLedger.append`.
+
+        Raises:
+            PrivacyBudgetExceededError: it does not; the message says what is left.
+            UnsupportedEventError: the accountant refuses the event, or the ledger.
+        """
+        cost = self._cost(ledger, event)
+        if cost > self.epsilon * (1 + _ROUNDING):
+            raise PrivacyBudgetExceededError(
+                f"With this the ledger would cost epsilon {cost:.6g} at delta {self.delta:.6g}, "
+                f"and the budget is epsilon {self.epsilon:.6g}. What is left is epsilon "
+                f"{self.left(ledger):.6g}. Nothing was released or charged: ask with more noise."
+            )
+        return 1
+
+    def _cost(self, ledger: "PrivacyLedger", event: Event | None) -> float:
+        relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
+        accountant = ledger.replay(accountant_maker(self.accountant)(relation))
+        if event is not None:
+            compose_event(accountant, event, 1)
+        # Where all is pure, the sum of the epsilons may be less than what holds at every delta.
+        return min(float(accountant.get_epsilon(delta)) for delta in (self.delta, 0.0))
 
 
 class Remaining(NamedTuple):

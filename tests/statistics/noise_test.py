@@ -1,0 +1,57 @@
+"""Noise on whole numbers: its distribution, its event, and what a value can become."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tfdp.accounting import RDPAccountant
+from tfdp.events import DiscreteGaussianSumEvent, PureEpsilonEvent
+from tfdp.noise import system_random_source
+from tfdp.statistics.noise import STEPS, Noise, in_steps
+
+
+def test_noise_is_that_of_the_event():
+    zeros = np.zeros(3000, np.int64)
+    laplace = Noise.of(0.5, None).add(zeros, system_random_source())
+    assert stats.kstest(laplace, "laplace", (0, 2.0)).pvalue > 1e-9
+    assert stats.kstest(laplace, "laplace", (0, 1.0)).pvalue < 1e-9
+    gaussian = Noise.of(None, 3.0).add(zeros, system_random_source())
+    assert stats.kstest(gaussian, "norm", (0, 3.0)).pvalue > 1e-9
+    assert stats.kstest(gaussian, "norm", (0, 2.0)).pvalue < 1e-9
+    assert Noise.of(0.5, None).event() == PureEpsilonEvent(0.5)
+    assert Noise.of(None, 3.0).event(7) == DiscreteGaussianSumEvent(1.0, 3.0, 1 / STEPS, 7)
+
+
+@pytest.mark.parametrize("noise", [Noise.of(0.5, None), Noise.of(None, 3.0)])
+@pytest.mark.parametrize("number", [2, 3])
+def test_shared_noise_costs_together_what_one_costs(noise, number):
+    one = RDPAccountant().compose(noise.event()).get_epsilon(1e-6)
+    several = RDPAccountant().compose(noise.shared(number).event(), number).get_epsilon(1e-6)
+    assert several <= one * (1 + 1e-6)
+    assert several >= one * 0.95 or noise.epsilon is not None
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=5),
+    st.floats(1e-18, 1e30),
+)
+def test_no_value_becomes_more_than_the_bound(values, bound):
+    steps = in_steps(np.array(values), bound)
+    assert np.all(np.abs(steps) <= STEPS)
+    for value, step in zip(values, steps, strict=True):
+        assert math.isfinite(value) or step == 0
+        assert step == 0 or math.copysign(1, value) == math.copysign(1, step)
+    assert in_steps(np.array([bound, -bound, 2 * bound]), bound).tolist() == [STEPS, -STEPS, STEPS]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "noise_multiplier"),
+    [(None, None), (1.0, 1.0), (0.0, None), (None, 0.0), (-1, None)],
+)
+def test_one_of_two_is_given(epsilon, noise_multiplier):
+    with pytest.raises(ValueError, match="epsilon|noise_multiplier"):
+        Noise.of(epsilon, noise_multiplier)

@@ -1,0 +1,106 @@
+"""Columns of arrays and frames. What is refused depends on types and shapes, never on a value."""
+
+import math
+import numbers
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_MISSING = -1
+
+
+def columns_of(data: Any) -> dict[Hashable, np.ndarray]:
+    """Returns the columns of an array, of a mapping of arrays or of a frame.
+
+    Args:
+        data: An array [n] or [n, columns], whose columns are called 0, 1, ...; a mapping of names
+            to arrays [n]; or anything with `columns` whose items are arrays, as pandas has.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: an array has another number of axes, or columns are not equally long.
+    """
+    if isinstance(data, np.ndarray):
+        if data.ndim not in (1, 2):
+            raise ValueError(f"An array must have one or two axes. Received: {data.ndim}.")
+        return dict(enumerate(np.atleast_2d(data.T)))
+    names = data.keys() if isinstance(data, Mapping) else getattr(data, "columns", None)
+    if names is None:
+        raise TypeError(
+            "Data must be an array, a mapping of names to arrays or a pandas frame. Received: "
+            f"{type(data).__name__}."
+        )
+    found = {}
+    for name in names:
+        column = data[name]
+        column = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+        if column.ndim != 1:
+            raise ValueError(f"The column {name!r} must have one axis. Received: {column.ndim}.")
+        found[name] = column
+    if not found or len({len(column) for column in found.values()}) > 1:
+        raise ValueError("There must be columns, and they must be equally long.")
+    return found
+
+
+def as_numbers(name: Hashable, column: np.ndarray) -> np.ndarray:
+    """Returns a column as float64; what is missing, infinite or no number is NaN.
+
+    Raises:
+        TypeError: the dtype of the column is not that of real numbers, or of objects.
+    """
+    if column.dtype.kind in "biuf":
+        found = column.astype(np.float64)
+        return np.where(np.isfinite(found), found, np.nan)
+    if column.dtype.kind != "O":
+        raise TypeError(f"The column {name!r} holds no numbers: its dtype is {column.dtype}.")
+    return np.array([_number(value) for value in column], np.float64).reshape(len(column))
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, numbers.Real):
+        return np.nan
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):
+        return np.nan
+    return number if math.isfinite(number) else np.nan
+
+
+def key_of(value: Any) -> Hashable:
+    """Returns what a row is grouped by, None where that is missing or of no type that can be one.
+
+    Values that are equal are one key, and are written in one way: else a single row could decide
+    how the key of others is written. So True and 1.0 are 1, and what is no text, number or bytes is
+    no key.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is bool or (type(value) is float and value.is_integer()):
+        return int(value)
+    if type(value) is float:
+        return value if value == value else None  # noqa: PLR0124
+    return value if type(value) in (int, str, bytes) else None
+
+
+def rows_of(column: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
+    """Returns int64, which of the keys each row has; -1 for none of them.
+
+    Raises:
+        TypeError: a key is none.
+        ValueError: two keys are equal.
+    """
+    places: dict[Hashable, int] = {}
+    for place, key in enumerate(keys):
+        if key_of(key) is None:
+            raise TypeError(f"A key must be a text, a number or bytes. Received: {key!r}.")
+        if places.setdefault(key_of(key), place) != place:
+            raise ValueError(f"keys must differ. Received: {key!r} twice.")
+    found = [places.get(key_of(value), _MISSING) for value in column]
+    return np.array(found, np.int64).reshape(len(column))
+
+
+def occurring_keys(column: np.ndarray) -> list[Hashable]:
+    """Returns the keys that occur, in an order that depends on the keys alone."""
+    found = {key_of(value) for value in column} - {None}
+    return sorted(found, key=lambda key: (type(key).__name__, repr(key)))
