@@ -78,6 +78,7 @@ ABOUT_SEVERAL = {
     "ledger/sql_edits_test.py": "all of storage, edited",
     "query/bad_input_test.py": "arguments of every query",
     "query/conformance_test.py": "what every query promises",
+    "query/counting_conformance_test.py": "what queries that count or select promise",
     "query/sensitivity_test.py": "sensitivity and noise of every query",
     "query/tf_privacy_values_test.py": "published values of every query",
     "report/chromium_test.py": "a whole report in a browser",

@@ -110,6 +110,7 @@ def test_every_clip_that_follows_the_data_charges_its_count():
         "ExponentialMechanismQuery": tfdp.query.ExponentialMechanismQuery(1.0, 1.0),
         "GaussianHistogramQuery": tfdp.query.GaussianHistogramQuery(1.0),
         "HistogramQuery": tfdp.query.HistogramQuery(1.0),
+        "TreeRangeSumQuery": tfdp.query.TreeRangeSumQuery(tfdp.GaussianSumQuery(1.0, 1.0)),
         "PartitionSelectionQuery": tfdp.query.PartitionSelectionQuery(1.0, 1e-6),
         "GaussianAverageQuery": toy.query(1.0),
         "GaussianSumQuery": part,

@@ -38,6 +38,7 @@ for _query in (
     queries.QuantileSelectionQuery,
     queries.ReportNoisyMaxQuery,
     queries.ScheduledGaussianSumQuery,
+    queries.TreeRangeSumQuery,
     queries.WeightedAverageQuery,
     queries.WeightedSumQuery,
 ):

@@ -37,6 +37,7 @@ from tfdp.query.selection import (
     QuantileSelectionQuery,
     ReportNoisyMaxQuery,
 )
+from tfdp.query.tree_range import TreeRangeSumQuery
 from tfdp.query.weighted import WeightedAverageQuery, WeightedRecord, WeightedSumQuery
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "ReportNoisyMaxQuery",
     "ScheduledGaussianSumQuery",
     "SumAggregationDPQuery",
+    "TreeRangeSumQuery",
     "WeightedAverageQuery",
     "WeightedRecord",
     "WeightedSumQuery",

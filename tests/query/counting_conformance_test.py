@@ -1,0 +1,135 @@
+"""What every query promises, for those that count or select instead of summing up."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp import query as tfdp_query
+from tfdp.accounting import PRVAccountant
+from tfdp.events import (
+    ComposedEvent,
+    EpsilonDeltaEvent,
+    ExponentialMechanismEvent,
+    PureEpsilonEvent,
+    UnsupportedEventError,
+    scale_sensitivity,
+)
+
+# Query, and whether its records are scalars.
+QUERIES = {
+    "exponential": (tfdp_query.ExponentialMechanismQuery(1.0, 1.0), False),
+    "noisy_max": (tfdp_query.ReportNoisyMaxQuery(1.0, 1.0, monotonic=True), False),
+    "quantile": (tfdp_query.QuantileSelectionQuery((0.0, 1.0), 0.5, 1.0), True),
+    "above": (tfdp_query.AboveThresholdQuery(1.0, 1.0, 1.0, numeric_epsilon=1.0), False),
+    "partitions": (tfdp_query.PartitionSelectionQuery(1.0, 1e-3, 2), False),
+    "histogram": (tfdp_query.HistogramQuery(1.0, 2, 1e-3), False),
+    "gaussian_histogram": (tfdp_query.GaussianHistogramQuery(2.0, 2, 1e-3), False),
+    "tree": (tfdp_query.TreeRangeSumQuery.build_central_gaussian_query(1.5, 1.0), False),
+}
+CASES = pytest.mark.parametrize(("query", "is_scalar"), QUERIES.values(), ids=QUERIES)
+
+
+def _records(is_scalar, count=6, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = [count] if is_scalar else [count, 4]
+    numbers = rng.normal(size=shape) * rng.choice([0.1, 1.0, 100.0], size=[count, *shape[1:]])
+    return tf.constant(numbers, tf.float32)
+
+
+def _state(query, records):
+    params = query.derive_sample_params(query.initial_global_state())
+    state = query.initial_sample_state(records[0])
+    for record in tf.unstack(records):
+        state = query.accumulate_record(params, state, record)
+    return state
+
+
+@CASES
+@pytest.mark.parametrize("cut", [0, 2, 6])
+def test_merge_equals_accumulate_for_any_split_and_order(query, is_scalar, cut):
+    records = _records(is_scalar)
+    shuffled = tf.gather(records, [3, 1, 5, 0, 2, 4])
+    parts = [
+        _state(query, part) if len(part) else None for part in (shuffled[:cut], shuffled[cut:])
+    ]
+    empty = query.initial_sample_state(records[0])
+    merged = query.merge_sample_states(*(empty if part is None else part for part in parts))
+    np.testing.assert_allclose(merged, _state(query, records), rtol=1e-6, atol=1e-6)
+
+
+@CASES
+def test_the_state_of_a_sum_is_the_sum_of_preprocessed_records(query, is_scalar):
+    assert query.is_sum
+    records = _records(is_scalar)
+    params = query.derive_sample_params(query.initial_global_state())
+    total = tf.add_n([query.preprocess_record(params, r) for r in tf.unstack(records)])
+    np.testing.assert_allclose(total, _state(query, records), rtol=1e-6, atol=1e-6)
+
+
+@CASES
+def test_every_result_has_the_event_that_was_charged_in_a_graph_too(query, is_scalar):
+    state = _state(query, _records(is_scalar))
+    global_state = query.initial_global_state()
+    charged = query.derive_event(global_state)
+    assert query.get_noised_result(state, global_state)[2] == charged
+    found = []
+
+    @tf.function
+    def graph():
+        result, _, event = query.get_noised_result(state, global_state)
+        found.append(event)
+        return result
+
+    graph()
+    assert found == [charged]
+    assert 0 < PRVAccountant().compose(charged).get_epsilon(0.01) < 10
+
+
+@CASES
+def test_in_a_nested_query_both_parts_are_released_and_charged(query, is_scalar):
+    nested = tfdp_query.NestedQuery([query, tfdp_query.GaussianSumQuery(1.0, 1.0)])
+    record = _records(is_scalar)[0]
+    state = nested.initial_sample_state([record, record])
+    params = nested.derive_sample_params(nested.initial_global_state())
+    state = nested.accumulate_record(params, state, [record, record])
+    _, _, event = nested.get_noised_result(state, nested.initial_global_state())
+    assert event == nested.derive_event(nested.initial_global_state())
+    assert event.events[0] == query.derive_event(query.initial_global_state())
+
+
+PURE = [
+    PureEpsilonEvent(1.0),
+    ExponentialMechanismEvent(1.0),
+    EpsilonDeltaEvent(1.0, 1e-6),
+    EpsilonDeltaEvent(0.0, 1e-6),
+]
+
+
+@pytest.mark.parametrize("event", PURE)
+def test_what_has_no_bound_cannot_be_scaled_for_microbatches(event):
+    # A microbatch of several records moves a sum twice as far; what that makes of an epsilon that
+    # was only declared, nobody knows.
+    for whole in (event, ComposedEvent((event,))):
+        with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__} cannot be scaled"):
+            scale_sensitivity(whole, 2)
+
+
+@CASES
+def test_record_weights_are_refused_where_the_event_cannot_be_scaled(query, is_scalar):
+    weighted = tfdp_query.WeightedSumQuery(query, 2.0)
+    state = query.initial_global_state()
+    if query is QUERIES["tree"][0]:
+        assert weighted.derive_event(state).l2_norm_bound == 3.0
+        return
+    with pytest.raises(UnsupportedEventError, match="cannot be scaled"):
+        weighted.derive_event(state)
+    sample = query.initial_sample_state(_records(is_scalar)[0])
+    with pytest.raises(UnsupportedEventError, match="cannot be scaled"):
+        weighted.get_noised_result(sample, state)
+
+
+def test_records_of_several_leaves_are_refused():
+    for query, is_scalar in QUERIES.values():
+        if not is_scalar:
+            with pytest.raises(ValueError, match="must be"):
+                query.initial_sample_state([tf.zeros([2]), tf.zeros([3])])
