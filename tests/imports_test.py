@@ -28,6 +28,7 @@ ALLOWED = {
     "gradients": {"events", "noise", "numerics", "query"},
     "keras": {"accounting", "events", "gradients", "ledger", "noise", "query", "sampling"},
     "statistics": {"accounting", "events", "ledger", "noise", "query"},
+    "tuning": {"events", "ledger", "noise"},
     "cli": {"accounting", "events", "ledger", "report"},
 }
 

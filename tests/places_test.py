@@ -14,7 +14,7 @@ ROOT = pathlib.Path(tfdp.__file__).parent
 # These only say which names are public.
 EXPORTS = {"__init__.py", "events/__init__.py", "accounting/__init__.py", "sampling/__init__.py"}
 # What holds the others is the frame in which they are described, and everything knows the frame.
-FRAME = {"ComposedEvent", "SampledEvent"}
+FRAME = {"ComposedEvent", "RunEvent", "SampledEvent"}
 RELEASES = sorted(set(registry.registered_names(events.Event)) - FRAME)
 
 

@@ -45,6 +45,7 @@ _SUBMODULES = (
     "report",
     "sampling",
     "statistics",
+    "tuning",
 )
 _NAMES = {
     "ComposedEvent": "tfdp.events",

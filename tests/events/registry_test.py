@@ -66,7 +66,7 @@ def test_annotations_may_be_texts():
     [
         (list, "list"),
         (dict[str, float], r"dict\[str, float\]"),
-        (tuple[int, ...], r"tuple\[int, \.\.\.\]"),
+        (tuple[str, ...], r"tuple\[str, \.\.\.\]"),
         (events.GaussianSumEvent, "GaussianSumEvent"),
         (float | None, r"float \| None"),
         (Mapping, "Mapping"),

@@ -96,10 +96,18 @@ def _sampling(draw: random.Random) -> events.Sampling:
 def steps(draw: random.Random) -> list[tuple[events.Event, int]]:
     """Returns a few events under one relation, and how often each happened."""
     relation = draw.choice(list(NeighboringRelation))
-    return [
+    found = [
         (events.SampledEvent(_sampling(draw), _release(draw), relation), draw.choice(_COUNTS))
         for _ in range(draw.choice([1, 1, 1, 2, 3]))
     ]
+    if draw.randrange(8):
+        return found
+    run = events.RunEvent(*map(tuple, zip(*found, strict=True)))
+    if draw.randrange(3):
+        shape = draw.choice([-0.999, -0.5, 0.0, 5e-324, 1e-13, 1.0, 1000.0])
+        gamma = draw.choice([p for p in _PROBABILITIES if p < 1])
+        return [(events.SelectedRunEvent((run,), shape, gamma), draw.choice([1, 2, 10**6]))]
+    return [(events.PoissonSelectedRunEvent((run,), draw.choice([1.0, 3.0, 1e9])), 1)]
 
 
 def lower_bound(event: events.Event, count: int, delta: float) -> float:
@@ -108,7 +116,8 @@ def lower_bound(event: events.Event, count: int, delta: float) -> float:
     The event "some step released more than t" has probability 1 - (1 - p(t))^count under one of
     two neighbours' outputs, and at most count q(t) under the other's.
     """
-    assert isinstance(event, events.SampledEvent)
+    if not isinstance(event, events.SampledEvent):
+        return 0.0
     release, sampling = event.event, event.sampling
     if not isinstance(release, events.GaussianSumEvent):
         return 0.0

@@ -18,9 +18,12 @@ from tfdp.events import (
     NonPrivateEvent,
     ParallelComposition,
     PoissonSampling,
+    PoissonSelectedRunEvent,
     PureEpsilonEvent,
     RandomizedResponseEvent,
+    RunEvent,
     SampledEvent,
+    SelectedRunEvent,
     ShuffledSampling,
     TruncatedPoissonSampling,
     UnknownSampling,
@@ -85,14 +88,27 @@ sums = st.recursive(
     ),
     max_leaves=5,
 )
-ledger_events = (
-    sums
-    | correlated_sums
-    | st.builds(
-        SampledEvent,
-        samplings,
-        sums,
-        st.sampled_from(NeighboringRelation),
-        st.sampled_from(["example", "microbatch", "user"]),
-    )
+steps = sums | st.builds(
+    SampledEvent,
+    samplings,
+    sums,
+    st.sampled_from(NeighboringRelation),
+    st.sampled_from(["example", "microbatch", "user"]),
+)
+runs = st.lists(st.tuples(steps, _sizes), min_size=1, max_size=3).map(
+    lambda pairs: RunEvent(*map(tuple, zip(*pairs, strict=True)))
+)
+several_runs = st.lists(runs, min_size=1, max_size=3).map(tuple)
+_between_zero_and_one = st.floats(0, 1, exclude_min=True, exclude_max=True)
+ledger_events = st.one_of(
+    steps,
+    correlated_sums,
+    runs,
+    st.builds(
+        SelectedRunEvent,
+        several_runs,
+        st.floats(-1, 1000, exclude_min=True),
+        _between_zero_and_one,
+    ),
+    st.builds(PoissonSelectedRunEvent, several_runs, st.floats(1, 1e9)),
 )

@@ -182,3 +182,31 @@ SELECTED = in_folder(
         "tests/noise/bits_test.py",
     ),
 )
+
+RUNS = in_folder(
+    "tuning",
+    (
+        "search_as_one_run",
+        "the best of many runs is charged as one run and the mean number of runs",
+        "tfdp/accounting/renyi/selected_runs.py",
+        "constant = (1 + shape) * least",
+        "constant = 0.0 * least",
+        "tests/accounting/renyi/selected_runs_test.py",
+    ),
+    (
+        "search_as_its_cheapest_run",
+        "the best of many runs is charged as the best of the cheapest ones",
+        "tfdp/accounting/rdp.py",
+        "np.max([curve(orders) for curve in curves], axis=0)",
+        "np.min([curve(orders) for curve in curves], axis=0)",
+        "tests/accounting/runs_test.py",
+    ),
+    (
+        "failed_run_for_nothing",
+        "a run that raises an error is not charged by itself",
+        "tfdp/tuning/search.py",
+        "        if not kept:\n",
+        "        if False:\n",
+        "tests/tuning/search_test.py",
+    ),
+)

@@ -122,6 +122,56 @@ class RandomizedResponse(Mechanism):
     from_uniform: bool
 
 
+# What a run costs: mechanisms, and how often each was released.
+Run = tuple[tuple[Mechanism, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class BestOfRuns(Mechanism):
+    """The best of K runs, each of which is one of these; K from D(shape, success_probability).
+
+    No neighbours are known whose outputs are the worst, only bounds of Renyi divergences.
+
+    Attributes:
+        runs: What a run may be.
+        shape: eta.
+        success_probability: gamma.
+    """
+
+    runs: tuple[Run, ...]
+    shape: float
+    success_probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BestOfPureRuns(Mechanism):
+    """`BestOfRuns`, where every run is epsilon-differentially private.
+
+    It is (2 + shape) epsilon-differentially private (Papernot and Steinke 2022, arXiv:2110.03620;
+    the limit of theorem 2 at large orders).
+
+    Attributes:
+        best: The same, as for runs that are not.
+        epsilon: Of the dearest run.
+    """
+
+    best: BestOfRuns
+    epsilon: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BestOfPoissonRuns(Mechanism):
+    """The best of K runs, each of which is one of these; K from a Poisson distribution.
+
+    Attributes:
+        runs: What a run may be.
+        mean_runs: mu.
+    """
+
+    runs: tuple[Run, ...]
+    mean_runs: float
+
+
 def amplified_epsilon(epsilon: float, sampling_probability: float) -> float:
     """Returns log(1 + q (e^epsilon - 1)): an epsilon-private mechanism on a sample.
 
@@ -154,6 +204,7 @@ def _dearer_than_randomized_response(mechanism: Any) -> Mechanism:
 # Mechanism type -> a simpler mechanism that costs at least as much. Accountants charge that where
 # they have no price for the former, so that those of SampledGaussian and PureEpsilon are enough.
 DEARER: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
+    BestOfPureRuns: lambda m: PureEpsilon((2 + m.best.shape) * m.epsilon),
     BoundedRange: lambda mechanism: PureEpsilon(mechanism.epsilon),
     FixedSizeGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),
     RandomizedResponse: _dearer_than_randomized_response,

@@ -34,10 +34,12 @@ from tfdp.accounting.mechanisms import (
 )
 from tfdp.accounting.parallel import worst_of
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
+from tfdp.accounting.runs import best_of_runs
 from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule, sampling_rules_of_others
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.protection import protection
 from tfdp.events.registry import is_ours, registered
+from tfdp.events.runs import SelectedRun
 from tfdp.events.step import releases
 
 _ADD, _REPLACE, _ZERO = (
@@ -201,6 +203,9 @@ def prices_of_others(event: events.Event) -> set[str]:
         >>> prices_of_others(events.GaussianSumEvent(1.0, 2.0))
         set()
     """
+    if isinstance(event, SelectedRun):
+        steps = [step for run in event.runs for step in run.events]
+        return set().union(*map(prices_of_others, steps))
     found = {
         f"{kind.__name__} (by {_PRICED_BY[kind]})"
         for kind in map(type, releases(event, in_parts=True))
@@ -342,6 +347,8 @@ def normal_form(event: events.Event) -> NormalForm:
     Raises:
         UnsupportedEventError: the event, or one inside it, cannot be priced; the message names it.
     """
+    if isinstance(event, SelectedRun):
+        return NormalForm(best_of_runs(event, collapse))
     rule = sampling_rule(event)
     sampled = isinstance(event, events.SampledEvent)
     leaves = _leaves(event.event if isinstance(event, events.SampledEvent) else event)

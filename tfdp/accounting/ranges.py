@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfdp.accounting.mechanisms import (
+    DEARER,
+    BestOfPureRuns,
     BoundedRange,
     FixedSizeGaussian,
     Mechanism,
@@ -62,7 +64,13 @@ def _randomized_response(mechanism: RandomizedResponse) -> Mechanism:
     return NoPrivacy() if mechanism.noise_parameter < _SMALLEST_NOISE_PARAMETER else mechanism
 
 
+def _best_of_pure_runs(mechanism: BestOfPureRuns) -> Mechanism:
+    charged = _pure(DEARER[BestOfPureRuns](mechanism))
+    return charged if isinstance(charged, NoPrivacy) else mechanism
+
+
 _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
+    BestOfPureRuns: _best_of_pure_runs,
     BoundedRange: _pure,
     FixedSizeGaussian: _fixed_size,
     NoPrivacy: lambda mechanism: mechanism,

@@ -9,11 +9,16 @@ import numpy as np
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.mechanisms import (
+    DEARER,
+    BestOfPoissonRuns,
+    BestOfPureRuns,
+    BestOfRuns,
     BoundedRange,
     FixedSizeGaussian,
     PureEpsilon,
     RandomizedResponse,
     RemoveThenAdd,
+    Run,
     SampledGaussian,
     SampledLaplace,
 )
@@ -26,9 +31,11 @@ from tfdp.accounting.renyi.pure import (
     bounded_range_curve,
     pure_epsilon_curve,
     randomized_response_curve,
+    rdp_pure_epsilon,
     sampled_laplace_curve,
 )
 from tfdp.accounting.renyi.search import minimize_over_orders
+from tfdp.accounting.renyi.selected_runs import best_of_poisson_runs, best_of_runs
 from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
@@ -44,6 +51,36 @@ def _remove_then_add_curve(mechanisms: Sequence[RemoveThenAdd], counts: np.ndarr
     return group_rdp(
         renyi_curve([(m.mechanism, n) for m, n in zip(mechanisms, counts, strict=True)]), 2
     )
+
+
+def _dearest(runs: Sequence[Run]) -> _Curve:
+    """Returns the divergence of the dearest run, at every order."""
+    curves = [renyi_curve(run) for run in runs]
+    return lambda orders: np.max([curve(orders) for curve in curves], axis=0)
+
+
+def _added(one: Callable[[Any], _Curve]) -> Callable[[Sequence[Any], np.ndarray], _Curve]:
+    """Returns a pricing function from one mechanism's divergence."""
+
+    def total(mechanisms: Sequence[Any], counts: np.ndarray) -> _Curve:
+        curves = [one(mechanism) for mechanism in mechanisms]
+        return lambda orders: counts @ np.array([curve(orders) for curve in curves])
+
+    return total
+
+
+def _best_of_runs(mechanism: BestOfRuns) -> _Curve:
+    return best_of_runs(_dearest(mechanism.runs), mechanism.shape, mechanism.success_probability)
+
+
+def _best_of_pure_runs(mechanism: BestOfPureRuns) -> _Curve:
+    best = _best_of_runs(mechanism.best)
+    epsilon = DEARER[BestOfPureRuns](mechanism).epsilon  # type: ignore[attr-defined]
+    return lambda orders: np.minimum(best(orders), rdp_pure_epsilon(epsilon, orders))
+
+
+def _best_of_poisson_runs(mechanism: BestOfPoissonRuns) -> _Curve:
+    return best_of_poisson_runs(_dearest(mechanism.runs), mechanism.mean_runs)
 
 
 def renyi_curve(terms: _Terms) -> _Curve:
@@ -89,6 +126,9 @@ class RDPAccountant(Accountant):
 
     takes_many_kinds = True
     prices = {
+        BestOfPoissonRuns: _added(_best_of_poisson_runs),
+        BestOfPureRuns: _added(_best_of_pure_runs),
+        BestOfRuns: _added(_best_of_runs),
         BoundedRange: bounded_range_curve,
         FixedSizeGaussian: fixed_size_gaussian_curve,
         PureEpsilon: pure_epsilon_curve,

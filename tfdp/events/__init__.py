@@ -17,6 +17,7 @@ from tfdp.events.releases import (
     PureEpsilonEvent,
     RandomizedResponseEvent,
 )
+from tfdp.events.runs import PoissonSelectedRunEvent, RunEvent, SelectedRunEvent
 from tfdp.events.sampling import (
     CyclicPoissonSampling,
     FixedOrderSampling,
@@ -51,10 +52,13 @@ __all__ = [
     "NonPrivateEvent",
     "ParallelComposition",
     "PoissonSampling",
+    "PoissonSelectedRunEvent",
     "PureEpsilonEvent",
     "RandomizedResponseEvent",
+    "RunEvent",
     "SampledEvent",
     "Sampling",
+    "SelectedRunEvent",
     "ShuffledSampling",
     "TruncatedPoissonSampling",
     "UnknownSampling",

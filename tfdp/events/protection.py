@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tfdp.events.base import Event, NeighboringRelation, UnsupportedEventError
+from tfdp.events.runs import SelectedRun
 from tfdp.events.step import SampledEvent
 
 
@@ -15,10 +16,20 @@ class Protection(NamedTuple):
 
 
 def protection(event: Event) -> Protection:
-    """Returns what the event's epsilon is about; a bare event: any unit, added or removed."""
+    """Returns what the event's epsilon is about; a bare event: any unit, added or removed.
+
+    Raises:
+        UnsupportedEventError: it is the best of runs that protect different units.
+    """
     if isinstance(event, SampledEvent):
         return Protection(event.neighboring_relation, event.privacy_unit)
-    return Protection(NeighboringRelation.ADD_OR_REMOVE_ONE, None)
+    if isinstance(event, SelectedRun):
+        steps = [step for run in event.runs for step in run.events]
+        return common_protection(map(protection, steps)) or _BARE
+    return _BARE
+
+
+_BARE = Protection(NeighboringRelation.ADD_OR_REMOVE_ONE, None)
 
 
 def common_protection(protections: Iterable[Protection]) -> Protection | None:

@@ -20,6 +20,7 @@ FIELD_TYPES: tuple[Any, ...] = (
     Sampling,
     tuple[Event, ...],
     tuple[float, ...],
+    tuple[int, ...],
 )
 _REGISTERED: dict[str, type] = {}
 _Class = TypeVar("_Class", bound=type)

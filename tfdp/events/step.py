@@ -149,6 +149,9 @@ class SampledEvent(Event):
     def run_ids(self) -> tuple[int, ...]:
         return self.event.run_ids()
 
+    def line(self) -> str:
+        return f"{self.event.line()}, on {self.sampling!r}"
+
 
 def scale_sensitivity(event: Event, factor: float) -> Event:
     """Returns `event` with every norm bound multiplied by `factor`; the noise stays.

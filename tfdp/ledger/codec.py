@@ -123,6 +123,12 @@ def _floats(value: Any, where: str, depth: int) -> tuple[float, ...]:
     return tuple(_float(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
 
 
+def _integers(value: Any, where: str, depth: int) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise LedgerFormatError(f"{where} must be a list. Received: {_show(value)}.")
+    return tuple(_integer(item, f"{where}[{i}]", depth) for i, item in enumerate(value))
+
+
 # How a field is read, by what it is annotated with.
 _DECODERS: dict[Any, _Decoder] = {
     bool: _boolean,
@@ -135,6 +141,7 @@ _DECODERS: dict[Any, _Decoder] = {
     events.Sampling: _sampling,
     tuple[events.Event, ...]: _events,
     tuple[float, ...]: _floats,
+    tuple[int, ...]: _integers,
 }
 
 

@@ -100,7 +100,13 @@ def _shown(values: list[Any]) -> Range | str | None:
         return None
     if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return _range(values)
-    return ", ".join(sorted({str(value) for value in values}))
+    return ", ".join(sorted(set(map(_text, values))))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple) and all(isinstance(part, events.Event) for part in value):
+        return "; or ".join(part.line() for part in value)
+    return str(value)
 
 
 def _fields(instances: list[Any], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:

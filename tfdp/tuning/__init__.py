@@ -1,0 +1,12 @@
+"""Search for hyper-parameters on private data, charged as one release: that of the winner."""
+
+from tfdp.tuning.search import BestRun, private_search
+from tfdp.tuning.stopping import NumberOfRuns, PoissonRuns, TruncatedNegativeBinomialRuns
+
+__all__ = [
+    "BestRun",
+    "NumberOfRuns",
+    "PoissonRuns",
+    "TruncatedNegativeBinomialRuns",
+    "private_search",
+]
