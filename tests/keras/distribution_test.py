@@ -112,6 +112,15 @@ def test_step_without_sample_weights_is_the_same(of_replicas, key):
 
 
 @pytest.mark.parametrize("count", COUNTS)
+def test_private_metrics_are_those_of_all_records_however_they_are_split(of_replicas, count):
+    key = "fit_with_private_metrics"
+    single, outcome = of_replicas[1][key], of_replicas[count][key]
+    assert_history(outcome["history"], single["history"])
+    assert outcome["history"]["counts_1"][0] == pytest.approx(replicas.Y.sum(), abs=1e-4)
+    assert outcome["events"] == single["events"]
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_one_event_a_step_however_many_replicas(of_replicas, count):
     assert of_replicas[count]["fit"]["events"] == [FULL_BATCH] * 2
     poisson = PoissonSampling(1 / 7, 7)

@@ -125,6 +125,17 @@ def fit_once(strategy):
     return {"weights": copies(private.trainable_variables), "events": toy.events(private)}
 
 
+def fit_with_private_metrics(strategy):
+    with scope(strategy):
+        metrics = [
+            tfdp.keras.PrivateLoss(noise_multiplier=1e-9, l2_norm_clip=0.6),
+            tfdp.keras.PrivateClassCounts(noise_multiplier=1e-9, num_classes=2),
+        ]
+        private = toy.private(toy.linear(), toy.dp(engine="vectorized", private_metrics=metrics))
+    history = private.fit(X, Y, sampling=FullBatch(), epochs=2, verbose=0).history
+    return {"history": history, "events": toy.events(private)}
+
+
 def fit_dataset(strategy):
     # Batches of 3, 3 and 1 examples; nobody knows beforehand how many there will be.
     private = model(strategy, inner=lambda: keras.optimizers.SGD(0.5))
@@ -288,7 +299,7 @@ def refusals(strategy):
     }
 
 
-CASES = (fit, fit_once, fit_dataset, custom, noise, refusals)
+CASES = (fit, fit_once, fit_with_private_metrics, fit_dataset, custom, noise, refusals)
 
 
 def main(output):

@@ -152,8 +152,8 @@ TRAINING = in_folder(
         "noise_on_every_replica",
         "every replica draws noise",
         "step.py",
-        "        if distribution.is_first_replica():\n            gradients, state = staged",
-        "        if True:\n            gradients, state = staged",
+        "        if distribution.is_first_replica():\n            gradients, statistics, state =",
+        "        if True:\n            gradients, statistics, state =",
         f"{KERAS}/distribution_test.py::test_noise_is_drawn_once_whatever_the_number_of_replicas",
     ),
     (
@@ -276,6 +276,48 @@ TRAINING = in_folder(
         "self._fit_runs_step = self._clock_of_fit is not None",
         "tests/keras/sampling_of_steps_test.py::"
         "test_training_function_called_before_a_step_of_fit_is_not_of_fit",
+    ),
+    (
+        "raw_metrics_beside_private_ones",
+        "fit shows raw metrics although there are private ones",
+        "training.py",
+        "if self._is_fitting and self._shown is not None:",
+        "if False:",
+        f"{KERAS}/private_metrics_test.py::test_an_epoch_is_the_mean_of_its_noised_steps",
+    ),
+    (
+        "value_not_finite_drops_the_record",
+        "a metric that is not finite takes the record's gradient with it",
+        "private_metrics.py",
+        "result.append(tf.where(is_finite, value, tf.zeros_like(value)))",
+        "result.append(value)",
+        f"{KERAS}/private_metrics_test.py::"
+        "test_value_that_is_not_finite_counts_as_zero_and_spares_the_gradient",
+    ),
+    (
+        "metrics_free_of_charge",
+        "a budget is spent on gradients alone, and metrics come on top",
+        "private_metrics.py",
+        "    remaining = (together * factor) ** -2 - cost\n",
+        "    remaining = (together * factor) ** -2\n",
+        f"{KERAS}/private_metrics_test.py::"
+        "test_for_budget_keeps_gradients_and_metrics_together_within_the_budget",
+    ),
+    (
+        "raw_validation_beside_private_metrics",
+        "validation on the training data writes raw statistics beside private ones",
+        "validation.py",
+        "if private_metrics and not public_validation:",
+        "if False:",
+        f"{KERAS}/private_metrics_test.py::test_validation_on_private_data_is_refused",
+    ),
+    (
+        "callbacks_trust_every_name",
+        "any metric counts as private where one is",
+        "validation.py",
+        "return key in public or (public_validation",
+        "return bool(private_metrics) or key in public or (public_validation",
+        f"{KERAS}/private_metrics_test.py::test_callbacks_may_act_on_private_metrics_only",
     ),
     (
         "declared_sizes_unchecked",

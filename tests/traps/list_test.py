@@ -139,6 +139,15 @@ TRAPS = {
         f"{STEERING}::test_callbacks_that_act_on_raw_statistics_are_refused",
         f"{STEERING}::test_validation_metrics_of_the_training_data_do_not_steer",
     ],
+    "raw metrics beside private ones": [
+        "tests/keras/private_metrics_test.py::test_raw_metrics_appear_nowhere",
+        "tests/keras/private_metrics_test.py::test_one_metric_alone_hides_the_loss_too",
+        "tests/keras/private_metrics_test.py::test_callbacks_may_act_on_private_metrics_only",
+        "tests/keras/private_metrics_test.py::test_validation_on_private_data_is_refused",
+    ],
+    "metrics that are released and not charged": [
+        "tests/keras/private_metrics_test.py::test_event_and_price_are_those_of_all_leaves_together"
+    ],
     "gradient accumulation tail": [f"{ACCOUNTING}::test_gradient_accumulation_tail"],
     "checkpoint in mid-accumulation": [f"{ACCOUNTING}::test_checkpoint_in_mid_accumulation"],
     "int vs float parameters": [f"{ACCOUNTING}::test_int_and_float_parameters"],

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 from tfdp.gradients.engines.loop import loop_sum
 from tfdp.gradients.engines.vectorized import vectorized_gradients
 from tfdp.gradients.example import LossFn, example_gradient
+from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
 from tfdp.gradients.keras_internals import refuse_unknown_versions
@@ -62,6 +63,7 @@ def clipped_gradient_sum(
     has_aux: bool = False,
     loss_scale: float = 1.0,
     seeds: tf.Tensor | None = None,
+    statistics: Sequence[tf.TensorSpec] = (),
 ) -> ClippedSum:
     """Returns the sum, over records, of the preprocessed (clipped) gradient of the record's loss.
 
@@ -109,6 +111,9 @@ def clipped_gradient_sum(
         seeds: int64 [n, 2], from `tfdp.gradients.draw_seeds(n)`: the randomness of each example.
             By default it is drawn here if the loss draws random numbers, which a function that XLA
             compiles as a whole cannot do.
+        statistics: The forms of what a record has beside its gradient. Where there are any, a
+            record is `[gradient, *statistics]`, which the query takes; and `loss_fn`, with
+            `has_aux`, returns `(loss, (aux, statistics))`. Of a microbatch they are means, too.
 
     Returns:
         A `ClippedSum`.
@@ -146,7 +151,8 @@ def clipped_gradient_sum(
 
     task = _Task(
         loss_fn,
-        Clipping(query, params, variables),
+        variables,
+        Clipping(query, params, [variables, *statistics] if statistics else variables),
         example_of,
         has_aux,
         loss_scale,
@@ -166,6 +172,7 @@ class _Task(NamedTuple):
 
     Attributes:
         loss_fn: As in `clipped_gradient_sum`.
+        differentiated: The variables.
         clipping: What becomes of gradients.
         example_of: From leaves to the structure of examples, and their seeds, where there are any.
         has_aux: As in `clipped_gradient_sum`.
@@ -174,6 +181,7 @@ class _Task(NamedTuple):
     """
 
     loss_fn: Any
+    differentiated: Any
     clipping: Clipping
     example_of: Callable[[list[tf.Tensor]], tuple[Any, tf.Tensor | None]]
     has_aux: bool
@@ -182,7 +190,11 @@ class _Task(NamedTuple):
 
     @property
     def variables(self) -> list[Any]:
-        return tf.nest.flatten(self.clipping.variables)
+        return tf.nest.flatten(self.differentiated)
+
+    @property
+    def has_statistics(self) -> bool:
+        return self.clipping.variables is not self.differentiated
 
     def sum(self, engine, leaves, mask, weights, groups):
         """Returns (sample_state, losses [n], aux stacked over examples).
@@ -209,10 +221,14 @@ class _Task(NamedTuple):
         return self.batched(gradients, leaves, mask, weights, groups)
 
     def gradient(self, leaves):
-        """Returns (loss, aux, gradients) of a batch of one example."""
-        return example_gradient(
+        """Returns (loss, aux, gradients) of a batch of one example, with its statistics."""
+        loss, aux, gradients = example_gradient(
             self.loss_fn, self.variables, *self.example_of(leaves), self.has_aux, self.loss_scale
         )
+        if self.has_statistics:
+            aux, statistics = aux
+            gradients = [*gradients, *statistics]
+        return loss, aux, gradients
 
     def book_kept(self, leaves, mask, weights, groups):
         if not isinstance(self.loss_fn, LayeredLoss):
@@ -221,9 +237,16 @@ class _Task(NamedTuple):
                 f"from the loss. Received: loss_fn={self.loss_fn!r}."
             )
         _refuse_rounded_products()
-        gradients = bookkeeping_gradients(
+        of_variables = bookkeeping_gradients(
             self.loss_fn, self.variables, self.example_of, self.has_aux, self.loss_scale
         )
+
+        def gradients(*leaves):
+            losses, aux, records = of_variables(*leaves)
+            if self.has_statistics:
+                aux, statistics = aux
+                records = [*records, *map(Explicit, statistics)]
+            return losses, aux, records
 
         def run(leaves, mask, weights, groups):
             return self.batched(gradients, leaves, mask, weights, groups)

@@ -12,6 +12,13 @@ from tfdp.keras.errors import LedgerMismatchError, NotPrivateError, PrivacyBudge
 from tfdp.keras.models import DPModel, DPSequential, make_private
 from tfdp.keras.normalization import convert_norm
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.private_metrics import (
+    PrivateAccuracy,
+    PrivateClassCounts,
+    PrivateLoss,
+    PrivateMean,
+    PrivateMetric,
+)
 from tfdp.keras.public_clips import clips_from_public_data
 
 __all__ = [
@@ -27,6 +34,11 @@ __all__ = [
     "NotPrivateError",
     "PrivacyBudget",
     "PrivacyBudgetExceededError",
+    "PrivateAccuracy",
+    "PrivateClassCounts",
+    "PrivateLoss",
+    "PrivateMean",
+    "PrivateMetric",
     "clips_from_public_data",
     "convert_norm",
     "declare_weights",

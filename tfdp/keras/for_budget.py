@@ -1,5 +1,6 @@
 """A private optimizer with the noise that a budget asks for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ from tfdp.accounting.planning.calibration import noise_for_budget
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.events import NeighboringRelation
 from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.private_metrics import PrivateMetric, check_metrics, noise_beside
 from tfdp.query import GaussianAverageQuery
 
 
@@ -27,6 +29,7 @@ def for_budget(
     accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
+    private_metrics: Sequence[PrivateMetric] = (),
     **kwargs: Any,
 ) -> Any:
     """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
@@ -55,11 +58,13 @@ def for_budget(
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
         num_microbatches: As in `DPOptimizer`.
         privacy_unit: As in `DPOptimizer`.
+        private_metrics: As in `DPOptimizer`. What they cost is taken from the budget, so that
+            gradients get more noise.
         **kwargs: As in `DPOptimizer`.
 
     Raises:
         UnreachableBudgetError: no noise keeps the run within the budget; says what would.
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or the private metrics leave nothing of the budget.
         TypeError: an argument is of the wrong type.
     """
     noise_multiplier = noise_for_budget(
@@ -75,11 +80,17 @@ def for_budget(
     )
     microbatching = Microbatching(num_microbatches, privacy_unit)
     microbatching.set_batch_size(batch_size)
+    metrics = check_metrics(private_metrics)
     query = GaussianAverageQuery(
         l2_norm_clip,
-        noise_multiplier=noise_multiplier * microbatching.sensitivity_factor,
+        noise_multiplier=noise_beside(noise_multiplier, microbatching.sensitivity_factor, metrics),
         denominator=batch_size if num_microbatches is None else num_microbatches,
     )
     return optimizer_class(
-        inner_optimizer, query, num_microbatches, privacy_unit=privacy_unit, **kwargs
+        inner_optimizer,
+        query,
+        num_microbatches,
+        privacy_unit=privacy_unit,
+        private_metrics=metrics,
+        **kwargs,
     )

@@ -1,7 +1,7 @@
 """The optimizer that drives a query."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -24,6 +24,13 @@ from tfdp.keras.optimizer_checks import (
     check_inner,
     check_ledger,
     check_query,
+)
+from tfdp.keras.private_metrics import (
+    PrivateMetric,
+    check_metrics,
+    check_step,
+    joined_query,
+    templates,
 )
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
@@ -65,6 +72,8 @@ class DPOptimizer(WrappingOptimizer):
         loss_scale_factor: Constant by which the loss is multiplied for the backward pass; gradients
             are divided by it before they are clipped. By default 1, and 1024 in a mixed_float16
             model.
+        private_metrics: Metrics of training that each step releases beside its gradients, a list of
+            `tfdp.keras.PrivateMetric`. `fit` shows them and no others.
         ledger: Where events go; by default a new `tfdp.PrivacyLedger`, or that of the weights where
             they were privately trained before.
         name: Name of the optimizer.
@@ -85,6 +94,7 @@ class DPOptimizer(WrappingOptimizer):
         physical_batch_size: int | None = None,
         engine: str = "auto",
         loss_scale_factor: float | None = None,
+        private_metrics: Sequence[PrivateMetric] = (),
         ledger: PrivacyLedger | None = None,
         name: str | None = None,
     ):
@@ -102,6 +112,8 @@ class DPOptimizer(WrappingOptimizer):
             inner_optimizer.take_noise_of(query)
         super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
         self._query = query
+        self._private_metrics = check_metrics(private_metrics)
+        self._mechanism = joined_query(query, self._private_metrics)
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
         self.engine = engine
@@ -114,8 +126,13 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def query(self) -> DPQuery:
-        """The mechanism."""
+        """The mechanism of the gradients."""
         return self._query
+
+    @property
+    def private_metrics(self) -> tuple[PrivateMetric, ...]:
+        """What each step releases beside the gradients."""
+        return self._private_metrics
 
     @property
     def num_microbatches(self) -> int | None:
@@ -193,7 +210,7 @@ class DPOptimizer(WrappingOptimizer):
         self._ledger_fingerprint = self.add_variable(
             (), dtype="int64", name="ledger_fingerprint", **same
         )
-        for leaf in tf.nest.flatten(self.query.initial_global_state()):
+        for leaf in tf.nest.flatten(self._mechanism.initial_global_state()):
             if tf.is_tensor(leaf):
                 self.add_variable(
                     leaf.shape,
@@ -273,7 +290,7 @@ class DPOptimizer(WrappingOptimizer):
             loss_scale=loss_scale,
             jit_compile=jit_compile,
         )
-        gradients, aux = self._take(step_arguments, lambda gradients: gradients)
+        gradients, aux, _ = self._take(step_arguments, lambda gradients: gradients)
         self._issued.add(gradients)
         return (gradients, aux) if has_aux else gradients
 
@@ -313,20 +330,24 @@ class DPOptimizer(WrappingOptimizer):
         def update(gradients):
             self._update(gradients, step_arguments.variables, jit_compile)
 
-        _, aux = self._take(step_arguments, update)
+        _, aux, statistics = self._take(step_arguments, update)
+        if step_arguments.has_statistics:
+            return aux, statistics
         return aux if step_arguments.has_aux else None
 
     def _step(self) -> PrivateStep:
         return PrivateStep(
-            self.query,
+            self._mechanism,
             self._microbatching,
             self.charging,
             self.engine,
             self.physical_batch_size,
+            templates(self._private_metrics),
         )
 
-    def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any]:
-        """Returns (what `use` makes of a step's noised gradients, aux)."""
+    def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any, list[tf.Tensor]]:
+        """Returns (what `use` makes of a step's noised gradients, aux, noised statistics)."""
+        check_step(self._private_metrics, arguments.has_statistics)
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_call(
             arguments.loss_fn,

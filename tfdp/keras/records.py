@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients import LayeredLoss
 from tfdp.gradients.keras_internals import attach_mask, mask_of
+from tfdp.keras.private_metrics import values_of_record
 
 
 class RecordLoss(LayeredLoss):
@@ -39,7 +40,11 @@ class RecordLoss(LayeredLoss):
         # has no mask, so the mask is returned beside it.
         masks = [mask_of(leaf) for leaf in tf.nest.flatten(outputs)]
         self._masked = [mask is not None for mask in masks]
-        return loss, (loss, (outputs, [mask for mask in masks if mask is not None]))
+        aux = (loss, (outputs, [mask for mask in masks if mask is not None]))
+        metrics = model.optimizer.private_metrics
+        if not metrics:
+            return loss, aux
+        return loss, ((), values_of_record(metrics, y, outputs, loss))
 
     def unbatch(self, outputs: Any) -> Any:
         """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n,

@@ -12,7 +12,7 @@ from tfdp.query.dp_query import DPQuery, check_config
 
 PACKAGE = "tfdp"
 _SAME_NAME = ("num_microbatches", "privacy_unit", "physical_batch_size", "engine", "name")
-_NAMES = ("inner_optimizer", "query", "loss_scale_factor", *_SAME_NAME)
+_NAMES = ("inner_optimizer", "query", "loss_scale_factor", "private_metrics", *_SAME_NAME)
 
 for _query in (
     queries.AboveThresholdQuery,
@@ -55,6 +55,9 @@ def optimizer_config(optimizer: Any) -> dict[str, Any]:
     config = {name: getattr(optimizer, name) for name in _SAME_NAME}
     config["inner_optimizer"] = keras.saving.serialize_keras_object(optimizer.inner_optimizer)
     config["query"] = keras.saving.serialize_keras_object(optimizer.query)
+    config["private_metrics"] = [
+        keras.saving.serialize_keras_object(metric) for metric in optimizer.private_metrics
+    ]
     config["loss_scale_factor"] = optimizer.loss_scale_factor
     return config
 
@@ -74,7 +77,11 @@ def optimizer_arguments(config: dict[str, Any], custom_objects: Any = None) -> d
         name: keras.saving.deserialize_keras_object(config[name], custom_objects)
         for name in ("inner_optimizer", "query")
     }
-    return {**config, **parts}
+    metrics = [
+        keras.saving.deserialize_keras_object(metric, custom_objects)
+        for metric in config["private_metrics"]
+    ]
+    return {**config, **parts, "private_metrics": metrics}
 
 
 def _check_registered(query: DPQuery) -> None:

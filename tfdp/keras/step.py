@@ -33,6 +33,7 @@ class StepArguments(NamedTuple):
     loss_scale: float | None = None
     jit_compile: bool = False
     of_fit: bool = False  # As in `Batch`.
+    has_statistics: bool = False  # Whether aux is (aux, statistics).
 
 
 class StepVariables(NamedTuple):
@@ -58,11 +59,12 @@ class PrivateStep:
         event is that of the release.
 
     Attributes:
-        query: The mechanism.
+        query: The mechanism, of gradients and, where there are any, statistics.
         microbatching: How examples become records.
         charging: Writes events to the ledger.
         engine: As in `tfdp.clipped_gradient_sum`.
         physical_batch_size: Likewise.
+        statistics: Forms of what a record has beside its gradient, as there.
     """
 
     query: DPQuery
@@ -70,9 +72,12 @@ class PrivateStep:
     charging: Charging
     engine: str
     physical_batch_size: int | None
+    statistics: Sequence[tf.TensorSpec] = ()
 
-    def take(self, arguments: StepArguments, variables: StepVariables, use: Use) -> tuple[Any, Any]:
-        """Returns (what `use` makes of the step's noised gradients, aux)."""
+    def take(
+        self, arguments: StepArguments, variables: StepVariables, use: Use
+    ) -> tuple[Any, Any, list[tf.Tensor]]:
+        """Returns (what `use` makes of the step's noised gradients, aux, noised statistics)."""
         first = _first_tensor(arguments.examples)
         if arguments.microbatch_ids is None and not arguments.of_fit:
             self.microbatching.notice_rows(first.shape[0])
@@ -92,10 +97,10 @@ class PrivateStep:
             clipped = self._clipped_sum(arguments, mask, state)
 
         def release(sample_state, state):
-            gradients, state = self._release(sample_state, state, arguments.variables)
+            gradients, statistics, state = self._release(sample_state, state, arguments.variables)
             if distribution.is_first_replica():
                 gradients = _add_penalty(gradients, arguments)
-            return use(gradients), state
+            return (use(gradients), statistics), state
 
         if arguments.jit_compile and not tf.distribute.has_strategy():
             # Noise is drawn, added and used in one pass over the sums.
@@ -112,7 +117,8 @@ class PrivateStep:
             strict=True,
         ):
             variable.assign(value)
-        return used, aux
+        used, statistics = used
+        return used, aux, statistics
 
     def check_replicas(self) -> None:
         """Refuses what several replicas cannot do exactly.
@@ -244,6 +250,7 @@ class PrivateStep:
                 has_aux=arguments.has_aux,
                 loss_scale=1.0 if arguments.loss_scale is None else arguments.loss_scale,
                 seeds=seeds,
+                statistics=self.statistics,
             )
 
         with distribution.alone():
@@ -258,24 +265,26 @@ class PrivateStep:
 
     def _release(
         self, sample_state: Any, state: list[tf.Tensor], variables: list[Any]
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns (noised gradients, next values of the query's state).
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+        """Returns (noised gradients, noised statistics, next values of the query's state).
 
-        One replica draws the noise. The gradients of the others are zero; the state is everybody's.
+        One replica draws the noise. The gradients of the others are zero; all else is everybody's.
         """
 
         def noised(sample_state, state):
             global_state = self._global_state(state)
             result, new_state, event = self.query.get_noised_result(sample_state, global_state)
             self._check_event(event, global_state)
-            return tf.nest.flatten(result), self._changing(new_state)
+            gradients, *statistics = result if self.statistics else [result]
+            return tf.nest.flatten(gradients), statistics, self._changing(new_state)
 
         if distribution.is_first_replica():
-            gradients, state = staged(noised, sample_state, state)
+            gradients, statistics, state = staged(noised, sample_state, state)
         else:
             gradients = [tf.zeros(v.shape, v.dtype) for v in variables]
+            statistics = [tf.zeros(one.shape, one.dtype) for one in self.statistics]
             state = [tf.zeros_like(value) for value in state]
-        return gradients, distribution.add_up(state)
+        return gradients, distribution.add_up(statistics), distribution.add_up(state)
 
     def _check_event(self, event: Event | None, global_state: Any) -> None:
         if event is None and not is_concrete(global_state):

@@ -26,6 +26,7 @@ from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records import RecordLoss
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
@@ -51,13 +52,15 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     Guarantees:
         The weights depend on the training data only through what the optimizer's query released.
         Not covered: training metrics and losses in logs, which are raw statistics of the training
-        data for the eyes of whoever trains; callbacks that would act on them are refused.
+        data for the eyes of whoever trains; callbacks that would act on them are refused. With the
+        optimizer's `private_metrics`, logs of training hold what was released and nothing else.
     """
 
     _record_loss: RecordLoss | None = None
     _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
     _is_fitting = False
+    _shown: ShownMetrics | None = None
 
     @property
     def losses(self) -> list[Any]:
@@ -165,7 +168,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         optimizer = self._dp_optimizer()
         self._check_strategy()
         public_validation = not validation_split and not shares_memory(x, validation_data)
-        validation.check_callbacks(callbacks, public_validation)
+        released = [key for metric in optimizer.private_metrics for key in metric.keys]
+        validation.check_callbacks(callbacks, public_validation, released)
+        validation.check_logs(released, public_validation)
         _check_order(sampling, shuffle)
         inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
         inputs.check_validation(
@@ -281,6 +286,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             with metric_updates.creating(strategy, self):
                 self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
                 self.compute_metrics(x, y, y_pred, sample_weight)
+            metrics = self._dp_optimizer().private_metrics
+            self._shown = ShownMetrics(metrics) if metrics else None
             self.reset_metrics()
             self._dp_optimizer().build(self.trainable_variables)
         distribution.check_variables(strategy, [*self.variables, *self.optimizer.variables])
@@ -337,7 +344,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         record_loss = self._record_loss
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None
-        losses, y_pred = optimizer.private_step(
+        # The loss of these weights, which the step will change.
+        penalty = record_loss.penalty() if record_loss.has_penalty else 0.0
+        aux, released = optimizer.private_step(
             record_loss,
             self.trainable_variables,
             (data.x, data.y, data.sample_weight),
@@ -348,7 +357,12 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             loss_scale=_loss_scale(self, optimizer),
             jit_compile=jit_compile,
             of_fit=True,
+            has_statistics=True,
         )
+        if self._shown is not None:
+            self._shown.update(released, penalty)
+            return distribution.for_keras(self._shown.result())
+        losses, y_pred = aux
         if weights is not None:  # As Keras shows losses.
             losses *= tf.cast(weights, losses.dtype)
         logs = metric_updates.watched(
@@ -359,7 +373,25 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """As in Keras."""
-        return distribution.for_keras(super().test_step(data))
+        with self._fitting(False):
+            return distribution.for_keras(super().test_step(data))
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras: raw values of the data that it is given."""
+        with self._fitting(False):
+            return super().evaluate(*args, **kwargs)
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """As in Keras; while `fit` trains with private metrics, these."""
+        if self._is_fitting and self._shown is not None:
+            return self._shown.result()
+        return super().get_metrics_result()
+
+    def reset_metrics(self) -> None:
+        """As in Keras."""
+        super().reset_metrics()
+        if self._shown is not None:
+            self._shown.reset_state()
 
 
 def _check_order(sampling: Any, shuffle: bool) -> None:

@@ -1,6 +1,7 @@
 """Which models can be trained privately."""
 
 import string
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -85,7 +86,9 @@ _SAVE = tuple(
 )
 
 
-def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
+def check_callbacks(
+    callbacks: Any, public_validation: bool = True, private_metrics: Collection[str] = ()
+) -> None:
     """Refuses callbacks that would steer training by raw statistics of the training data.
 
     An epsilon that an `EpsilonLogger` or a `PrivacyBudget` among them writes is public: it is a
@@ -94,6 +97,7 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
     Args:
         callbacks: As given to `fit`.
         public_validation: Whether validation data are others than the training data.
+        private_metrics: Keys of the logs that the step released.
 
     Raises:
         NotPrivateError: a callback acts on a raw statistic of the training data.
@@ -107,13 +111,14 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
                 f"{callback!r}."
             )
     public = {callback.log_name for callback in callbacks if isinstance(callback, LogsEpsilon)}
+    public.update(private_metrics)
 
     def is_public(key: str) -> bool:
         return key in public or (public_validation and key.startswith("val_"))
 
     for callback in callbacks:
         name = type(callback).__name__
-        if isinstance(callback, _ACT_ON_LOGS):
+        if isinstance(callback, _ACT_ON_LOGS) and not is_public("loss"):
             raise NotPrivateError(
                 f"{name} ends training where a raw loss of the private training data is not "
                 "finite, so that the number of steps tells of a record. Leave it out: a record "
@@ -126,8 +131,8 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
                 f"{name} decides by {monitor!r}, a raw statistic of the private training data: "
                 "when it acts, it publishes something that no event covers. Monitor a metric of "
                 f"public validation data (validation_data, not validation_split), "
-                f"monitor={_of_validation(monitor)!r}, or the epsilon of an EpsilonLogger among "
-                "the callbacks."
+                f"monitor={_of_validation(monitor)!r}, one of the optimizer's private_metrics, or "
+                "the epsilon of an EpsilonLogger among the callbacks."
             )
         named = [key for key in _keys_of_names(callback) if not is_public(key)]
         if named:
@@ -135,6 +140,24 @@ def check_callbacks(callbacks: Any, public_validation: bool = True) -> None:
                 f"{name} writes {named}, raw statistics of the private training data, into the "
                 "names of the files that it saves. Leave them out of filepath."
             )
+
+
+def check_logs(private_metrics: Collection[str], public_validation: bool) -> None:
+    """Refuses raw statistics of the training data in logs that promise to have none.
+
+    Args:
+        private_metrics: Keys of the logs that the step released; none: nothing is promised.
+        public_validation: Whether validation data are others than the training data.
+
+    Raises:
+        NotPrivateError: validation data are part of the training data.
+    """
+    if private_metrics and not public_validation:
+        raise NotPrivateError(
+            "With private_metrics the logs hold no raw statistics of the private data, but "
+            "validation on a part of them would write some there. Give public validation_data, or "
+            "leave validation_split out."
+        )
 
 
 def _monitors(callback: Any) -> list[str]:
