@@ -343,6 +343,8 @@ def test_delta_of_a_release_goes_into_delta(make):
     )
     both = make().compose(replaced)
     assert both.get_delta(math.inf) == pytest.approx((1 + math.exp(0.5)) * 1e-6)
+    sampled = SampledEvent(PoissonSampling(0.5), replaced.event, REPLACE)
+    assert make().compose(sampled).get_delta(math.inf) == both.get_delta(math.inf)
     pure = make().compose(PureEpsilonEvent(1.0)).get_epsilon(1e-5)
     assert both.get_epsilon(1e-5) == pytest.approx(pure, rel=0.2)
 

@@ -19,6 +19,7 @@ from tfdp.events import (
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import SeededRandomSource
 from tfdp.statistics import PrivateData
+from tfdp.statistics.noise import STEPS, Noise
 
 LOUD = 1e6  # So much epsilon that noise is hardly seen.
 AGES = np.array([30.0, 40.0, np.nan, 200.0, -5.0, 50.0])
@@ -176,6 +177,35 @@ def test_questions_that_make_no_sense_are_refused_before_they_cost_anything(ask,
     with pytest.raises((ValueError, KeyError), match=message):
         ask(data)
     assert data.ledger.total_count == 0
+
+
+def test_noise_of_answers_is_that_of_their_events(monkeypatch):
+    """What a row moves in steps, and what noise each release of a question has."""
+    released = []
+
+    def add(noise, sums, source):
+        released.append((noise, sums.tolist()))
+        return sums / STEPS
+
+    monkeypatch.setattr(Noise, "add", add)
+    one = PrivateData(np.array([7.0]))
+    assert one[0].clip(-2, 5).sum(epsilon=0.5) == 5.0
+    assert one[0].clip(-2, 1).sum(epsilon=0.5) == 1.0
+    assert one[0].clip(-2, 5).mean(epsilon=0.5) == 5.0
+    assert one[0].clip(-2, 5).mean(noise_multiplier=2.0) == 5.0
+    half, whole = Noise.of(0.25, None), Noise.of(0.5, None)
+    each = Noise.of(None, 2.0).shared(2)
+    assert released == [
+        (whole, [STEPS]),
+        (whole, [STEPS // 2]),  # Of a bound of 2.
+        (half, [STEPS]),
+        (half, [STEPS]),
+        (each, [STEPS]),
+        (each, [STEPS]),
+    ]
+    assert [event for event, _ in one.ledger][1:] == [
+        ComposedEvent((noise.event(), noise.event())) for noise in (half, each)
+    ]
 
 
 # What is asked of two data sets that differ by the last row.

@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+import math
 
 import numpy as np
 import pytest
@@ -111,6 +112,11 @@ def test_dtypes_without_numbers_are_refused_by_name(dtype):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "u1", "?"])
 def test_dtypes_of_numbers(dtype):
     assert as_numbers("a", np.ones(2, dtype)).tolist() == [1.0, 1.0]
+
+
+def test_what_is_not_finite_is_missing():
+    assert np.isnan(as_numbers("a", np.array([np.inf, -np.inf, np.nan]))).all()
+    assert np.isnan(as_numbers("a", np.array([math.inf, None, 10**400], object))).all()
 
 
 def test_equal_values_are_one_key_that_is_written_in_one_way():

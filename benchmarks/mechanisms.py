@@ -1,0 +1,114 @@
+"""Errors and prices of mechanisms beyond training steps, section by section.
+
+    python benchmarks/mechanisms.py [--only statistics ...] [--json]
+
+Each section is one function that returns rows; all are run by default.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tfdp.statistics import PrivateData
+
+Row = dict[str, Any]
+DELTA = 1e-6
+RUNS = 200
+
+
+def _people(number: int = 10_000) -> PrivateData:
+    rng = np.random.default_rng(0)
+    ages = np.clip(rng.gamma(6.0, 7.0, number), 0, 110)
+    cities = rng.choice(100, number, p=1 / np.arange(1, 101) / np.sum(1 / np.arange(1, 101)))
+    return PrivateData({"age": ages, "city": cities})
+
+
+def _questions() -> dict[str, tuple[Callable[..., Any], Callable[[np.ndarray, np.ndarray], Any]]]:
+    """Returns, by name, how a question is asked, and its answer without noise."""
+    edges, cities = list(range(0, 111, 10)), list(range(100))
+    return {
+        "count": (lambda data, **noise: data.count(**noise), lambda ages, _: len(ages)),
+        "sum of ages in [0, 110]": (
+            lambda data, **noise: data["age"].clip(0, 110).sum(**noise),
+            lambda ages, _: ages.sum(),
+        ),
+        "mean age in [0, 110]": (
+            lambda data, **noise: data["age"].clip(0, 110).mean(**noise),
+            lambda ages, _: ages.mean(),
+        ),
+        "histogram of 11 bins, mean error of a bin": (
+            lambda data, **noise: data["age"].histogram(edges, **noise),
+            lambda ages, _: np.histogram(ages, edges)[0],
+        ),
+        "counts of 100 cities, mean error of a city": (
+            lambda data, **noise: np.array(
+                list(data.group_by("city", keys=cities).count(**noise).values())
+            ),
+            lambda _, towns: np.bincount(towns, minlength=100),
+        ),
+    }
+
+
+def statistics() -> Iterator[Row]:
+    """Yields errors of answers about 10,000 people, and what they cost."""
+    raw = _people()
+    ages, towns = raw._columns["age"], raw._columns["city"]
+    for name, (ask, truth) in _questions().items():
+        exact = truth(ages, towns)
+        for noise in ({"epsilon": 0.1}, {"epsilon": 1.0}, {"noise_multiplier": 10.0}):
+            runs = RUNS if "noise_multiplier" not in noise else RUNS // 4
+            data = PrivateData({"age": ages, "city": towns})
+            errors = []
+            for _ in range(runs):
+                errors.append(np.mean(np.abs(ask(data, **noise) - exact)))
+            once = PrivateData({"age": ages, "city": towns})
+            ask(once, **noise)
+            yield {
+                "question": name,
+                **noise,
+                "mean_absolute_error": float(np.mean(errors)),
+                "epsilon_prv": once.ledger.epsilon(DELTA),
+            }
+    for epsilon in (0.1, 1.0):
+        data = PrivateData({"age": ages, "city": towns})
+        medians = [
+            data["age"].quantile(0.5, epsilon=epsilon, candidates=range(111)) for _ in range(RUNS)
+        ]
+        kept = [len(data.group_by("city", epsilon=epsilon, delta=DELTA).keys) for _ in range(20)]
+        yield {
+            "question": "median age of 111 candidates",
+            "epsilon": epsilon,
+            "mean_absolute_error": float(np.mean(np.abs(np.array(medians) - np.median(ages)))),
+        }
+        yield {
+            "question": "cities found of 100",
+            "epsilon": epsilon,
+            "delta": DELTA,
+            "found": float(np.mean(kept)),
+        }
+
+
+SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {"statistics": statistics}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    results = {name: list(SECTIONS[name]()) for name in arguments.only}
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+        return
+    for name, rows in results.items():
+        print(f"\n{name}")
+        for row in rows:
+            shown = (f"{k} {v:.4g}" if isinstance(v, float) else f"{v}" for k, v in row.items())
+            print("  " + ", ".join(shown))
+
+
+if __name__ == "__main__":
+    main()
