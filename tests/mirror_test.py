@@ -52,6 +52,7 @@ ABOUT_SEVERAL = {
     "gradients/integers_test.py": "integers of records in indices and their rewriting",
     "gradients/mixing_test.py": "code of one's own in layers of every rule",
     "gradients/rounded_products_test.py": "rounding of products in every form",
+    "keras/correlated_noise_test.py": "runs of correlated noise, from fit to the ledger",
     "keras/adaptive_clip_test.py": "clips that change, from fit to the query",
     "keras/bad_input_test.py": "data of fit and of train_on_batch",
     "keras/checkpoint_test.py": "weights, optimizer and ledger together",

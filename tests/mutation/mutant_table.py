@@ -6,7 +6,7 @@ what is run against it: small, and enough.
 
 from tests.mutation.mutants_of_books import BOOKS, DISK, PRICES
 from tests.mutation.mutants_of_extensions import EXTENSIONS
-from tests.mutation.mutants_of_mechanisms import ADAPTIVE, PURE, RUNS, SELECTED
+from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
 from tests.mutation.mutants_of_statistics import ASKED, COUNTED, PARTS
 from tests.mutation.mutants_of_steps import RANDOMNESS, TRAINING
 from tests.mutation.mutants_of_sums import MECHANISM, SUMS
@@ -14,6 +14,7 @@ from tests.mutation.mutants_of_sums import MECHANISM, SUMS
 MUTANTS = [
     *MECHANISM,
     *ADAPTIVE,
+    *CORRELATED,
     *PURE,
     *SELECTED,
     *RUNS,

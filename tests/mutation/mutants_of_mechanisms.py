@@ -1,6 +1,6 @@
 """Mutants of mechanisms beyond one Gaussian sum with one clip."""
 
-from tests.mutation.mutant import ACCOUNTING_TRAPS, KERAS, QUERY, in_folder
+from tests.mutation.mutant import ACCOUNTING, ACCOUNTING_TRAPS, KERAS, QUERY, in_folder
 
 ADAPTIVE = in_folder(
     "query",
@@ -208,5 +208,82 @@ RUNS = in_folder(
         "        if not kept:\n",
         "        if False:\n",
         "tests/tuning/search_test.py",
+    ),
+)
+
+CORRELATED = in_folder(
+    "accounting",
+    (
+        "repeated_steps_of_a_run_are_free",
+        "going on twice from one state of a run costs one run",
+        "accountant.py",
+        "runs[form.run.start] = form, max(most, self._counts[event])",
+        "runs[form.run.start] = form, 1",
+        f"{ACCOUNTING}/correlated_test.py",
+    ),
+    (
+        "run_costs_its_first_column",
+        "a unit is charged for one participation, however often it comes again",
+        "correlated.py",
+        "sensitivity = factorization.sensitivity(n, period)",
+        "sensitivity = factorization.column_norm(n)",
+        f"{ACCOUNTING}/correlated_test.py",
+    ),
+    (
+        "turns_of_a_group_are_one",
+        "groups that take turns are charged for one turn",
+        "correlated.py",
+        "times = -(-n // period) if sampled else 1",
+        "times = 1",
+        f"{ACCOUNTING}/correlated_test.py",
+    ),
+    (
+        "repeated_draws_keep_their_noise",
+        "random steps that were released twice cost two samples of the same size",
+        "correlated.py",
+        "z = mechanism.noise_multiplier / math.sqrt(most)",
+        "z = mechanism.noise_multiplier",
+        f"{ACCOUNTING}/correlated_test.py",
+    ),
+    (
+        "runs_may_change_on_their_way",
+        "a run whose batches change keeps its price",
+        "accountant.py",
+        "form.run.check(self._runs)",
+        "form.run.check({})",
+        f"{ACCOUNTING}/correlated_test.py",
+    ),
+    (
+        "any_batch_at_any_place",
+        "a step of a run takes any part of the data",
+        "tfdp/events/correlated.py",
+        "if (index, number) != (self.position % self.period, self.period):",
+        "if number != self.period:",
+        "tests/events/correlated_test.py",
+    ),
+    (
+        "fit_begins_at_the_first_batch",
+        "a fit that goes on with a run draws the first batch again",
+        "tfdp/keras/fit_data.py",
+        "return policy.from_step(optimizer.step_of_run())",
+        "return policy",
+        f"{KERAS}/correlated_noise_test.py::"
+        "test_a_fit_that_was_interrupted_goes_on_with_the_next_batch",
+    ),
+    (
+        "runs_remember_each_other",
+        "a new run remembers the noise of the one before",
+        "tfdp/query/correlated.py",
+        "memories.append(tf.where(ends, tf.zeros_like(new), new))",
+        "memories.append(new)",
+        f"{QUERY}/correlated_test.py",
+    ),
+    (
+        "noise_follows_another_matrix",
+        "the noise that is taken back is not that of the event's matrix",
+        "tfdp/query/correlated.py",
+        "total -= tf.constant(p[k], fresh.dtype) * noise",
+        "total -= tf.constant(p[k], fresh.dtype) * fresh",
+        f"{QUERY}/correlated_test.py",
     ),
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
 from tfdp.events import NonPrivateEvent
+from tfdp.factorizations import ToeplitzFactorization
 from tfdp.query import WeightedRecord
 from tfdp.query.structure import flatten_up_to
 
@@ -81,6 +82,11 @@ def _scheduled(z):
     return tfdp_query.ScheduledGaussianSumQuery(clips, z)
 
 
+def _correlated(z, template):
+    factorization = ToeplitzFactorization((1.0, 0.5), (1.0, -0.25, 0.125))
+    return tfdp_query.CorrelatedGaussianSumQuery(CLIP, z * CLIP, factorization, 9, 3, template)
+
+
 # Noise multiplier and two structures of arrays -> query, and a template of its records.
 DP_QUERIES = {
     "gaussian_sum": lambda z, a, b: (_gaussian(z), a),
@@ -140,6 +146,15 @@ DP_QUERIES = {
         a,
     ),
     "scheduled": lambda z, a, b: (_scheduled(z), a),
+    "correlated": lambda z, a, b: (_correlated(z, a), a),
+    "nested_correlated": lambda z, a, b: (
+        tfdp_query.NestedQuery([_correlated(z, a), tfdp_query.NormalizedQuery(_gaussian(z), 4.0)]),
+        [a, b],
+    ),
+    "normalized_correlated": lambda z, a, b: (
+        tfdp_query.NormalizedQuery(_correlated(z, [a, b]), 4.0),
+        [a, b],
+    ),
     "laplace": lambda z, a, b: (tfdp_query.LaplaceSumQuery(CLIP, z * CLIP), a),
     "nested_laplace": lambda z, a, b: (
         tfdp_query.NestedQuery([tfdp_query.LaplaceSumQuery(CLIP, z), _gaussian(z)]),
@@ -403,7 +418,9 @@ def test_emits_the_event_of_its_global_state(build):
     _, new_state, event = query.get_noised_result(state, global_state)
     assert event is not None
     assert event == query.derive_event(global_state)
-    assert event == query.derive_event(new_state)
+    # Of steps of a run, but for their place in it.
+    following = query.derive_event(new_state)
+    assert (event.run_start() or event) == (following.run_start() or following)
     tf.nest.assert_same_structure(new_state, global_state)
     if not any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(global_state)):
         assert new_state == global_state
@@ -556,13 +573,20 @@ def test_zero_record_stays_zero(build):
     assert all(np.all(leaf == 0) for leaf in _numpy(_preprocess(query, _float64(template))))
 
 
+def _start(query):
+    """Returns the values of the initial state, without the number that names a run."""
+    state = query.initial_global_state()
+    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
+    return [leaf.tolist() for leaf in leaves if leaf.dtype != np.int64]
+
+
 @all_queries
 def test_is_unchanged_by_use(build):
     query, template = build(1.0, PART_A, PART_B)
-    before = repr(query), query.initial_global_state(), dict(vars(query))
+    before = repr(query), _start(query), dict(vars(query))
     state = _accumulate(query, _records(template, seed=0), template)
     query.get_noised_result(state, query.initial_global_state())
-    assert before == (repr(query), query.initial_global_state(), dict(vars(query)))
+    assert before == (repr(query), _start(query), dict(vars(query)))
 
 
 @all_queries

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
 from tfdp.events import LaplaceSumEvent
+from tfdp.factorizations import ToeplitzFactorization
 from tfdp.query import WeightedRecord
 from tfdp.query.adaptive_clip import AdaptiveClipSampleState
 from tfdp.query.structure import flatten_up_to
@@ -29,7 +30,13 @@ def _adaptive(clip=CLIP, z=2.0):
     return tfdp_query.QuantileAdaptiveClipSumQuery(clip, z, 0.5, 0.2, 0.75, 4.0)
 
 
+def _correlated():
+    factorization = ToeplitzFactorization((1.0, 0.5), (1.0, -0.25))
+    return tfdp_query.CorrelatedGaussianSumQuery(CLIP, 2.0, factorization, 9, 3, PART)
+
+
 QUERIES = {
+    "correlated": (_correlated(), PART),
     "gaussian_sum": (_gaussian(), PART),
     "normalized": (tfdp_query.NormalizedQuery(_gaussian(), 4.0), PART),
     "gaussian_average": (

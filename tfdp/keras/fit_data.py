@@ -69,6 +69,12 @@ def _of_dataset(arguments, policy, optimizer, strategy):
             stacklevel=5,
         )
         policy = policies.Unknown()
+    if policy.is_ordered:
+        raise ValueError(
+            f"{type(policy).__name__} must know which part of the data a step is about, also where "
+            "an epoch ends early and where a run goes on. Pass arrays, from which fit draws in "
+            f"order. Received: x={type(arguments['x']).__name__}."
+        )
     class_weight = arguments.pop("class_weight")
     if class_weight is not None:
         arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
@@ -92,11 +98,24 @@ def _of_arrays(arguments, policy, optimizer, strategy):
     policy, batch_size, together = _resolve(policy, length(*arrays), batch_size, optimizer)
     steps = arguments.pop("steps_per_epoch")
     steps = policy.steps_per_epoch if steps is None else steps
+    if policy.is_ordered:
+        policy = _in_order(policy, steps, optimizer)
     arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
         strategy, tuple(arrays), policy, together, positive_integer("steps_per_epoch", steps)
     )
     example = tf.nest.map_structure(lambda a: None if a is None else a[:1], tuple(arrays))
     return FitData(arguments, policy, True, batch_size, example)
+
+
+def _in_order(policy: SamplingPolicy, steps: Any, optimizer: DPOptimizer) -> SamplingPolicy:
+    """Returns the policy from where the optimizer's run is, if every epoch ends where it began."""
+    place = policy.description(0).place
+    if place is not None and positive_integer("steps_per_epoch", steps) % place[1]:
+        raise ValueError(
+            f"Every epoch begins at the same part of the data, so steps_per_epoch must be a "
+            f"multiple of their number. Received: steps_per_epoch={steps}, and {place[1]} parts."
+        )
+    return policy.from_step(optimizer.step_of_run())
 
 
 def _check_split(validation_split: float, policy: SamplingPolicy) -> None:

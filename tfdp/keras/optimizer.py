@@ -198,6 +198,11 @@ class DPOptimizer(WrappingOptimizer):
         state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
         return self._step().event(state, self._microbatching.sensitivity_factor)
 
+    def step_of_run(self) -> int:
+        """Returns which step of a run of correlated noise is next; 0 where there are no runs."""
+        state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
+        return self._step().event_of_state(state).step_of_run() or 0
+
     # Variables: the state of the query, and the place of these weights in their ledger.
 
     def build(self, variables: list[Any]) -> None:

@@ -18,6 +18,7 @@ for _query in (
     queries.AboveThresholdQuery,
     queries.ArrangedQuery,
     queries.AutomaticClippingSumQuery,
+    queries.CorrelatedGaussianSumQuery,
     queries.ExactGaussianSumQuery,
     queries.ExponentialMechanismQuery,
     queries.GaussianHistogramQuery,

@@ -152,6 +152,10 @@ class PrivateStep:
         release = self._release_event(state, factor)
         return self.charging.next_sampled(release, self.microbatching.privacy_unit)
 
+    def event_of_state(self, state: Sequence[Any] | None) -> Event:
+        """Returns what the next step releases, without its sample; `state` as in `event`."""
+        return self._release_event(state, 1)
+
     def _release_event(self, state: Sequence[Any] | None, factor: int) -> Event:
         event = self.query.derive_event(self._global_state(state))
         if not isinstance(event, Event):

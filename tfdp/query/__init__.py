@@ -12,6 +12,7 @@ from tfdp.query.allocation import (
 )
 from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.automatic_clip import AutomaticClippingSumQuery
+from tfdp.query.correlated import CorrelatedGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
@@ -45,6 +46,7 @@ __all__ = [
     "AboveThresholdResult",
     "ArrangedQuery",
     "AutomaticClippingSumQuery",
+    "CorrelatedGaussianSumQuery",
     "DPQuery",
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",

@@ -1,0 +1,169 @@
+"""Correlated noise, from fit to the ledger: which steps of a run saw which data."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tfdp
+from tests.keras.toy import X, Y, dense
+from tfdp.accounting import PRVAccountant
+from tfdp.factorizations import banded_square_root
+from tfdp.keras import DPOptimizer, NotPrivateError
+from tfdp.query import CorrelatedGaussianSumQuery, NormalizedQuery
+from tfdp.sampling import CyclicPoisson, FixedOrder
+
+import keras  # isort: skip
+
+BATCH, PERIOD, STEPS = 3, 4, 12
+FACTORIZATION = banded_square_root(3)
+
+
+def _model(ledger=None, num_steps=STEPS, **kwargs):
+    model = dense()
+    model.build((None, 4))
+    query = CorrelatedGaussianSumQuery(
+        1.0, 3.0, FACTORIZATION, num_steps, PERIOD, model.trainable_variables
+    )
+    model = tfdp.keras.make_private(model)
+    optimizer = DPOptimizer(keras.optimizers.SGD(0.1), NormalizedQuery(query, BATCH), ledger=ledger)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True), **kwargs)
+    return model
+
+
+def _fit(model, epochs=1, sampling=None, **kwargs):
+    sampling = FixedOrder() if sampling is None else sampling
+    model.fit(X, Y, batch_size=BATCH, epochs=epochs, sampling=sampling, verbose=0, **kwargs)
+
+
+def _places(model):
+    return [(e.event.step_of_run(), e.event.sampling.place[0]) for e in model.ledger]
+
+
+def _epsilon(ledger):
+    return ledger.replay(PRVAccountant()).get_epsilon(1e-5)
+
+
+RUN = tfdp.GaussianSumEvent(FACTORIZATION.sensitivity(STEPS, PERIOD), 3.0)
+
+
+def _runs(count):
+    return PRVAccountant().compose(RUN, count).get_epsilon(1e-5)
+
+
+def test_fits_go_on_where_the_run_is():
+    model = _model()
+    _fit(model, 2)
+    _fit(model, 1)
+    assert _places(model) == [(t, t % PERIOD) for t in range(STEPS)]
+    assert _epsilon(model.ledger) == pytest.approx(_runs(1))
+    _fit(model, 1)  # Beyond the planned steps a new run begins.
+    assert _epsilon(model.ledger) == pytest.approx(_runs(2))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_groups_take_turns(jit_compile):
+    model = _model(jit_compile=jit_compile)
+    _fit(model, 3, CyclicPoisson(PERIOD))
+    assert _places(model) == [(t, t % PERIOD) for t in range(STEPS)]
+    norm = FACTORIZATION.column_norm(STEPS)
+    probability = BATCH * PERIOD / len(X)
+    assert probability == 1.0
+    assert _epsilon(model.ledger) == pytest.approx(
+        PRVAccountant().compose(tfdp.GaussianSumEvent(norm * math.sqrt(3), 3.0)).get_epsilon(1e-5)
+    )
+
+
+class _StopsAfter(keras.callbacks.Callback):
+    def __init__(self, steps):
+        super().__init__()
+        self.left = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_a_fit_that_was_interrupted_goes_on_with_the_next_batch():
+    model = _model()
+    with pytest.raises(KeyboardInterrupt):
+        _fit(model, 2, callbacks=[_StopsAfter(6)])
+    assert model.optimizer.step_of_run() == 6
+    _fit(model, 1)
+    assert _places(model) == [(t, t % PERIOD) for t in range(10)]
+    assert _epsilon(model.ledger) == pytest.approx(_runs(1))
+
+
+def test_a_resumed_run_goes_on_and_one_that_is_repeated_costs_two(tmp_path):
+    path = tmp_path / "run.weights.h5"
+    first = _model()
+    _fit(first, 1)
+    first.save_weights(path)
+    _fit(first, 1)
+
+    second = _model()
+    second.load_weights(path)
+    assert second.optimizer.step_of_run() == PERIOD
+    memory = [np.array(v) for v in second.optimizer.own_variables if v.name == "query_state"]
+    assert any(np.any(value != 0) for value in memory[2:])
+    _fit(second, 2)
+    assert _places(second) == [(t, t % PERIOD) for t in range(STEPS)]
+    assert _epsilon(second.ledger) == pytest.approx(_runs(1))
+
+    # In the ledger that went further the older checkpoint is a second run of the same name.
+    first.load_weights(path)
+    _fit(first, 2)
+    assert _epsilon(first.ledger) == pytest.approx(_runs(2))
+
+
+def test_refuses_samples_in_no_order_before_anything_is_charged():
+    model = _model()
+    for sampling in (tfdp.sampling.Poisson(), tfdp.sampling.Shuffled(), FixedOrder()):
+        with pytest.raises((ValueError, NotPrivateError), match="FixedOrder|part 0 of 6"):
+            model.fit(X, Y, batch_size=2, sampling=sampling, verbose=0)
+    assert model.ledger.total_count == 0
+
+
+def test_refuses_epochs_that_are_no_whole_passes_and_data_sets():
+    import tensorflow as tf
+
+    model = _model()
+    with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
+        _fit(model, 1, steps_per_epoch=3)
+    _fit(model, 1, steps_per_epoch=2 * PERIOD)
+    assert _places(model) == [(t, t % PERIOD) for t in range(2 * PERIOD)]
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+    with pytest.raises(ValueError, match="Pass arrays"):
+        model.fit(data, sampling=FixedOrder(BATCH, len(X)), verbose=0)
+
+
+def test_steps_on_a_file_are_each_of_them_kept(tmp_path):
+    ledger = tfdp.PrivacyLedger.open(tmp_path / "ledger.sqlite", create=True)
+    model = _model(ledger)
+    _fit(model, 1)
+    assert [entry.count for entry in ledger] == [1] * PERIOD
+    ledger.close()
+
+
+def test_a_loop_of_ones_own_declares_the_order():
+    import tensorflow as tf
+
+    model = _model()
+    optimizer = model.optimizer
+    loss = keras.losses.SparseCategoricalCrossentropy(True, reduction="none")
+
+    def step(start):
+        examples = tf.constant(X[start : start + BATCH]), tf.constant(Y[start : start + BATCH])
+        optimizer.private_step(
+            lambda e: tf.reduce_sum(loss(e[1], model(e[0]))), model.trainable_variables, examples
+        )
+
+    optimizer.sampling = FixedOrder(BATCH, len(X))
+    for start in (0, 3, 6, 9, 0):
+        step(start)
+    assert _places(model) == [(t, t % PERIOD) for t in range(5)]
+    optimizer.sampling = FixedOrder(BATCH, len(X))  # Begins anew, which the run does not.
+    with pytest.raises((ValueError, NotPrivateError), match="part 1 of 4 in step 5"):
+        step(0)
+    assert model.ledger.total_count == 5

@@ -1,0 +1,246 @@
+"""Sum of clipped records whose noise remembers earlier steps."""
+
+import collections
+import dataclasses
+import secrets
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.events import CorrelatedGaussianSumEvent
+from tfdp.events.arguments import check_type, positive_integer
+from tfdp.factorizations import ToeplitzFactorization
+from tfdp.noise import RandomSource, staged
+from tfdp.numerics import rounding
+from tfdp.query import norm_factors
+from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
+from tfdp.query.dp_query import (
+    Structure,
+    check_config,
+    check_same_structure,
+    is_concrete,
+    record_dtype,
+)
+
+# Numbers of runs are below this, so that a run that follows another has a number, too.
+_RUN_BITS = 62
+_NAMES = (
+    *("l2_norm_clip", "stddev", "numerator", "denominator", "num_steps", "period"),
+    "record_specs",
+)
+
+
+class CorrelatedGlobalState(NamedTuple):
+    """Which step of which run is next, and what its noise remembers.
+
+    The memory is SECRET: whoever has it can take noise off what was released before.
+
+    Attributes:
+        run_id: int64 scalar.
+        position: int64 scalar, from 0 to num_steps - 1.
+        memory: For every leaf of a record [factorization.memory, ...]; empty where noise is
+            independent.
+    """
+
+    run_id: tf.Tensor
+    position: tf.Tensor
+    memory: tuple[tf.Tensor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
+    """A Gaussian sum whose noise y follows C y = stddev z over the steps of a run.
+
+        result_t = sum_i r_i min(1, l2_norm_clip / |r_i|) + y_t,
+        y_t = stddev z_t + sum_j (r_j stddev z_{t-j} - p_j y_{t-j})
+
+    with z_t standard normal, drawn anew in every step, and C(x) = p(x) / r(x). A step takes back a
+    part of the noise of steps before, so that sums over many steps have less of it.
+
+    Guarantees:
+        Over a run of `num_steps` steps the results are a function of C g + stddev z, where one unit
+        moves C g by at most l2_norm_clip factorization.sensitivity(num_steps, period). Every step's
+        event names the run and its place in it (`CorrelatedGaussianSumEvent`). After `num_steps`
+        steps a new run begins, which remembers nothing and is charged again.
+
+        Going on twice from one state repeats places of the run in the ledger, with fresh z; the
+        ledger then costs as many runs. It never costs less.
+
+    Edge cases:
+        The state holds noise that was added to results: whoever reads it can take that off. So
+        checkpoints in the middle of a run are as secret as the data.
+
+    Args:
+        l2_norm_clip: Bound on the l2 norm of a record; positive.
+        stddev: Standard deviation of what is fresh in the noise of a step, on the sum.
+        factorization: C; see `tfdp.factorizations`.
+        num_steps: Of a run, which all must be planned: noise is best for that number.
+        period: Steps between two in which one unit may be. The sampling must see to it:
+            `tfdp.sampling.FixedOrder` with as many batches, or `CyclicPoisson` with as many
+            groups; other samplings are refused. 1 is every step, which needs no order.
+        record_specs: Structure of tensors, variables or `tf.TensorSpec` like a record: for
+            gradients the list of trainable variables.
+        random_source: Where z comes from; by default keyed by the operating system.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: it is out of range, or the columns of C overflow.
+
+    Example:
+        >>> from tfdp.factorizations import banded_square_root
+        >>> specs = [tf.TensorSpec([2], tf.float32)]
+        >>> query = CorrelatedGaussianSumQuery(1.0, 2.0, banded_square_root(3), 100, 10, specs)
+        >>> state = query.initial_global_state()
+        >>> zeros = query.initial_sample_state(specs)
+        >>> _, state, event = query.get_noised_result(zeros, state)
+        >>> event.position, int(state.position), state.memory[0].shape
+        (0, 1, TensorShape([2, 2]))
+
+    References:
+        Denisov et al. 2022, arXiv:2202.08312; Choquette-Choo et al. 2023, arXiv:2306.08153
+        (banded); Kalinin et al. 2025, arXiv:2505.12128 (banded inverse).
+    """
+
+    l2_norm_clip: float
+    stddev: float
+    factorization: ToeplitzFactorization
+    num_steps: int
+    period: int
+    record_specs: Structure
+    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "l2_norm_clip", clip_norm("l2_norm_clip", self.l2_norm_clip))
+        object.__setattr__(self, "stddev", noise_stddev("stddev", self.stddev))
+        check_type("factorization", self.factorization, ToeplitzFactorization)
+        for name in ("num_steps", "period"):
+            object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
+        self.factorization.sensitivity(self.num_steps, self.period)
+        self.factorization.inverse_column(self.num_steps)
+        check_random_source(self.random_source)
+        object.__setattr__(self, "record_specs", tf.nest.map_structure(_spec, self.record_specs))
+        if not tf.nest.flatten(self.record_specs):
+            raise ValueError("record_specs must hold at least one leaf. Received: none.")
+
+    def initial_global_state(self):
+        rows = self.factorization.memory
+        memory = tuple(
+            tf.zeros([rows, *spec.shape], spec.dtype) for spec in tf.nest.flatten(self.record_specs)
+        )
+        run_id = tf.constant(secrets.randbits(_RUN_BITS), tf.int64)
+        return CorrelatedGlobalState(run_id, tf.constant(0, tf.int64), memory)
+
+    def derive_sample_params(self, global_state):
+        return self.l2_norm_clip
+
+    def scale_factors(self, params, norms):
+        return norm_factors.clip_factors(params, norms)
+
+    def get_noised_result(self, sample_state, global_state):
+        check_same_structure(self.record_specs, sample_state)
+        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(sample_state)]
+        shapes = [spec.shape for spec in tf.nest.flatten(self.record_specs)]
+        if any(leaf.shape != shape for leaf, shape in zip(leaves, shapes, strict=True)):
+            raise ValueError(
+                "Records must have the shapes of record_specs. Received shapes: "
+                f"{[leaf.shape for leaf in leaves]}, expected: {shapes}."
+            )
+        if self.stddev == 0:
+            results, state = self._noised(leaves, global_state)
+        else:
+            results, state = staged(self._noised, leaves, global_state)
+        event = self.derive_event(global_state) if is_concrete(global_state) else None
+        return tf.nest.pack_sequence_as(sample_state, results), state, event
+
+    def derive_event(self, global_state):
+        return CorrelatedGaussianSumEvent(
+            self.l2_norm_clip,
+            self.stddev,
+            self.factorization.numerator,
+            self.factorization.denominator,
+            self.num_steps,
+            self.period,
+            int(np.asarray(global_state.position)),
+            int(np.asarray(global_state.run_id)),
+            seeded=source_of(self).seeded,
+        )
+
+    def derive_metrics(self, global_state):
+        return collections.OrderedDict(step_of_run=global_state.position)
+
+    def _noised(
+        self, leaves: list[tf.Tensor], state: CorrelatedGlobalState
+    ) -> tuple[list[tf.Tensor], CorrelatedGlobalState]:
+        source = source_of(self)
+        ends = tf.equal(state.position, self.num_steps - 1)
+        results, memories = [], []
+        for leaf, memory in zip(leaves, state.memory, strict=True):
+            dtype = memory.dtype
+            if self.stddev == 0:
+                fresh = tf.zeros(leaf.shape, dtype)
+            else:
+                fresh = source.normal(leaf.shape, dtype) * rounding.up(self.stddev, dtype)
+            noise, new = self._filtered(fresh, memory)
+            results.append(leaf + tf.cast(noise, leaf.dtype))
+            memories.append(tf.where(ends, tf.zeros_like(new), new))
+        position = tf.where(ends, tf.zeros_like(state.position), state.position + 1)
+        run_id = state.run_id + tf.cast(ends, tf.int64)
+        return results, CorrelatedGlobalState(run_id, position, tuple(memories))
+
+    def _filtered(self, fresh: tf.Tensor, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns (the noise of this step, what is remembered): a filter in transposed form."""
+        rows = self.factorization.memory
+        if rows == 0:
+            return fresh, memory
+        p, r = (
+            [*c, *[0.0] * (rows + 1 - len(c))]
+            for c in (self.factorization.numerator, self.factorization.denominator)
+        )
+        sums = tf.unstack(memory, rows)
+        noise = fresh + sums[0]
+        new = []
+        for k in range(1, rows + 1):
+            total = sums[k] if k < rows else 0.0
+            if r[k]:
+                total += tf.constant(r[k], fresh.dtype) * fresh
+            if p[k]:
+                total -= tf.constant(p[k], fresh.dtype) * noise
+            new.append(total if tf.is_tensor(total) else tf.zeros_like(fresh))
+        return noise, tf.stack(new)
+
+    def get_config(self) -> dict[str, Any]:
+        if self.random_source is not None:
+            return super().get_config()  # Which says why there is none.
+        own: dict[str, Any] = {
+            "numerator": list(self.factorization.numerator),
+            "denominator": list(self.factorization.denominator),
+            # Keras writes specs of tensors, but cannot read them: "float32 2 3".
+            "record_specs": tf.nest.map_structure(
+                lambda spec: " ".join([spec.dtype.name, *map(str, spec.shape)]), self.record_specs
+            ),
+        }
+        return {name: own[name] if name in own else getattr(self, name) for name in _NAMES}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "CorrelatedGaussianSumQuery":
+        check_config(cls.__name__, config, _NAMES)
+        found = keras.saving.deserialize_keras_object(config)
+        factorization = ToeplitzFactorization(
+            tuple(found.pop("numerator")), tuple(found.pop("denominator"))
+        )
+        specs = tf.nest.map_structure(_spec_of_words, found.pop("record_specs"))
+        return cls(factorization=factorization, record_specs=specs, **found)
+
+
+def _spec_of_words(words: str) -> tf.TensorSpec:
+    dtype, *shape = words.split(" ")
+    return tf.TensorSpec(list(map(int, shape)), dtype)
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    shape = tf.TensorShape(getattr(leaf, "shape", ()))
+    if not shape.is_fully_defined():
+        raise ValueError(f"record_specs must say what shape records have. Received: {leaf!r}.")
+    return tf.TensorSpec(shape, record_dtype(leaf))
