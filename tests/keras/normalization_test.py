@@ -98,3 +98,24 @@ def test_what_cannot_be_reached_is_named():
         convert_norm(_Block())
     with pytest.raises(ValueError, match="groups"):
         convert_norm(_sequential(), groups=0)
+
+
+def test_make_private_replaces_batch_normalization_and_says_so(caplog):
+    plain = _randomized(_nested())
+    model = tfdp.keras.make_private(plain, batch_norm="group")
+    expected, replaced = convert_norm(plain)
+    assert [record.getMessage() for record in caplog.records if record.name == "tfdp"] == [
+        f"Batch normalization was replaced: {'; '.join(replaced)}."
+    ]
+    x = np.float32(np.random.default_rng(1).normal(size=(2, 5, 5, 3)))
+    np.testing.assert_array_equal(model(x), expected(x))
+    query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=2)
+    model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), "mse")
+
+
+def test_batch_norm_is_replaced_by_what_is_known_or_not_at_all():
+    with pytest.raises(ValueError, match="not estimated privately"):
+        tfdp.keras.make_private(_sequential(), batch_norm="private")
+    private = tfdp.keras.make_private(_sequential())
+    with pytest.raises(ValueError, match="private already"):
+        tfdp.keras.make_private(private, batch_norm="group")

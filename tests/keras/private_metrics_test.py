@@ -176,6 +176,13 @@ def test_callbacks_may_act_on_private_metrics_only(callback, is_safe):
             toy.fit_step(model, callbacks=[callback()])
 
 
+def test_epsilon_and_a_metric_of_one_name_are_refused():
+    metric = PrivateAccuracy(noise_multiplier=1.0, name="epsilon")
+    model = toy.private(None, toy.dp(private_metrics=[metric]))
+    with pytest.raises(ValueError, match="have one name"):
+        toy.fit_step(model, callbacks=[tfdp.keras.EpsilonLogger(1e-5)])
+
+
 def test_validation_on_private_data_is_refused():
     model = private()
     for arguments in ({"validation_split": 0.5}, {"validation_data": (toy.X, toy.Y)}):

@@ -1,6 +1,7 @@
 """Keras models with private training."""
 
 import dataclasses
+import logging
 from typing import Any
 
 import keras
@@ -9,11 +10,14 @@ from tfdp.gradients import RecordWise, register_rule
 from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
+from tfdp.keras.normalization import convert_norm
 from tfdp.keras.training import PrivateTraining
 from tfdp.keras.weights_file import holds_ledger
 
+_logger = logging.getLogger("tfdp")
 
-def make_private(model: keras.Model) -> keras.Model:
+
+def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.Model:
     """Returns a model of the same layers and weights whose training is private.
 
     Sequential and functional models keep their form; any other model becomes the single layer of
@@ -23,9 +27,13 @@ def make_private(model: keras.Model) -> keras.Model:
 
     Args:
         model: A Keras model, compiled or not; compile the result, with a `tfdp.keras.DPOptimizer`.
+        batch_norm: What becomes of trainable `BatchNormalization`. None: such models are refused by
+            `compile`. "group": the result is made of a copy of the model, in which group
+            normalization stands for it (`convert_norm`); the log of "tfdp" says what was replaced.
 
     Raises:
-        TypeError: `model` is not a Keras model.
+        TypeError: `model` is not a Keras model, or of a form that `convert_norm` cannot copy.
+        ValueError: `batch_norm` is something else.
         NotPrivateError: it has training code of its own, which a private step would bypass.
 
     Example:
@@ -37,9 +45,22 @@ def make_private(model: keras.Model) -> keras.Model:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"make_private takes a keras.Model. Received: {model!r}.")
+    if batch_norm not in (None, "group"):
+        raise ValueError(
+            'batch_norm must be None or "group". Moving statistics are not estimated privately: '
+            f"freeze the layers or replace them. Received: batch_norm={batch_norm!r}."
+        )
     if isinstance(model, PrivateTraining):
+        if batch_norm is not None:
+            raise ValueError(
+                'The model is private already: give batch_norm="group" with the plain model.'
+            )
         return model
     validation.check_plain_training(model)
+    if batch_norm == "group":
+        model, replaced = convert_norm(model)
+        if replaced:
+            _logger.warning("Batch normalization was replaced: %s.", "; ".join(replaced))
     if type(model) is keras.Sequential:
         return DPSequential(_sequential_layers(model), name=model.name)
     if type(model) is FUNCTIONAL:

@@ -38,8 +38,9 @@ def _batch_normalization(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"BatchNormalization ({shown}{more}) normalizes each record by the others of its batch, "
-        "and its moving averages publish raw statistics. tfdp.keras.convert_norm(model) makes a "
-        "model with GroupNormalization in its place, gamma and beta kept; or freeze it: "
+        "and its moving averages publish raw statistics. tfdp.keras.convert_norm(model), or "
+        'make_private(model, batch_norm="group"), makes a model with GroupNormalization in its '
+        "place, gamma and beta kept; or freeze it: "
         "layer.trainable = False."
     )
 
@@ -102,6 +103,7 @@ def check_callbacks(
     Raises:
         NotPrivateError: a callback acts on a raw statistic of the training data.
         TypeError: something is no callback.
+        ValueError: a callback would overwrite a private metric.
     """
     callbacks = getattr(callbacks, "callbacks", None) or keras.tree.flatten(callbacks)
     for callback in callbacks:
@@ -111,6 +113,11 @@ def check_callbacks(
                 f"{callback!r}."
             )
     public = {callback.log_name for callback in callbacks if isinstance(callback, LogsEpsilon)}
+    if public & set(private_metrics):
+        raise ValueError(
+            "A private metric and a callback that logs epsilon have one name: "
+            f"{sorted(public & set(private_metrics))}. Give the metric another."
+        )
     public.update(private_metrics)
 
     def is_public(key: str) -> bool:
