@@ -50,3 +50,29 @@ def test_refuses_what_cannot_be():
         optimal_banded(4, 5)
     with pytest.raises(ValueError, match="error must be one of"):
         optimal_banded(8, 2, error="mean")
+
+
+# Root mean squared error and error of the last running sum, of sensitivity 1, by jax_privacy 2.0.0,
+# toeplitz.optimize_banded_toeplitz(n=n, bands=bands): sqrt(sensitivity_squared(c, n)) times the
+# square roots of mean and maximum of per_query_error(strategy_coef=c, n=n), in float64.
+OF_JAX_PRIVACY = {
+    (1024, 2): (16.108395115909353, 22.720798965932577),
+    (1024, 4): (11.56329214007701, 16.228323686280717),
+    (1024, 16): (6.342793360417922, 8.659091001529951),
+    (1024, 64): (4.06591343954361, 5.218598283563761),
+    (4096, 2): (32.081910340025274, 45.327584218763455),
+    (4096, 4): (22.82173792908818, 32.17939349043451),
+    (4096, 16): (11.883879179607288, 16.545114096032922),
+    (4096, 64): (6.758934284229149, 9.087251726495149),
+}
+
+
+@pytest.mark.parametrize(("n", "bands"), OF_JAX_PRIVACY)
+def test_errors_are_no_larger_than_those_of_jax_privacy(n, bands):
+    mean, last = OF_JAX_PRIVACY[n, bands]
+    best = optimal_banded(n, bands)
+    assert best.root_mean_squared_error(n) <= mean * (1 + 1e-6)
+    # Nor of the last sum, where that is what is optimized.
+    assert optimal_banded(n, bands, error="max").max_error(n) <= last * (1 + 1e-6)
+    # Both optimize the same, and so the other error agrees as well.
+    assert best.max_error(n) == pytest.approx(last, rel=1e-3)
