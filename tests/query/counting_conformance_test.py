@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfdp import query as tfdp_query
 from tfdp.accounting import PRVAccountant
+from tfdp.audit import epsilon_lower_bound
 from tfdp.events import (
     ComposedEvent,
     EpsilonDeltaEvent,
@@ -133,3 +134,57 @@ def test_records_of_several_leaves_are_refused():
         if not is_scalar:
             with pytest.raises(ValueError, match="must be"):
                 query.initial_sample_state([tf.zeros([2]), tf.zeros([3])])
+
+
+# How a query is made for an epsilon, the records of two neighbours, and what an attacker looks at.
+AUDITED = {
+    "exponential": (
+        lambda e: tfdp_query.ExponentialMechanismQuery(e, 1.0),
+        ([[1.0, -1.0]], []),
+        float,
+    ),
+    "noisy_max": (lambda e: tfdp_query.ReportNoisyMaxQuery(e, 1.0), ([[1.0, -1.0]], []), float),
+    "quantile": (
+        lambda e: tfdp_query.QuantileSelectionQuery((0.0, 2.0), 0.5, e),
+        ([3.0, 1.0, 1.0], [1.0, 1.0]),
+        float,
+    ),
+    "above": (
+        lambda e: tfdp_query.AboveThresholdQuery(0.5, e, 1.0),
+        ([[1.0, 0.0]], []),
+        lambda result: float(result.above[0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_audit_finds_no_more_than_the_claim_and_finds_a_claim_that_is_too_small(name):
+    make, neighbours, look = AUDITED[name]
+    template = tf.zeros([] if name == "quantile" else [2])
+
+    def bound(epsilon):
+        query, scores = make(epsilon), []
+        for records in neighbours:
+            state = query.initial_sample_state(template)
+            for record in records:
+                state = query.accumulate_record((), state, tf.constant(record))
+            # Traced once: eagerly, Laplace noise is compiled again for every draw.
+            draw = tf.function(lambda q=query, s=state: q.get_noised_result(s, ())[0])
+            scores.append([look(draw()) for _ in range(400)])
+        return epsilon_lower_bound(*scores, 1e-6, confidence=1 - 1e-7)
+
+    # 200 runs with a probability of 1/2 show 0.3 against a probability near 0, but hardly 1.
+    claim = PRVAccountant().compose(make(0.3).derive_event(())).get_epsilon(1e-6)
+    assert bound(0.3) <= claim <= 0.3 * (1 + 1e-6)
+    assert bound(100.0) > claim
+
+
+def test_audit_of_laplace_noise():
+    def bound(epsilon):
+        query = tfdp_query.LaplaceSumQuery(1.0, 1 / epsilon)
+        # Noise on every coordinate is drawn by itself: each is a run.
+        runs = [tf.fill([4000], moved) for moved in (1.0, 0.0)]
+        scores = [query.get_noised_result(run, ())[0].numpy() for run in runs]
+        return epsilon_lower_bound(*scores, 1e-6, confidence=1 - 1e-7)
+
+    assert bound(1.0) <= 1.0 < bound(3.0)

@@ -12,7 +12,9 @@ from tfdp.events import (
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
+    ParallelComposition,
     PoissonSampling,
+    PureEpsilonEvent,
     SampledEvent,
     ShuffledSampling,
     UnknownSampling,
@@ -145,3 +147,12 @@ def _holds(row, event, z):
     )
     multiplier = row.noise_multiplier
     return inside and (multiplier is None or multiplier.low <= z <= multiplier.high)
+
+
+def test_releases_about_disjoint_parts_are_one_release_that_says_so():
+    parts = ParallelComposition((PureEpsilonEvent(0.5), GaussianSumEvent(1.0, 5.0)))
+    (row,) = alike_steps(ledger_of((parts, 3)))
+    (release,) = row.releases
+    assert row.steps == 3 and release.kind is ParallelComposition
+    assert release.kind.words == "releases about disjoint parts of the data"
+    assert release.noise_multiplier is None and row.noise_multiplier is None

@@ -213,7 +213,7 @@ QUESTIONS = {
     "count": lambda d, e: d.count(epsilon=e),
     "sum": lambda d, e: d[0].clip(-2, 5).sum(epsilon=e),
     "mean": lambda d, e: d[0].clip(-2, 5).mean(epsilon=e),
-    "quantile": lambda d, e: d[0].quantile(0.5, epsilon=e, candidates=[-1.0, 0.0, 6.0]),
+    "quantile": lambda d, e: d[0].quantile(0.5, epsilon=e, candidates=[-1.0, 0.0]),
     "histogram": lambda d, e: d[0].histogram([-9, 0, 9], epsilon=e)[1],
     "groups": lambda d, e: d.group_by(0, keys=[0, 5])[0].clip(0, 5).sum(epsilon=e)[5],
     "gaussian": lambda d, e: d[0].clip(-2, 5).sum(noise_multiplier=2.0 / e),
@@ -221,19 +221,19 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_audit_finds_no_more_than_the_claim_and_finds_four_times_as_much(name):
+def test_audit_finds_no_more_than_the_claim_and_finds_noise_that_is_too_small(name):
     rows = np.array([0.0, 0.0, 5.0])
 
     def bound(epsilon):
         runs = [
-            [QUESTIONS[name](PrivateData(part), epsilon) for _ in range(700)]
+            [QUESTIONS[name](PrivateData(part), epsilon) for _ in range(400)]
             for part in (rows, rows[:-1])
         ]
         return epsilon_lower_bound(*runs, 1e-5, confidence=1 - 1e-7)
 
     data = PrivateData(rows)
-    QUESTIONS[name](data, 1.0)
+    QUESTIONS[name](data, 0.3)
     claim = data.ledger.epsilon(1e-5)
-    assert bound(1.0) <= claim
+    assert bound(0.3) <= claim
     # Noise that is far too small for the claim would be found out.
-    assert bound(40.0 if name in ("gaussian", "mean") else 12.0) > claim
+    assert bound(40.0) > claim

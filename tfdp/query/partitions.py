@@ -187,7 +187,7 @@ def keep_probability(
     return Fraction(low[row], 1 << bits), Fraction(high[row], 1 << bits)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _keep_table(
     epsilon: Fraction, delta: Fraction, bits: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

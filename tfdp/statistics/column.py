@@ -17,7 +17,7 @@ from tfdp.statistics.noise import STEPS, Noise, in_steps
 _LARGEST = 1e30
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PrivateColumn:
     """A column of `PrivateData`, or of its groups, and the range to which values are clipped.
 

@@ -14,8 +14,8 @@ from tfdp.query.scores import STEPS as SCORE_STEPS
 from tfdp.statistics.account import Account
 from tfdp.statistics.noise import Noise, in_steps
 
-# Rows that are multiplied out at a time.
-_CHUNK = 4096
+# Products that are computed at a time.
+_MOST_PRODUCTS = 2**22
 # Relative; rounding of a norm and of products is less.
 _ROUNDING = 1e-12
 
@@ -113,8 +113,9 @@ class Scatter:
         upper = np.triu_indices(width)
         account.charge(noise.event(coordinates=len(upper[0])), None)
         total = np.zeros(len(upper[0]), np.int64)
-        for start in range(0, len(rows), _CHUNK):
-            total += _upper_products(rows[start : start + _CHUNK] - center, clip, upper)
+        at_once = max(1, _MOST_PRODUCTS // len(total))
+        for start in range(0, len(rows), at_once):
+            total += _upper_products(rows[start : start + at_once] - center, clip, upper)
         noised = np.zeros((width, width))
         noised[upper] = noise.add(total, account.random_source) * clip * clip
         return noised + np.triu(noised, 1).T
