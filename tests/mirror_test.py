@@ -77,6 +77,7 @@ ABOUT_SEVERAL = {
     "ledger/saved_files_test.py": "files of ledgers in memory, saved and loaded",
     "ledger/several_writers_test.py": "several processes on one ledger",
     "ledger/sql_edits_test.py": "all of storage, edited",
+    "noise/staged_draws_test.py": "draws of a stage, and of what is not one",
     "query/bad_input_test.py": "arguments of every query",
     "query/conformance_test.py": "what every query promises",
     "query/counting_conformance_test.py": "what queries that count or select promise",

@@ -4,7 +4,8 @@ A mutant replaces a piece of source text, which must occur exactly once in its f
 what is run against it: small, and enough.
 """
 
-from tests.mutation.mutants_of_books import BOOKS, DISK, PRICES
+from tests.mutation.mutants_of_books import BOOKS, PRICES
+from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
 from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
 from tests.mutation.mutants_of_statistics import ASKED, COUNTED, PARTS

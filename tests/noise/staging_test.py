@@ -8,60 +8,15 @@ import tensorflow as tf
 from scipy import stats
 
 import tfdp
-from tfdp.noise import SeededRandomSource, SystemRandomSource, bits, gaussian, staged
+from tests.noise.stages import SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
+from tfdp.noise import SeededRandomSource, bits, gaussian, staged
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
-
-# Of both kinds: made together with others (below 2^15), and on their own; even and odd, also rows.
-SHAPES = [(3, 4), (5,), (), (0, 2), (2**15 - 1,), (2**15,), (301, 333), (7, 11)]
-SOURCE = SystemRandomSource()
-
-
-class Counting(SeededRandomSource):
-    """A seeded source that keeps a list of the sizes of its draws on the host."""
-
-    def __init__(self, seed=0):
-        super().__init__(seed)
-        self.draws = []
-        fill = self._fill
-
-        def counted(words):
-            self.draws.append(words.size)
-            fill(words)
-
-        self._fill = counted
-
-
-@pytest.fixture
-def host_calls(monkeypatch):
-    """A list that grows by one with every call from a graph to the host."""
-    calls = []
-    real = tf.numpy_function
-
-    def numpy_function(function, *arguments, **keywords):
-        def counted(*values):
-            calls.append(function)
-            return function(*values)
-
-        return real(counted, *arguments, **keywords)
-
-    monkeypatch.setattr(tf, "numpy_function", numpy_function)
-    return calls
 
 
 def _is_compiled(function, *args):
     """Returns whether a part of a function is compiled by XLA."""
     definition = function.get_concrete_function(*args).graph.as_graph_def()
     return any(part.attr["_XlaMustCompile"].b for part in definition.library.function)
-
-
-def _all_differ(*draws):
-    values = np.concatenate([np.ravel(draw) for draw in draws])
-    assert len(np.unique(values)) == values.size
-
-
-def _normal(*shape):
-    # In float64, where no two draws are equal by chance.
-    return SOURCE.normal(shape, tf.float64)
 
 
 # What it computes.
@@ -190,11 +145,11 @@ def test_a_query_in_a_graph_is_staged_by_itself(host_calls):
 
 def test_small_arguments_are_not_compiled_and_draw_once_all_the_same(host_calls):
     def compute(x):
-        return [x + _normal(20, 5), _normal(50)]
+        return [x + draw_normal(20, 5), draw_normal(50)]
 
     function = tf.function(lambda x: staged(compute, x))
     x = tf.zeros([20, 5], tf.float64)
-    _all_differ(*function(x), *function(x))
+    assert_all_differ(*function(x), *function(x))
     assert len(host_calls) == 2
     assert not _is_compiled(function, x)
 
@@ -239,133 +194,30 @@ def test_noise_is_drawn_once_a_step_whatever_is_accumulated(jit_compile, physica
     assert model.ledger.total_count == steps
 
 
-# That no draw is repeated.
-
-
-def test_draws_inside_one_stage_differ():
-    function = tf.function(lambda: staged(lambda: [_normal(*shape) for shape in SHAPES]))
-    first, second = function(), function()
-    _all_differ(*first, *second)
-
-
-def test_stages_of_one_graph_differ():
-    @tf.function
-    def function():
-        return [staged(_normal, 50), staged(_normal, 50), _normal(50)]
-
-    _all_differ(*function(), *function())
-
-
-def test_stage_in_a_loop_differs_each_time():
-    @tf.function
-    def function():
-        rows = tf.TensorArray(tf.float64, 4)
-        for i in tf.range(4):
-            rows = rows.write(i, staged(lambda: tf.concat([_normal(5), _normal(6)], 0)))
-        return rows.stack()
-
-    _all_differ(function())
-
-
-def test_stage_in_a_function_that_is_called_twice_differs():
-    inner = tf.function(lambda: staged(_normal, 50))
-    _all_differ(*tf.function(lambda: [inner(), inner()])())
-
-
-def _while_loop():
-    def body(i, rows):
-        return i + 1, rows.write(i, _normal(3))
-
-    rows = tf.TensorArray(tf.float64, 4)
-    return tf.while_loop(lambda i, _: i < 4, body, [0, rows])[1].stack()
-
-
-def _mapped(map_rows):
-    return lambda: map_rows(lambda x: x + _normal(3), tf.zeros([4, 3], tf.float64))
-
-
-def _called_twice():
-    inner = tf.function(lambda: _normal(3))
-    return tf.stack([inner(), inner(), inner()])
-
-
-def _large_called_twice():
-    inner = tf.function(lambda: _normal(2**15))
-    return tf.stack([inner(), inner()])
-
-
-@pytest.mark.parametrize(
-    "compute",
-    [_while_loop, _mapped(tf.map_fn), _mapped(tf.vectorized_map), _called_twice]
-    + [_large_called_twice],
-    ids=["while_loop", "map_fn", "vectorized_map", "function", "large"],
-)
-def test_draws_that_are_traced_once_and_run_often_are_not_staged(compute, host_calls):
-    function = tf.function(lambda: [staged(compute), _normal(3)])
-    rows, other = function()
-    _all_differ(rows, other)
-    assert len(host_calls) > 3
-
-
-def test_draw_of_a_shape_that_is_not_known_is_not_staged():
-    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
-    def function(x):
-        return staged(lambda: SOURCE.normal(tf.shape(x), tf.float64))
-
-    assert function(tf.zeros([5, 3])).shape == (5, 3)
-    _all_differ(function(tf.zeros([5, 3])), function(tf.zeros([2, 3])))
-
-
-def test_function_that_calls_the_host_itself_is_not_compiled():
-    def compute(x):
-        return _normal(5) + tf.numpy_function(lambda x: x + 1, [x], tf.float64)
-
-    def compute_in_a_function(x):
-        return tf.function(compute)(x)
-
-    x = tf.zeros([5], tf.float64)
-    for calls_host in (compute, compute_in_a_function):
-        function = tf.function(lambda x, compute=calls_host: staged(compute, x))
-        _all_differ(function(x), function(x))
-
-
-def test_what_is_not_staged_asks_for_nothing():
-    source = Counting()
-
-    def compute():
-        source.normal([2**15], tf.float32)
-        source.normal([3], tf.float32)
-        return tf.map_fn(lambda x: x + source.normal([2], tf.float32), tf.zeros([4, 2]))
-
-    tf.function(lambda: staged(compute))()
-    # Outside of a stage: each of the six draws on its own.
-    assert sorted(source.draws) == [3, 3, 3, 3, 6, 3 * 2**14]
-
-
 def test_an_error_passes_and_the_next_draw_is_served():
     def fails():
-        _normal(3)
+        draw_normal(3)
         raise KeyError("mine")
 
     @tf.function
     def function():
         with pytest.raises(KeyError, match="mine"):
             staged(fails)
-        return _normal(50), staged(_normal, 50)
+        return draw_normal(50), staged(draw_normal, 50)
 
-    _all_differ(*function(), *function())
+    assert_all_differ(*function(), *function())
 
 
 def test_stage_inside_a_stage_is_part_of_it(host_calls):
-    function = tf.function(lambda: staged(lambda: [_normal(40), staged(_normal, 40)]))
-    _all_differ(*function())
+    function = tf.function(lambda: staged(lambda: [draw_normal(40), staged(draw_normal, 40)]))
+    assert_all_differ(*function())
     assert len(host_calls) == 1
 
 
 def test_eager_stage_is_a_call(host_calls):
     marker = object()
     assert staged(lambda x: x, marker) is marker
-    _all_differ(staged(_normal, 50), staged(_normal, 50))
+    assert_all_differ(staged(draw_normal, 50), staged(draw_normal, 50))
     assert host_calls == []
 
 
@@ -377,7 +229,7 @@ def test_several_sources_in_one_stage():
 
     function = tf.function(lambda: staged(compute))
     first, second = function(), function()
-    _all_differ(*first, *second)
+    assert_all_differ(*first, *second)
     # A seeded source repeats its draws, whatever else is drawn between them.
     twin = tf.function(lambda: staged(lambda: [s.normal([30], "float64") for s in sources]))
     sources = [SeededRandomSource(1), SeededRandomSource(2)]
@@ -386,7 +238,12 @@ def test_several_sources_in_one_stage():
 
 def test_normal_draws_and_integers_in_one_stage():
     def compute():
-        return SOURCE.integers([50], 6), _normal(50), SOURCE.integers([2, 3], 2**31 - 1), _normal(2)
+        return (
+            SOURCE.integers([50], 6),
+            draw_normal(50),
+            SOURCE.integers([2, 3], 2**31 - 1),
+            draw_normal(2),
+        )
 
     dice, normal, integers, _ = tf.function(lambda: staged(compute))()
     assert dice.dtype == integers.dtype == tf.int32
@@ -402,9 +259,9 @@ def test_threads_that_trace_at_once_have_stages_of_their_own():
 
     def compute():
         barrier.wait(60)
-        left = _normal(20)
+        left = draw_normal(20)
         barrier.wait(60)
-        return left, _normal(20)
+        return left, draw_normal(20)
 
     def work(number):
         results[number] = tf.function(lambda: staged(compute))()
@@ -415,7 +272,7 @@ def test_threads_that_trace_at_once_have_stages_of_their_own():
     for thread in threads:
         thread.join()
     assert len(results) == 4
-    _all_differ(*[draws for pair in results.values() for draws in pair])
+    assert_all_differ(*[draws for pair in results.values() for draws in pair])
 
 
 def test_steps_that_keras_runs_in_one_loop_have_noise_of_their_own():
@@ -454,5 +311,5 @@ def test_large_arguments_come_before_the_words(monkeypatch):
         x = tf.ensure_shape(tf.numpy_function(argument, [], tf.float32), [4, 4])
         return staged(lambda x: tf.cast(x, tf.float64) + source.normal([4, 4], tf.float64), x)
 
-    _all_differ(function())
+    assert_all_differ(function())
     assert order == ["argument", "words"]

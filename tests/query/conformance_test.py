@@ -1,270 +1,36 @@
 """What every query promises, whatever it computes."""
 
-import collections
 import dataclasses
 import re
 
 import hypothesis
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tests.query.conforming import (
+    ALL_QUERIES,
+    DP_QUERIES,
+    PART_A,
+    PART_B,
+    accumulated,
+    all_queries,
+    as_float64,
+    as_numpy,
+    assert_close,
+    dp_queries,
+    few_examples,
+    make_record,
+    make_records,
+    preprocess_one,
+    structures,
+    template_of_results,
+)
 from tfdp import query as tfdp_query
 from tfdp.events import NonPrivateEvent
-from tfdp.factorizations import ToeplitzFactorization
 from tfdp.query import WeightedRecord
 from tfdp.query.structure import flatten_up_to
-
-CLIP = 1.5
-Pair = collections.namedtuple("Pair", ["left", "right"])
-
-
-def _gaussian(z, clip=CLIP):
-    return tfdp_query.GaussianSumQuery(clip, z * clip)
-
-
-def _exact(z):
-    return tfdp_query.GaussianSumQuery(CLIP, z * CLIP, precision="exact")
-
-
-def _nested_in_nested(z, a, b):
-    inner = tfdp_query.NestedQuery({"x": _gaussian(z), "y": _gaussian(z, 0.5)})
-    return tfdp_query.NestedQuery((inner, _gaussian(z, 3.0))), ({"x": a, "y": b}, a)
-
-
-def _normalized_of_nested(z, a, b):
-    nested = tfdp_query.NestedQuery({"x": _gaussian(z), "y": _gaussian(z, 0.5)})
-    return tfdp_query.NormalizedQuery(nested, 4.0), {"x": a, "y": b}
-
-
-def _per_layer(z, a, b):
-    flat = tf.nest.flatten([a, b])
-    return tfdp_query.per_layer(flat, CLIP, z, 4.0, split="dimension"), flat
-
-
-def _arranged(z, a, b):
-    flat = tf.nest.flatten([a, b])
-    last = len(flat) - 1
-    arrangement = {"y": [last, *range(1, last)], "x": 0}
-    nested = tfdp_query.NestedQuery({"x": _gaussian(z), "y": _gaussian(z, 0.5)})
-    return tfdp_query.ArrangedQuery(tfdp_query.NormalizedQuery(nested, 4.0), arrangement), flat
-
-
-def _nested_weighted(z, a, b):
-    weighted = tfdp_query.WeightedSumQuery(_gaussian(z), 2.0)
-    return tfdp_query.NestedQuery([weighted, _gaussian(z)]), [_weighted_record(a), b]
-
-
-def _weighted_record(part):
-    return WeightedRecord(part, np.zeros(()))
-
-
-def _adaptive(z, clip=CLIP):
-    return tfdp_query.QuantileAdaptiveClipSumQuery(clip, z, 0.5, 0.2, z * 0.3, 4.0)
-
-
-def _estimator(z, geometric=True):
-    return tfdp_query.QuantileEstimatorQuery(CLIP, 0.5, 0.2, z * 0.3, 4.0, geometric)
-
-
-def _arranged_adaptive(z, a, b):
-    flat = tf.nest.flatten([a, b])
-    last = len(flat) - 1
-    arrangement = {"y": [last, *range(1, last)], "x": 0}
-    nested = tfdp_query.NestedQuery({"x": _adaptive(z), "y": _adaptive(z, 0.5)})
-    return tfdp_query.ArrangedQuery(tfdp_query.NormalizedQuery(nested, 4.0), arrangement), flat
-
-
-def _scheduled(z):
-    clips = keras.optimizers.schedules.ExponentialDecay(CLIP, 10, 0.5)
-    return tfdp_query.ScheduledGaussianSumQuery(clips, z)
-
-
-def _correlated(z, template):
-    factorization = ToeplitzFactorization((1.0, 0.5), (1.0, -0.25, 0.125))
-    return tfdp_query.CorrelatedGaussianSumQuery(CLIP, z * CLIP, factorization, 9, 3, template)
-
-
-# Noise multiplier and two structures of arrays -> query, and a template of its records.
-DP_QUERIES = {
-    "gaussian_sum": lambda z, a, b: (_gaussian(z), a),
-    "nested_exact": lambda z, a, b: (
-        tfdp_query.NestedQuery([_exact(z), tfdp_query.NormalizedQuery(_exact(z), 4.0)]),
-        [a, b],
-    ),
-    "normalized": lambda z, a, b: (tfdp_query.NormalizedQuery(_gaussian(z), 4.0), a),
-    "gaussian_average": lambda z, a, b: (
-        tfdp_query.GaussianAverageQuery(CLIP, noise_multiplier=z, denominator=4.0),
-        a,
-    ),
-    "weighted_sum": lambda z, a, b: (
-        tfdp_query.WeightedSumQuery(_gaussian(z), 2.0),
-        _weighted_record(a),
-    ),
-    "weighted_average": lambda z, a, b: (
-        tfdp_query.WeightedAverageQuery(CLIP, noise_multiplier=z, denominator=4.0, max_weight=2.0),
-        _weighted_record(a),
-    ),
-    "nested": lambda z, a, b: (
-        tfdp_query.NestedQuery([_gaussian(z), tfdp_query.NormalizedQuery(_gaussian(z, 0.5), 4.0)]),
-        [a, b],
-    ),
-    "nested_sum": lambda z, a, b: (
-        tfdp_query.NestedSumQuery(Pair(_gaussian(z), _gaussian(z, 0.5))),
-        Pair(a, b),
-    ),
-    "nested_of_one": lambda z, a, b: (tfdp_query.NestedQuery(_gaussian(z)), a),
-    "nested_in_nested": _nested_in_nested,
-    "nested_weighted": _nested_weighted,
-    "normalized_of_nested": _normalized_of_nested,
-    "joint_clipping": lambda z, a, b: (
-        tfdp_query.JointClippingQuery({"x": 0.5, "y": 4.0}, CLIP, z),
-        {"x": a, "y": b},
-    ),
-    "normalized_joint_clipping": lambda z, a, b: (
-        tfdp_query.NormalizedQuery(tfdp_query.JointClippingQuery([2.0, 1.0], CLIP, z), 4.0),
-        [a, b],
-    ),
-    "per_layer": _per_layer,
-    "arranged": _arranged,
-    "adaptive_clip": lambda z, a, b: (_adaptive(z), a),
-    "nested_adaptive": lambda z, a, b: (
-        tfdp_query.NestedQuery([_adaptive(z), tfdp_query.NormalizedQuery(_gaussian(z), 4.0)]),
-        [a, b],
-    ),
-    "normalized_adaptive": lambda z, a, b: (tfdp_query.NormalizedQuery(_adaptive(z), 4.0), a),
-    "arranged_adaptive": _arranged_adaptive,
-    "quantile_estimator": lambda z, a, b: (_estimator(z), np.zeros(())),
-    "nested_estimator": lambda z, a, b: (
-        tfdp_query.NestedQuery([_estimator(z, False), _gaussian(z)]),
-        [np.zeros(()), a],
-    ),
-    "automatic_clipping": lambda z, a, b: (
-        tfdp_query.AutomaticClippingSumQuery(CLIP, z * CLIP, 0.3),
-        a,
-    ),
-    "scheduled": lambda z, a, b: (_scheduled(z), a),
-    "correlated": lambda z, a, b: (_correlated(z, a), a),
-    "nested_correlated": lambda z, a, b: (
-        tfdp_query.NestedQuery([_correlated(z, a), tfdp_query.NormalizedQuery(_gaussian(z), 4.0)]),
-        [a, b],
-    ),
-    "normalized_correlated": lambda z, a, b: (
-        tfdp_query.NormalizedQuery(_correlated(z, [a, b]), 4.0),
-        [a, b],
-    ),
-    "laplace": lambda z, a, b: (tfdp_query.LaplaceSumQuery(CLIP, z * CLIP), a),
-    "nested_laplace": lambda z, a, b: (
-        tfdp_query.NestedQuery([tfdp_query.LaplaceSumQuery(CLIP, z), _gaussian(z)]),
-        [a, b],
-    ),
-}
-PLAIN_QUERIES = {
-    "no_privacy_sum": lambda z, a, b: (tfdp_query.NoPrivacySumQuery(), a),
-    "no_privacy_average": lambda z, a, b: (tfdp_query.NoPrivacyAverageQuery(), a),
-    "no_privacy_estimator": lambda z, a, b: (
-        tfdp_query.NoPrivacyQuantileEstimatorQuery(CLIP, 0.5, 0.2),
-        np.zeros(()),
-    ),
-}
-ALL_QUERIES = DP_QUERIES | PLAIN_QUERIES
-
-# Both have two leaves or more, and leaves of rank 0, 1 and 2.
-PART_A = {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}
-PART_B = (np.zeros(3), [np.zeros(()), Pair(np.zeros(1), np.zeros(2))])
-
-all_queries = pytest.mark.parametrize("build", ALL_QUERIES.values(), ids=ALL_QUERIES)
-dp_queries = pytest.mark.parametrize("build", DP_QUERIES.values(), ids=DP_QUERIES)
-few_examples = hypothesis.settings(max_examples=6)
-
-
-def structures():
-    leaves = st.sampled_from([(), (1,), (3,), (2, 2)]).map(np.zeros)
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.lists(inner, min_size=1, max_size=3),
-            st.tuples(inner, inner),
-            st.dictionaries(st.sampled_from("cab"), inner, min_size=1, max_size=3),
-            st.builds(Pair, inner, inner),
-        ),
-        max_leaves=4,
-    )
-
-
-def _random_record(template, rng, dtype=tf.float64):
-    # Some records are below every clip norm, some above.
-    size = rng.choice([0.01, 1.0, 100.0])
-    return tf.nest.map_structure(
-        lambda leaf: tf.constant(size * rng.normal(size=leaf.shape), dtype), template
-    )
-
-
-def _records(template, seed, count=5):
-    rng = np.random.default_rng(seed)
-    return [_random_record(template, rng) for _ in range(count)]
-
-
-def _result_template(query, template):
-    """Weights are not in results."""
-    if isinstance(query, tfdp_query.NestedQuery):
-        parts = flatten_up_to(query.queries, template)
-        results = [
-            _result_template(q, p)
-            for q, p in zip(tf.nest.flatten(query.queries), parts, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(query.queries, results)
-    return template.record if isinstance(template, WeightedRecord) else template
-
-
-def _accumulate(query, records, template):
-    params = query.derive_sample_params(query.initial_global_state())
-    state = query.initial_sample_state(_float64(template))
-    for record in records:
-        state = query.accumulate_record(params, state, record)
-    return state
-
-
-def _float64(template):
-    return tf.nest.map_structure(lambda leaf: tf.constant(leaf, tf.float64), template)
-
-
-def _numpy(structure):
-    return [np.asarray(leaf, np.float64) for leaf in tf.nest.flatten(structure)]
-
-
-def _assert_close(actual, expected, rtol=1e-9):
-    tf.nest.assert_same_structure(actual, expected)
-    for a, e in zip(_numpy(actual), _numpy(expected), strict=True):
-        np.testing.assert_allclose(a, e, rtol=rtol, atol=rtol)
-
-
-def _preprocess(query, record):
-    """Returns a preprocessed record with the structure of results."""
-    params = query.derive_sample_params(query.initial_global_state())
-    return _leaves_of(query, query.preprocess_record(params, record))
-
-
-def _leaves_of(query, preprocessed):
-    """Returns what of a preprocessed record has the structure of results: no counts."""
-    if query.needs_separate_records:
-        return query.get_noised_result(preprocessed, query.initial_global_state())[0]
-    if isinstance(query, tfdp_query.NormalizedQuery):
-        return _leaves_of(query.numerator_query, preprocessed)
-    if isinstance(query, tfdp_query.ArrangedQuery):
-        leaves = tf.nest.flatten(_leaves_of(query.query, preprocessed))
-        places = tf.nest.flatten(query.arrangement)
-        return [leaves[places.index(place)] for place in range(len(places))]
-    if isinstance(query, tfdp_query.NestedQuery):
-        parts = flatten_up_to(query.queries, preprocessed)
-        queries = tf.nest.flatten(query.queries)
-        parts = [_leaves_of(q, part) for q, part in zip(queries, parts, strict=True)]
-        return tf.nest.pack_sequence_as(query.queries, parts)
-    if isinstance(query, tfdp_query.QuantileAdaptiveClipSumQuery):
-        return preprocessed.sum
-    return preprocessed
 
 
 @all_queries
@@ -272,15 +38,15 @@ def _leaves_of(query, preprocessed):
 @hypothesis.given(a=structures(), b=structures(), seed=st.integers(0, 10**6), cut=st.integers(0, 5))
 def test_merge_equals_accumulate_for_any_split_and_order(build, a, b, seed, cut):
     query, template = build(0.0, a, b)
-    records = _records(template, seed)
-    expected = _accumulate(query, records, template)
+    records = make_records(template, seed)
+    expected = accumulated(query, records, template)
     shuffled = [records[i] for i in np.random.default_rng(seed).permutation(len(records))]
-    left = _accumulate(query, shuffled[:cut], template)
-    right = _accumulate(query, shuffled[cut:], template)
+    left = accumulated(query, shuffled[:cut], template)
+    right = accumulated(query, shuffled[cut:], template)
 
-    _assert_close(_accumulate(query, shuffled, template), expected)
-    _assert_close(query.merge_sample_states(left, right), expected)
-    _assert_close(query.merge_sample_states(right, left), expected)
+    assert_close(accumulated(query, shuffled, template), expected)
+    assert_close(query.merge_sample_states(left, right), expected)
+    assert_close(query.merge_sample_states(right, left), expected)
 
 
 @all_queries
@@ -291,11 +57,11 @@ def test_state_of_a_sum_is_the_sum_of_preprocessed_records(build, a, b, seed):
     if not query.is_sum:
         assert query.num_norm_groups is None
         return
-    records = _records(template, seed)
+    records = make_records(template, seed)
     params = query.derive_sample_params(query.initial_global_state())
     preprocessed = [query.preprocess_record(params, record) for record in records]
     expected = tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *preprocessed)
-    _assert_close(_accumulate(query, records, template), expected)
+    assert_close(accumulated(query, records, template), expected)
 
 
 def test_only_the_average_without_privacy_is_not_a_sum():
@@ -311,10 +77,10 @@ def test_only_the_average_without_privacy_is_not_a_sum():
 def test_keeps_structure_and_shapes(build, a, b, seed):
     query, template = build(1.0, a, b)
     global_state = query.initial_global_state()
-    state = _accumulate(query, _records(template, seed, 1), template)
+    state = accumulated(query, make_records(template, seed, 1), template)
     result, _, _ = query.get_noised_result(state, global_state)
 
-    expected = _result_template(query, template)
+    expected = template_of_results(query, template)
     tf.nest.assert_same_structure(result, expected)
     shapes = [leaf.shape for leaf in tf.nest.flatten(result)]
     assert shapes == [leaf.shape for leaf in tf.nest.flatten(expected)]
@@ -324,12 +90,12 @@ def test_keeps_structure_and_shapes(build, a, b, seed):
 @all_queries
 def test_keeps_dtype(build, dtype):
     query, template = build(1.0, PART_A, PART_B)
-    record = _random_record(template, np.random.default_rng(0), dtype)
+    record = make_record(template, np.random.default_rng(0), dtype)
     global_state = query.initial_global_state()
     state = query.initial_sample_state(record)
     state = query.accumulate_record(query.derive_sample_params(global_state), state, record)
     result, _, _ = query.get_noised_result(state, global_state)
-    assert {leaf.dtype for leaf in tf.nest.flatten(_preprocess(query, record))} == {dtype}
+    assert {leaf.dtype for leaf in tf.nest.flatten(preprocess_one(query, record))} == {dtype}
     assert {leaf.dtype for leaf in tf.nest.flatten(result)} == {dtype}
 
 
@@ -351,7 +117,7 @@ def test_keeps_the_precision_of_float64(build):
     expected = _map_weighted(
         lambda r: tf.nest.map_structure(lambda leaf: 0.5 * leaf, r.record), record
     )
-    _assert_close(_preprocess(query, half_weights), expected, rtol=1e-14)
+    assert_close(preprocess_one(query, half_weights), expected, rtol=1e-14)
 
 
 def _map_weighted(function, structure):
@@ -367,7 +133,7 @@ def test_accepts_specs_and_variables_as_template(build):
     query, template = build(0.0, PART_A, PART_B)
     specs = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, tf.float32), template)
     variables = tf.nest.map_structure(lambda leaf: tf.Variable(leaf, dtype=tf.float32), template)
-    _assert_close(query.initial_sample_state(specs), query.initial_sample_state(variables), 0)
+    assert_close(query.initial_sample_state(specs), query.initial_sample_state(variables), 0)
 
 
 @all_queries
@@ -383,7 +149,7 @@ def test_refuses_integer_records(build):
 @all_queries
 def test_eager_equals_graph_equals_xla(build):
     query, template = build(0.0, PART_A, np.zeros(3))
-    first, second = _records(template, seed=3, count=2)
+    first, second = make_records(template, seed=3, count=2)
     global_state = query.initial_global_state()
     seen = []
 
@@ -404,7 +170,7 @@ def test_eager_equals_graph_equals_xla(build):
         traced = tf.function(step, jit_compile=jit_compile)(first, second)
         for actual, expected in zip(traced, eager, strict=True):
             # An estimate is float32, and XLA has an exponential of its own.
-            _assert_close(actual, expected, 1e-6)
+            assert_close(actual, expected, 1e-6)
     assert [event for _, event in seen] == [query.derive_event(global_state)] * 3
     if not any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(global_state)):
         assert [state for state, _ in seen] == [global_state] * 3
@@ -414,7 +180,7 @@ def test_eager_equals_graph_equals_xla(build):
 def test_emits_the_event_of_its_global_state(build):
     query, template = build(1.25, PART_A, PART_B)
     global_state = query.initial_global_state()
-    state = _accumulate(query, _records(template, seed=0), template)
+    state = accumulated(query, make_records(template, seed=0), template)
     _, new_state, event = query.get_noised_result(state, global_state)
     assert event is not None
     assert event == query.derive_event(global_state)
@@ -430,15 +196,15 @@ def test_emits_the_event_of_its_global_state(build):
 def test_empty_sample_gives_an_event_and_noise(build):
     query, template = build(1.0, PART_A, PART_B)
     global_state = query.initial_global_state()
-    empty = query.initial_sample_state(_float64(template))
-    assert all(np.all(leaf == 0) for leaf in _numpy(empty))
+    empty = query.initial_sample_state(as_float64(template))
+    assert all(np.all(leaf == 0) for leaf in as_numpy(empty))
 
     result, _, event = query.get_noised_result(empty, global_state)
     assert event == query.derive_event(global_state)
     private = event != NonPrivateEvent()
-    assert all(np.all(np.isfinite(leaf)) for leaf in _numpy(result))
+    assert all(np.all(np.isfinite(leaf)) for leaf in as_numpy(result))
     if "NoPrivacyQuantile" not in repr(query):
-        assert all(np.all((leaf != 0) == private) for leaf in _numpy(result))
+        assert all(np.all((leaf != 0) == private) for leaf in as_numpy(result))
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
@@ -451,7 +217,7 @@ def test_norm_factor_protocol_agrees_with_preprocess_record(build, dtype):
             query.norm_groups(template)
         return
     rng = np.random.default_rng(5)
-    records = [_random_record(template, rng, dtype) for _ in range(6)]
+    records = [make_record(template, rng, dtype) for _ in range(6)]
     params = query.derive_sample_params(query.initial_global_state())
     groups = query.norm_groups(template)
     flat = [[leaf.numpy() for leaf in tf.nest.flatten(record)] for record in records]
@@ -474,15 +240,15 @@ def test_norm_factor_protocol_agrees_with_preprocess_record(build, dtype):
 
     tolerance = 1e-5 if dtype == tf.float32 else 1e-12
     for record, scaled in zip(records, expected, strict=True):
-        _assert_close(_preprocess(query, record), scaled, tolerance)
+        assert_close(preprocess_one(query, record), scaled, tolerance)
         np.testing.assert_allclose(  # One record at a time as well: [G] in, [G] out.
             query.scale_factors(params, tf.constant(np.sqrt(squares[0]), dtype)),
             factors[0],
             rtol=1e-6,
         )
     stacked = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *records)
-    mapped = tf.vectorized_map(lambda record: _preprocess(query, record), stacked)
-    _assert_close(
+    mapped = tf.vectorized_map(lambda record: preprocess_one(query, record), stacked)
+    assert_close(
         mapped, tf.nest.map_structure(lambda *leaves: np.stack(leaves), *expected), tolerance
     )
 
@@ -509,7 +275,7 @@ def _clipped_together(query, template):
     if isinstance(query, tfdp_query.ArrangedQuery):
         return query.norm_groups(template)
     if not isinstance(query, tfdp_query.NestedQuery):
-        return [0] * len(tf.nest.flatten(_result_template(query, template)))
+        return [0] * len(tf.nest.flatten(template_of_results(query, template)))
     numbers = []
     parts = flatten_up_to(query.queries, template)
     for sub_query, part in zip(tf.nest.flatten(query.queries), parts, strict=True):
@@ -526,8 +292,8 @@ def test_record_that_is_not_finite_contributes_exactly_zero(build, bad):
     if re.search("Estimator|Laplace", repr(query)) and bad == 1e30:
         return  # They take no squares.
     rng = np.random.default_rng(7)
-    good = _random_record(template, rng, tf.float32)
-    expected = _numpy(_preprocess(query, good))
+    good = make_record(template, rng, tf.float32)
+    expected = as_numpy(preprocess_one(query, good))
     together = _clipped_together(query, template)
     leaves = tf.nest.flatten(good)
     weights = _weight_positions(query, template)
@@ -540,7 +306,7 @@ def test_record_that_is_not_finite_contributes_exactly_zero(build, bad):
             good, [tf.constant(values) if i == position else leaf for i, leaf in enumerate(leaves)]
         )
         for leaf, whole, query_number in zip(
-            _numpy(_preprocess(query, record)), expected, together, strict=True
+            as_numpy(preprocess_one(query, record)), expected, together, strict=True
         ):
             if query_number == together[number]:
                 assert np.all(leaf == 0)
@@ -559,10 +325,10 @@ def _weight_positions(query, template):
 @dp_queries
 def test_record_that_is_not_finite_leaves_its_neighbours_alone(build):
     query, template = build(0.0, PART_A, PART_B)
-    good, other = _records(template, seed=2, count=2)
+    good, other = make_records(template, seed=2, count=2)
     bad = tf.nest.map_structure(lambda leaf: leaf * np.nan, other)
-    expected = _accumulate(query, [good], template)
-    _assert_close(_accumulate(query, [bad, good, bad], template), expected, rtol=0)
+    expected = accumulated(query, [good], template)
+    assert_close(accumulated(query, [bad, good, bad], template), expected, rtol=0)
 
 
 @dp_queries
@@ -570,7 +336,7 @@ def test_zero_record_stays_zero(build):
     query, template = build(0.0, PART_A, PART_B)
     if "Estimator" in repr(query):
         return  # It counts zero among other numbers.
-    assert all(np.all(leaf == 0) for leaf in _numpy(_preprocess(query, _float64(template))))
+    assert all(np.all(leaf == 0) for leaf in as_numpy(preprocess_one(query, as_float64(template))))
 
 
 def _start(query):
@@ -584,7 +350,7 @@ def _start(query):
 def test_is_unchanged_by_use(build):
     query, template = build(1.0, PART_A, PART_B)
     before = repr(query), _start(query), dict(vars(query))
-    state = _accumulate(query, _records(template, seed=0), template)
+    state = accumulated(query, make_records(template, seed=0), template)
     query.get_noised_result(state, query.initial_global_state())
     assert before == (repr(query), _start(query), dict(vars(query)))
 
@@ -595,8 +361,8 @@ def test_does_not_change_what_it_is_given(build):
     record = tf.nest.map_structure(lambda leaf: np.full(leaf.shape, 2.0), template)
     state = query.initial_sample_state(record)
     query.accumulate_record(query.derive_sample_params(query.initial_global_state()), state, record)
-    assert all(np.all(leaf == 2) for leaf in _numpy(record))
-    assert all(np.all(leaf == 0) for leaf in _numpy(state))
+    assert all(np.all(leaf == 2) for leaf in as_numpy(record))
+    assert all(np.all(leaf == 0) for leaf in as_numpy(state))
 
 
 @all_queries
