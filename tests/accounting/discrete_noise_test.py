@@ -17,7 +17,7 @@ from tfdp.accounting import (
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.dp_events import to_dp_event
 from tfdp.accounting.mechanisms import NoPrivacy, SampledGaussian
-from tfdp.accounting.normal_form import effective_noise_multiplier, normal_form
+from tfdp.accounting.normal_form import NormalForm, effective_noise_multiplier, normal_form
 from tfdp.accounting.replay import why_not_private
 from tfdp.events import (
     ComposedEvent,
@@ -136,7 +136,8 @@ def test_costs_what_a_gaussian_does():
 def test_distance_is_a_failure_of_every_release():
     tau = distance_from_rounded_gaussian(EVENT.noise_stddev / EVENT.granularity, 2**30)
     assert tau == math.sqrt(2**30) / 10 / 2**62
-    assert normal_form(EVENT) == ((SampledGaussian(1.0, 2.0),), 1, tau, 0.0)
+    expected = NormalForm((SampledGaussian(1.0, 2.0),), failure_probability=tau)
+    assert normal_form(EVENT) == expected
     # Of two about one sample, and of a sample that may be too large besides.
     two = SampledEvent(TruncatedPoissonSampling(0.1, 100, 30), ComposedEvent((EVENT, EVENT)))
     form = normal_form(two)
