@@ -11,7 +11,7 @@ import pytest
 
 import tfdp
 from tests.cli.running import run
-from tfdp.accounting import normal_form, registry, sampling_rules
+from tfdp.accounting import normal_form, prices_of_others, registry, sampling_rules
 from tfdp.events import registry as event_registry
 from tfdp.gradients.rules import rule
 from tfdp.report import gather, to_markdown
@@ -28,8 +28,8 @@ EXAMPLES = {
 # Where examples leave something behind.
 _TABLES = (
     event_registry._REGISTERED,
-    normal_form._PRICED_BY,
-    normal_form._RELEASES,
+    prices_of_others._PRICED_BY,
+    normal_form.RELEASES,
     registry.ACCOUNTANTS,
     rule._RULES,
     sampling_rules._RULES,

@@ -18,8 +18,9 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
-from tfdp.accounting.normal_form import normal_form, prices_of_others
+from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.parallel import worst_of
+from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.accounting.rdp import renyi_curve
 from tfdp.events import (
     ComposedEvent,

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tfdp.accounting.groups import group_delta as group_delta
     from tfdp.accounting.groups import group_epsilon as group_epsilon
     from tfdp.accounting.moments import MomentsAccountant as MomentsAccountant
-    from tfdp.accounting.normal_form import register_price as register_price
     from tfdp.accounting.planning.budget import Budget as Budget
     from tfdp.accounting.planning.budget import (
         PrivacyBudgetExceededError as PrivacyBudgetExceededError,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tfdp.accounting.planning.plan import plan as plan
     from tfdp.accounting.planning.training_plan import TrainingPlan as TrainingPlan
     from tfdp.accounting.pld import PLDAccountant as PLDAccountant
+    from tfdp.accounting.prices_of_others import register_price as register_price
     from tfdp.accounting.prv import EpsilonInterval as EpsilonInterval
     from tfdp.accounting.prv import PRVAccountant as PRVAccountant
     from tfdp.accounting.rdp import RDPAccountant as RDPAccountant
@@ -66,7 +66,7 @@ _NAMES = {
     "noise_for_budget": "tfdp.accounting.planning.calibration",
     "plan": "tfdp.accounting.planning.plan",
     "register_accountant": "tfdp.accounting.registry",
-    "register_price": "tfdp.accounting.normal_form",
+    "register_price": "tfdp.accounting.prices_of_others",
     "register_sampling_rule": "tfdp.accounting.sampling_rules",
 }
 

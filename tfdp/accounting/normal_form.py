@@ -35,12 +35,10 @@ from tfdp.accounting.mechanisms import (
 from tfdp.accounting.parallel import worst_of
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.runs import best_of_runs
-from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule, sampling_rules_of_others
+from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.protection import protection
-from tfdp.events.registry import is_ours, registered
 from tfdp.events.runs import SelectedRun
-from tfdp.events.step import releases
 
 _ADD, _REPLACE, _ZERO = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -123,9 +121,9 @@ def _non_private(event: events.NonPrivateEvent, factor: float, _: NeighboringRel
     return NoPrivacy()
 
 
-# Gaussian sums are not here: all on one sample are one, the discrete ones too.
+# Gaussian sums are not in the table: all on one sample are one, the discrete ones too.
 _GAUSSIANS = (events.DiscreteGaussianSumEvent, events.GaussianSumEvent)
-_RELEASES: dict[type, _Release] = {
+RELEASES: dict[type, _Release] = {
     events.EpsilonDeltaEvent: _epsilon_delta,
     events.ExponentialMechanismEvent: _exponential,
     events.LaplaceSumEvent: _laplace,
@@ -133,85 +131,6 @@ _RELEASES: dict[type, _Release] = {
     events.PureEpsilonEvent: _pure,
     events.RandomizedResponseEvent: _randomized_response,
 }
-
-
-# What a function of another package may say that a release costs: it is no sample yet.
-_SAYABLE = (BoundedRange, NoPrivacy, PureEpsilon, SampledGaussian, SampledLaplace)
-
-
-def register_price(
-    event_class: type[events.Event],
-    price: Callable[[Any, float, NeighboringRelation], Mechanism | None],
-) -> None:
-    """Gives the events of a class that is not tfdp's a price, by every accountant.
-
-    tfdp cannot check the price. Reports and `tfdp replay` name the package that it is from.
-
-    Args:
-        event_class: A registered class of events (`tfdp.events.register`).
-        price: A function of an event, of a factor f and of the neighbouring relation. It returns
-            what one such release is, about a sample that neighbours change by f units: a mechanism
-            of `tfdp.accounting.mechanisms` whose sampling probability, if it has one, is 1; or None
-            where the release says nothing about the sample. Sampling is taken care of elsewhere.
-
-    Raises:
-        TypeError: the class is not registered, or the price cannot be called.
-        ValueError: the class is tfdp's, or has a price from another module.
-    """
-    name = getattr(event_class, "__name__", repr(event_class))
-    if registered(name) is not event_class or not issubclass(event_class, events.Event):
-        raise TypeError(
-            "Register the class of events first, by tfdp.events.register. "
-            f"Received: {event_class!r}."
-        )
-    if not callable(price):
-        raise TypeError(f"A price must be a function. Received: {price!r}.")
-    owner = _PRICED_BY.get(event_class)
-    if is_ours(event_class) or owner not in (None, str(price.__module__)):
-        raise ValueError(f"{name} has a price already, by {owner or 'tfdp'}.")
-
-    def checked(event: Any, factor: float, relation: NeighboringRelation) -> Mechanism | None:
-        return _checked(price(event, factor, relation), event)
-
-    _RELEASES[event_class] = checked
-    _PRICED_BY[event_class] = str(price.__module__)
-
-
-# Class of events -> the module that its price is from, where that is not tfdp's.
-_PRICED_BY: dict[type, str] = {}
-
-
-def _checked(found: Any, event: events.Event) -> Mechanism | None:
-    """Returns what a function of another package says, if it is a mechanism that makes sense."""
-    if found is None:
-        return None
-    values = vars(found) if type(found) in _SAYABLE else {"price": math.nan}
-    numbers = all(isinstance(value, (int, float)) and value >= 0 for value in values.values())
-    if not numbers or values.get("sampling_probability", 1) != 1:
-        raise UnsupportedEventError(
-            f"The price of a {type(event).__name__} must be None or one of "
-            f"{', '.join(kind.__name__ for kind in _SAYABLE)}, with positive numbers and without "
-            f"sampling. Received: {found!r}, for {event!r}."
-        )
-    return within_range(found)
-
-
-def prices_of_others(event: events.Event) -> set[str]:
-    """Returns which prices of an event are not tfdp's: the classes and the modules they are from.
-
-    Example:
-        >>> prices_of_others(events.GaussianSumEvent(1.0, 2.0))
-        set()
-    """
-    if isinstance(event, SelectedRun):
-        steps = [step for run in event.runs for step in run.events]
-        return set().union(*map(prices_of_others, steps))
-    found = {
-        f"{kind.__name__} (by {_PRICED_BY[kind]})"
-        for kind in map(type, releases(event, in_parts=True))
-        if kind in _PRICED_BY
-    }
-    return found | sampling_rules_of_others(event)
 
 
 def _leaves(event: events.Event) -> list[events.Event]:
@@ -222,14 +141,14 @@ def _leaves(event: events.Event) -> list[events.Event]:
             pending.extend(part.events)
         elif is_correlated(part) or type(part) in (
             *_GAUSSIANS,
-            *_RELEASES,
+            *RELEASES,
             events.ParallelComposition,
         ):
             leaves.append(part)
         else:
             raise UnsupportedEventError(
                 f"{type(part).__name__} is not supported: {part!r}. "
-                f"Known: {', '.join(sorted(t.__name__ for t in (*_GAUSSIANS, *_RELEASES)))}. "
+                f"Known: {', '.join(sorted(t.__name__ for t in (*_GAUSSIANS, *RELEASES)))}. "
                 "An event of another package needs a price of its own "
                 "(tfdp.accounting.register_price)."
             )
@@ -273,8 +192,8 @@ def _of_leaves(
     if z != math.inf:
         found.append(SampledGaussian(1.0, z) if z else NoPrivacy())
     for leaf in leaves:
-        if type(leaf) in _RELEASES:
-            release = _RELEASES[type(leaf)]
+        if type(leaf) in RELEASES:
+            release = RELEASES[type(leaf)]
             # A report is about one unit, whatever is done to it: it has no size to scale.
             scales = factors[:1] if type(leaf) is events.RandomizedResponseEvent else factors
             found.extend(release(leaf, factor, relation) for factor in scales)

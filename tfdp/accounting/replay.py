@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.normal_form import prices_of_others
+from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
     AccountantChoice,

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tfdp import events
-from tfdp.accounting.normal_form import effective_noise_multiplier, prices_of_others
+from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.events.protection import protection
 from tfdp.events.step import releases
 from tfdp.ledger import PrivacyLedger
