@@ -3,6 +3,7 @@
 import keras
 import pytest
 
+import tfdp
 from tests.gradients.problems import (
     TOKENS,
     Block,
@@ -16,12 +17,22 @@ from tests.gradients.problems import (
 L = keras.layers
 
 
+class Cell(L.SimpleRNNCell):
+    """A cell of the user's own, which no rule knows."""
+
+
 # name -> (layer, shape of its input)
 LAYERS = {
     "composite": (Block, (5, 4)),
-    "lstm_without_a_rule": (lambda: L.LSTM(3, implementation=1), (4, 3)),
+    "recurrent_without_a_rule": (lambda: L.RNN(Cell(3)), (4, 3)),
     "time_distributed": (lambda: L.TimeDistributed(L.Dense(2)), (4, 3)),
 }
+
+
+def test_layers_have_no_rule():
+    for layer, shape in LAYERS.values():
+        model = keras.Sequential([keras.Input(shape), layer(), L.Flatten(), L.Dense(2)])
+        assert tfdp.gradients.explain(model).count("record by record") == 1
 
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
@@ -35,7 +46,7 @@ def test_layer_with_a_weight_of_its_own():
 
 # name -> layers of a model whose tokens are masked where they are 0.
 MASKED = {
-    "lstm": lambda: [L.Embedding(7, 4, mask_zero=True), L.LSTM(3, implementation=1)],
+    "recurrent": lambda: [L.Embedding(7, 4, mask_zero=True), L.RNN(Cell(3))],
     "composite": lambda: [L.Embedding(7, 4, mask_zero=True), Block(), L.GlobalAveragePooling1D()],
 }
 
