@@ -42,16 +42,20 @@ def permute_and_flip(fill: Fill, utilities: Sequence[int], rate: Fraction) -> in
             return index
 
 
+@dataclasses.dataclass(frozen=True)
 class _SelectionQuery(ScoresQuery):
     """What selections of an index have in common."""
 
     epsilon: float
+    sensitivity: float
+    monotonic: bool = False
+    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @abc.abstractmethod
     def _select(self, fill: Fill, utilities: Sequence[int], rate: Fraction) -> int:
         """Returns an index."""
 
-    def _check(self) -> None:
+    def __post_init__(self):
         epsilon = real_number("epsilon", self.epsilon, minimum=0, inclusive=False, maximum=1e6)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "sensitivity", clip_norm("sensitivity", self.sensitivity))
@@ -108,14 +112,6 @@ class ExponentialMechanismQuery(_SelectionQuery):
         2014, section 3.4.
     """
 
-    epsilon: float
-    sensitivity: float
-    monotonic: bool = False
-    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
-
-    def __post_init__(self):
-        self._check()
-
     def _select(self, fill, utilities, rate):
         return exponential_mechanism(fill, utilities, rate)
 
@@ -153,14 +149,6 @@ class ReportNoisyMaxQuery(_SelectionQuery):
         McKenna, Sheldon 2020, arXiv:2010.12603, algorithm 1; Ding, Kifer, et al. 2021,
         arXiv:2105.07260, theorem 4 (that it is report-noisy-max).
     """
-
-    epsilon: float
-    sensitivity: float
-    monotonic: bool = False
-    random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
-
-    def __post_init__(self):
-        self._check()
 
     def _select(self, fill, utilities, rate):
         return permute_and_flip(fill, utilities, rate)

@@ -112,11 +112,11 @@ def sum_records(
         mask: bool [n]; false marks padding.
         weights: The weights of the records, where the query has them.
     """
-    query = clipping.weighed(weights).query
+    weighed = clipping.weighed(weights)
+    query = weighed.query
     squares = [record.squared_norms() for record in records]
     keep = mask & _all_finite(squares)
     if query.num_norm_groups is not None:
-        weighed = clipping.weighed(weights)
         return _scaled_sum(weighed, records, squares, keep, lambda factors: factors)
 
     explicit = [record.explicit() for record in records]
