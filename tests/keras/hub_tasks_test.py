@@ -130,33 +130,26 @@ def test_fit_of_anybody_else_is_refused():
         make_private(Mine())
 
 
+SIZES = {
+    "vocabulary_size": 9,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 4,
+    "intermediate_dim": 4,
+    "max_sequence_length": 5,
+    "dropout": 0.0,
+}
+
+
 def bert(models, dtype):
-    backbone = models.BertBackbone(
-        vocabulary_size=9,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=4,
-        intermediate_dim=4,
-        max_sequence_length=5,
-        dropout=0.0,
-        dtype=dtype,
-    )
+    backbone = models.BertBackbone(**SIZES, dtype=dtype)
     model = models.BertTextClassifier(backbone, num_classes=2, dropout=0.0, preprocessor=None)
     ids = {"token_ids": TOKENS, "segment_ids": 0 * TOKENS, "padding_mask": TOKENS > 1}
     return model, ids, LABELS
 
 
 def gpt2(models, dtype):
-    backbone = models.GPT2Backbone(
-        vocabulary_size=9,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=4,
-        intermediate_dim=4,
-        max_sequence_length=5,
-        dropout=0.0,
-        dtype=dtype,
-    )
+    backbone = models.GPT2Backbone(**SIZES, dtype=dtype)
     model = models.GPT2CausalLM(backbone, preprocessor=None)
     return model, {"token_ids": TOKENS, "padding_mask": TOKENS > 1}, np.roll(TOKENS, -1, axis=1)
 
