@@ -48,7 +48,7 @@ def test_no_record_exceeds_the_bound(dtype, size):
 def test_noise_is_that_of_the_event_on_every_leaf():
     query = LaplaceSumQuery(1.0, 3.0)
     draw = tf.function(
-        lambda: query.get_noised_result({"a": tf.zeros([2000]), "b": tf.zeros([50, 40])}, ())[0]
+        lambda: query.get_noised_result({"a": tf.zeros([6000]), "b": tf.zeros([150, 40])}, ())[0]
     )
     for leaf in draw().values():
         scaled = np.ravel(leaf) / 3.0
