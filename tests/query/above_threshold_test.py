@@ -147,7 +147,7 @@ def test_released_numbers_have_noise_of_their_own():
     query = AboveThresholdQuery(0.0, 100.0, 2.0, max_above=3, numeric_epsilon=0.5)
     state = tf.constant([-(2**30), 2**30, 2**30, 2**30, 2**30], tf.int64)
     draws = []
-    for _ in range(300):
+    for _ in range(700):
         above, answered, values = query.get_noised_result(state, ())[0]
         assert above.numpy().tolist() == [False, True, True, True, False] and int(answered) == 4
         assert values.numpy()[[0, 4]].tolist() == [0.0, 0.0]
