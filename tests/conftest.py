@@ -1,7 +1,5 @@
 """What tests of every folder share."""
 
-import gc
-
 import hypothesis
 import numpy as np
 import pytest
@@ -11,11 +9,6 @@ from scipy import stats
 # examples every time, so that a failure is somebody's change.
 hypothesis.settings.register_profile("tfdp", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tfdp")
-
-
-# A process that has built a thousand models holds millions of objects, and the default collects
-# those that are not new after every few thousand: a twentieth of all time.
-gc.set_threshold(100_000, 20, 100)
 
 
 def _accepts_stddev(samples: np.ndarray, stddev: float) -> bool:
