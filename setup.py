@@ -45,7 +45,7 @@ setup(
             "jinja2>=3.1",
             "tensorboard>=2.18",
         ],
-        "federated": ["flwr>=1.13"],
+        "federated": ["flwr>=1.41,<1.42; python_version>='3.11'"],
     },
     entry_points={"console_scripts": ["tfdp = tfdp.cli:main"]},
     classifiers=[

@@ -29,6 +29,10 @@ ALLOWED = {
     "keras": {"accounting", "events", "gradients", "ledger", "noise", "query", "sampling"},
     "statistics": {"accounting", "events", "ledger", "noise", "query"},
     "tuning": {"events", "ledger", "noise"},
+    "federated": {
+        *("accounting", "events", "gradients", "keras", "ledger"),
+        *("noise", "numerics", "query", "sampling"),
+    },
     "cli": {"accounting", "events", "ledger", "report"},
 }
 
@@ -60,6 +64,10 @@ def test_import_leaves_the_devices_to_be_configured():
     report += f"tf.config.set_logical_device_configuration(cpus[0], {two})"
     run = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_federated_loads_no_flower():
+    assert _loaded_after("import tfdp.federated", ("flwr", "ray", "grpc._cython")) == []
 
 
 def test_keras_loads_no_tensorflow_probability():
@@ -113,7 +121,8 @@ def test_nothing_imports_keras_audit_or_the_command_line(path):
     own = path.relative_to(ROOT).parts[0]
     if own in ("cli", "__main__.py"):
         return
-    others = {"keras", "audit", "cli"} - {own}
+    # A server of federated training updates a model of Keras as its optimizer does.
+    others = {"keras", "audit", "cli"} - {own, "keras" if own == "federated" else own}
     assert not others & set(_imports(path))
 
 
