@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tfdp.events import UnsupportedEventError as UnsupportedEventError
     from tfdp.gradients import clipped_gradient_sum as clipped_gradient_sum
     from tfdp.ledger import PrivacyLedger as PrivacyLedger
+    from tfdp.query import DiscreteGaussianSumQuery as DiscreteGaussianSumQuery
     from tfdp.query import DPQuery as DPQuery
     from tfdp.query import GaussianAverageQuery as GaussianAverageQuery
     from tfdp.query import GaussianSumQuery as GaussianSumQuery
@@ -50,6 +51,7 @@ _SUBMODULES = (
 _NAMES = {
     "ComposedEvent": "tfdp.events",
     "DPQuery": "tfdp.query",
+    "DiscreteGaussianSumQuery": "tfdp.query",
     "GaussianAverageQuery": "tfdp.query",
     "GaussianSumEvent": "tfdp.events",
     "GaussianSumQuery": "tfdp.query",

@@ -65,7 +65,6 @@ WRITE = {
         _TREE,
     ),
     "TreeRangeSumQuery": "Write tfdp.query.TreeRangeSumQuery(...).",
-    "DiscreteGaussianSumQuery": _EXACT,
     "DistributedDiscreteGaussianSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "DistributedSkellamSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "compute_dp_sgd_privacy": _COST,

@@ -11,6 +11,7 @@ from tfdp.accounting.mechanisms import (
     BestOfPureRuns,
     BestOfRuns,
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     Mechanism,
     NoPrivacy,
@@ -34,8 +35,8 @@ def test_every_mechanism_has_a_renyi_divergence():
 
 
 def test_everything_comes_down_to_gaussians_and_pure_epsilon():
-    # Of the best of many runs only divergences are known.
-    known_by_divergences = {BestOfRuns, BestOfPoissonRuns}
+    # Of the best of many runs, and of integer noise, only divergences are known.
+    known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated}
     ends = {SampledGaussian, PureEpsilon} | known_by_divergences
     assert set(DEARER) == set(RDPAccountant.prices) - ends
 

@@ -4,6 +4,7 @@ import pytest
 
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     NoPrivacy,
     PureEpsilon,
@@ -21,6 +22,7 @@ USUAL = [
     RemoveThenAdd(SampledGaussian(0.01, 1.0)),
     PureEpsilon(1.0),
     BoundedRange(0.5),
+    Concentrated(0.25),
     RandomizedResponse(0.25, 4, True),
     NoPrivacy(),
 ]
@@ -55,4 +57,6 @@ def test_a_pair_is_charged_as_what_it_is_made_of():
 def test_epsilons_are_rounded_up_or_infinite():
     assert within_range(PureEpsilon(1e-40)) == PureEpsilon(1e-30)
     assert within_range(BoundedRange(2e10)) == NoPrivacy()
+    assert within_range(Concentrated(6e19)) == NoPrivacy()
+    assert within_range(Concentrated(1e-40)).rho == pytest.approx(5e-31)
     assert within_range(RandomizedResponse(1e-31, 4, True)) == NoPrivacy()

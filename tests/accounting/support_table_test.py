@@ -20,6 +20,7 @@ from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
+    IntegerGaussianSumEvent,
     LaplaceSumEvent,
     NeighboringRelation,
     PoissonSampling,
@@ -37,6 +38,7 @@ RELATIONS = dict(zip("ARZ", NeighboringRelation, strict=True))
 EVENTS = {
     "Gaussian sums": GaussianSumEvent(1.0, 2.0),
     "discrete Gaussian sums": DiscreteGaussianSumEvent(1.0, 2.0, 2.0**-30, 2**30),
+    "sums of integers": IntegerGaussianSumEvent(1.0, 2.0),
     "Laplace sums": LaplaceSumEvent(1.0, 2.0),
     "exponential mechanism": ExponentialMechanismEvent(0.1),
     "pure epsilon": PureEpsilonEvent(0.1),

@@ -103,8 +103,8 @@ MECHANISM = in_folder(
         "denominator_ignored",
         "an average is a sum",
         "normalized.py",
-        "lambda t: t / tf.cast(global_state.denominator, t.dtype), noised",
-        "lambda t: t, noised",
+        "return total / tf.cast(global_state.denominator, total.dtype)",
+        "return total",
         f"{QUERY}/normalized_test.py",
     ),
     (

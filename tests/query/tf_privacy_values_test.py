@@ -67,6 +67,38 @@ def test_result(name):
     np.testing.assert_allclose(tf.nest.flatten(got), tf.nest.flatten(expected), rtol=1e-6)
 
 
+INTEGERS = {
+    "central": lambda bound: tfdp.DiscreteGaussianSumQuery(l2_norm_bound=bound, stddev=0.0),
+}
+
+
+@pytest.mark.parametrize("make", INTEGERS.values(), ids=INTEGERS)
+def test_sums_of_integers(make):
+    vectors = [tf.constant([2, 0]), tf.constant([-1, 1])]
+    np.testing.assert_array_equal(_run(make(10), vectors), [1, 1])
+    nested = [tf.constant([1, 0]), {"a": tf.ones([3], tf.int32), "b": [tf.ones([2, 2], tf.int32)]}]
+    for size in (1, 3):
+        result = _run(make(10), [nested] * size)
+        tf.nest.map_structure(
+            lambda got, one, size=size: np.testing.assert_array_equal(got, size * one),
+            result,
+            nested,
+        )
+    np.testing.assert_array_equal(_run(make(14.2), [tf.constant([10, 10])]), [10, 10])
+    for bound in (0, 3, 10, 14.1):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            _run(make(bound), [tf.constant([10, 10])])
+    with pytest.raises(TypeError):
+        _run(make(10), [tf.constant([2.0, 0.0])])
+
+
+@pytest.mark.parametrize("stddev", [10, 100, 1000])
+def test_noise_on_a_sum_of_integers(stddev, check_stddev):
+    query = tfdp.DiscreteGaussianSumQuery(l2_norm_bound=1000, stddev=stddev)
+    records = [tf.zeros([1000], tf.int32), tf.ones([1000], tf.int32)]
+    check_stddev(_run(query, records).numpy() - 1.0, stddev)
+
+
 def test_weighted_average():
     records = [tf.constant([4.0, 0.0]), tf.constant([-1.0, 1.0])]
     result = _run(tfdp.NoPrivacyAverageQuery(), records, weights=[1, 3])

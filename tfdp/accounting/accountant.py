@@ -235,7 +235,8 @@ class Accountant:
                 raise UnsupportedEventError(
                     f"{type(self).__name__} cannot price {mechanism!r}, which is what this amounts "
                     f"to under {relation.name}: {event!r}. It prices "
-                    f"{', '.join(kind.__name__ for kind in self.prices)}."
+                    f"{', '.join(kind.__name__ for kind in self.prices)}. Ask 'rdp', which prices "
+                    "every mechanism."
                 )
             found = DEARER[type(found)](found)
         return found

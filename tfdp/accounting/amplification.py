@@ -5,6 +5,7 @@ from typing import Any
 
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     Mechanism,
     PureEpsilon,
@@ -51,6 +52,11 @@ def _epsilon_on_sample_twice(mechanism: Any, q: float) -> Mechanism:
     return type(amplified)(2 * amplified.epsilon)
 
 
+def _concentrated_twice(mechanism: Concentrated, q: float) -> Mechanism:
+    # The square root of rho is a distance (Bun and Steinke 2016, arXiv:1605.02065, section 5).
+    return Concentrated(4 * mechanism.rho)
+
+
 def _gaussian_on_fixed_size(mechanism: Any, q: float, n: int, population: int) -> Mechanism:
     return FixedSizeGaussian(n, population, mechanism.noise_multiplier)
 
@@ -59,8 +65,11 @@ def _epsilon_on_fixed_size(mechanism: Any, q: float, n: int, population: int) ->
     return _epsilon_on_sample(mechanism, q)
 
 
+# Of what no amplification is proven, the mechanism itself is charged: outputs are mixtures over
+# samples, and divergences are jointly quasi-convex.
 POISSON: Amplification = {
     BoundedRange: _epsilon_on_sample,
+    Concentrated: _unchanged,
     PureEpsilon: _epsilon_on_sample,
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample,
@@ -68,6 +77,7 @@ POISSON: Amplification = {
 }
 POISSON_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_sample_twice,
+    Concentrated: _concentrated_twice,
     PureEpsilon: _epsilon_on_sample_twice,
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample_twice,
@@ -75,6 +85,7 @@ POISSON_REPLACE: Amplification = {
 }
 FIXED_SIZE_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_fixed_size,
+    Concentrated: _unchanged,
     PureEpsilon: _epsilon_on_fixed_size,
     RandomizedResponse: _unchanged,
     SampledGaussian: _gaussian_on_fixed_size,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tfdp import events
 from tfdp.accounting.mechanisms import (
+    Concentrated,
     FixedSizeGaussian,
     Mechanism,
     NoPrivacy,
@@ -74,6 +75,8 @@ def _dp_event(mechanism: Mechanism) -> "dp_accounting.DpEvent":
             mechanism.sample_size,
             dpa.GaussianDpEvent(mechanism.noise_multiplier),
         )
+    if isinstance(mechanism, Concentrated):
+        return dpa.ZCDpEvent(rho=mechanism.rho)
     if isinstance(mechanism, RandomizedResponse):
         return dpa.RandomizedResponseDpEvent(mechanism.noise_parameter, mechanism.num_buckets)
     if not isinstance(mechanism, (SampledGaussian, SampledLaplace)):

@@ -94,6 +94,19 @@ class BoundedRange(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class Concentrated(Mechanism):
+    """Any rho-zero-concentrated mechanism: divergences of every order a above one are <= rho a.
+
+    No neighbours are known whose outputs are the worst.
+
+    Attributes:
+        rho: Positive.
+    """
+
+    rho: float
+
+
+@dataclasses.dataclass(frozen=True)
 class PureEpsilon(Mechanism):
     """Any epsilon-differentially private mechanism; the worst is binary randomized response.
 

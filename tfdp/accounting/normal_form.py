@@ -23,8 +23,10 @@ from tfdp import events
 from tfdp.accounting.amplification import pure_epsilon
 from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
+from tfdp.accounting.integer_sums import discrete_gaussian_sum
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     Mechanism,
     NoPrivacy,
     PureEpsilon,
@@ -126,6 +128,7 @@ _GAUSSIANS = (events.DiscreteGaussianSumEvent, events.GaussianSumEvent)
 RELEASES: dict[type, _Release] = {
     events.EpsilonDeltaEvent: _epsilon_delta,
     events.ExponentialMechanismEvent: _exponential,
+    events.IntegerGaussianSumEvent: discrete_gaussian_sum,
     events.LaplaceSumEvent: _laplace,
     events.NonPrivateEvent: _non_private,
     events.PureEpsilonEvent: _pure,
@@ -242,6 +245,8 @@ def _failure(leaves: list[events.Event]) -> float:
 def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event) -> Mechanism:
     """Returns what the mechanisms, all about the one sample, cost together."""
     kinds = {type(mechanism) for mechanism in mechanisms}
+    if len(mechanisms) > 1 and kinds == {Concentrated}:
+        mechanisms = [Concentrated(math.fsum(m.rho for m in mechanisms))]  # type: ignore[attr-defined]
     if len(mechanisms) == 1:
         together = mechanisms[0]
     elif kinds <= {SampledLaplace, BoundedRange, PureEpsilon}:

@@ -18,6 +18,7 @@ from tfdp.accounting.amplification import pure_epsilon
 from tfdp.accounting.mechanisms import (
     DEARER,
     BoundedRange,
+    Concentrated,
     Mechanism,
     NoPrivacy,
     PureEpsilon,
@@ -28,6 +29,7 @@ from tfdp.accounting.mechanisms import (
 # By what mechanisms of a kind, all without sampling, are ordered: the larger the dearer.
 _COST: dict[type[Mechanism], Callable[[Any], float]] = {
     BoundedRange: lambda mechanism: mechanism.epsilon,
+    Concentrated: lambda mechanism: mechanism.rho,
     PureEpsilon: lambda mechanism: mechanism.epsilon,
     SampledGaussian: lambda mechanism: 1 / mechanism.noise_multiplier,
     SampledLaplace: lambda mechanism: 1 / mechanism.noise_multiplier,
@@ -62,7 +64,7 @@ def worst_of(parts: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
         ]
         for rank in itertools.zip_longest(*of_kind):
             worst.append(max((m for m in rank if m is not None), key=cost))
-    if any(type(mechanism) is SampledGaussian for mechanism in worst):
+    if any(type(mechanism) in (Concentrated, SampledGaussian) for mechanism in worst):
         return worst
     dearest = max(math.fsum(map(pure_epsilon, part)) for part in ordered)
     total = math.fsum(map(pure_epsilon, worst))

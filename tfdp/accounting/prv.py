@@ -22,13 +22,15 @@ from tfdp.accounting.losses.window import (
 )
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
+    Mechanism,
     RandomizedResponse,
     RemoveThenAdd,
     SampledLaplace,
 )
 from tfdp.accounting.normal_form import NormalForm
-from tfdp.accounting.rdp import epsilon_of_curve, renyi_curve
+from tfdp.accounting.rdp import delta_of_curve, epsilon_of_curve, renyi_curve
 from tfdp.accounting.renyi.group import check_group_size, group_rdp
 from tfdp.accounting.unsampled import inclusion_probability, merge_unsampled, only_gaussian
 from tfdp.events import Event, UnsupportedEventError
@@ -38,6 +40,8 @@ from tfdp.events.protection import Protection
 # No neighbours are known whose outputs are the dominating pairs of these.
 _UNATTAINED = (BoundedRange, FixedSizeGaussian)
 _UNATTAINED_BY_GROUPS = (*_UNATTAINED, RandomizedResponse, RemoveThenAdd, SampledLaplace)
+# Of these nothing but bounds of Renyi divergences is known.
+_DIVERGENCES: tuple[type[Mechanism], ...] = (Concentrated,)
 # What is looked for first where nothing is known.
 _TYPICAL_DELTA = 1e-8
 
@@ -73,7 +77,9 @@ class PRVAccountant(Accountant):
         never above that of `RDPAccountant`.
 
     Edge cases:
-        Gaussians without sampling are priced in closed form. If sampling is so rare that most runs
+        Where nothing but Renyi divergences is known of a release (integer noise), all that was
+        composed costs what `RDPAccountant` says. Gaussians without sampling are priced in closed
+        form. If sampling is so rare that most runs
         never see a given unit (q times the number of steps below about 1), then epsilon is far
         smaller than the losses are, and the bounds are wide. Take `PLDAccountant` for such runs.
         The bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500
@@ -110,7 +116,7 @@ class PRVAccountant(Accountant):
         2022, Faster privacy accounting via evolving discretization, arXiv:2207.04381.
     """
 
-    prices = {**PAIRS, RemoveThenAdd: ChainBounds}
+    prices = {**PAIRS, RemoveThenAdd: ChainBounds, **dict.fromkeys(_DIVERGENCES, renyi_curve)}
     computes_distributions = True
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
@@ -190,6 +196,7 @@ class PRVAccountant(Accountant):
             return gaussian_delta(mu * self._group_size, epsilon)
         _, most = delta_bound(self._renyi(terms), epsilon)
         if epsilon > LARGEST_EPSILON or most == 0 or not self._has_grid(terms):
+            most = min(most, delta_of_curve(self._renyi(terms), epsilon))
             return min(most, inclusion_probability(terms) * self._group_size)
         # What may be cut off depends on delta, so that it is found twice.
         delta = most if self._group_size == 1 else min(most, _TYPICAL_DELTA)
@@ -208,6 +215,8 @@ class PRVAccountant(Accountant):
         return self._curve[1]
 
     def _has_grid(self, terms: _Terms) -> bool:
+        if any(isinstance(mechanism, _DIVERGENCES) for mechanism, _ in terms):
+            return False
         return has_grid(self._neighbours(terms), LARGEST_EPSILON / self._group_size)
 
     def _bounds(

@@ -13,6 +13,7 @@ from tfdp.accounting.mechanisms import (
     DEARER,
     BestOfPureRuns,
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     Mechanism,
     NoPrivacy,
@@ -54,6 +55,13 @@ def _twice(mechanism: RemoveThenAdd) -> Mechanism:
     return once if isinstance(once, NoPrivacy) else RemoveThenAdd(once)
 
 
+def _concentrated(mechanism: Concentrated) -> Mechanism:
+    # The rho of a Gaussian is 1 / (2 z^2).
+    if mechanism.rho > 0.5 / SMALLEST_MULTIPLIER**2:
+        return NoPrivacy()
+    return Concentrated(max(mechanism.rho, 0.5 / LARGEST_MULTIPLIER**2))
+
+
 def _pure(mechanism: Any) -> Mechanism:
     if mechanism.epsilon > _LARGEST_EPSILON:
         return NoPrivacy()
@@ -72,6 +80,7 @@ def _best_of_pure_runs(mechanism: BestOfPureRuns) -> Mechanism:
 _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
     BestOfPureRuns: _best_of_pure_runs,
     BoundedRange: _pure,
+    Concentrated: _concentrated,
     FixedSizeGaussian: _fixed_size,
     NoPrivacy: lambda mechanism: mechanism,
     PureEpsilon: _pure,

@@ -14,6 +14,7 @@ from tfdp.accounting.mechanisms import (
     BestOfPureRuns,
     BestOfRuns,
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     PureEpsilon,
     RandomizedResponse,
@@ -67,6 +68,11 @@ def _added(one: Callable[[Any], _Curve]) -> Callable[[Sequence[Any], np.ndarray]
         return lambda orders: counts @ np.array([curve(orders) for curve in curves])
 
     return total
+
+
+def _concentrated_curve(mechanisms: Sequence[Concentrated], counts: np.ndarray) -> _Curve:
+    rho = counts @ np.array([mechanism.rho for mechanism in mechanisms])
+    return lambda orders: rho * orders
 
 
 def _best_of_runs(mechanism: BestOfRuns) -> _Curve:
@@ -130,6 +136,7 @@ class RDPAccountant(Accountant):
         BestOfPureRuns: _added(_best_of_pure_runs),
         BestOfRuns: _added(_best_of_runs),
         BoundedRange: bounded_range_curve,
+        Concentrated: _concentrated_curve,
         FixedSizeGaussian: fixed_size_gaussian_curve,
         PureEpsilon: pure_epsilon_curve,
         RandomizedResponse: randomized_response_curve,
@@ -243,6 +250,12 @@ def epsilon_of_curve(curve: _Curve, delta: float) -> float:
     """Returns the smallest epsilon that a curve of divergences has at this delta."""
     values = _values(curve, lambda a, rdp: epsilon_at_order(a, rdp, delta))
     return minimize_over_orders(values, inverse=True)[1]
+
+
+def delta_of_curve(curve: _Curve, epsilon: float) -> float:
+    """Returns the smallest delta that a curve of divergences has at this epsilon."""
+    values = _values(curve, lambda a, rdp: log_odds_of_delta(a, rdp, epsilon))
+    return delta_of_log_odds(minimize_over_orders(values, inverse=False)[1])
 
 
 def _checked(orders: Iterable[float]) -> np.ndarray:

@@ -6,7 +6,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.mechanisms import BoundedRange, Mechanism, PureEpsilon, SampledGaussian
+from tfdp.accounting.mechanisms import (
+    BoundedRange,
+    Concentrated,
+    Mechanism,
+    PureEpsilon,
+    SampledGaussian,
+)
 from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
 from tfdp.accounting.renyi.search import minimize_over_orders
 from tfdp.accounting.unsampled import sampling_of
@@ -42,6 +48,7 @@ class ZCDPAccountant(Accountant):
         SampledGaussian: lambda m: 0.5 / m.noise_multiplier / m.noise_multiplier,
         PureEpsilon: lambda m: m.epsilon * m.epsilon / 2,
         BoundedRange: lambda m: m.epsilon * m.epsilon / 8,
+        Concentrated: lambda m: m.rho,
     }
 
     @property

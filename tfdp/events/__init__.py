@@ -6,6 +6,7 @@ else of tfdp, and no TensorFlow.
 
 from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
 from tfdp.events.correlated import CorrelatedGaussianSumEvent
+from tfdp.events.integer_sums import IntegerGaussianSumEvent
 from tfdp.events.registry import register
 from tfdp.events.releases import (
     DiscreteGaussianSumEvent,
@@ -47,6 +48,7 @@ __all__ = [
     "FixedSizeSampling",
     "FullBatchSampling",
     "GaussianSumEvent",
+    "IntegerGaussianSumEvent",
     "LaplaceSumEvent",
     "NeighboringRelation",
     "NonPrivateEvent",

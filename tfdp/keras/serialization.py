@@ -19,6 +19,7 @@ for _query in (
     queries.ArrangedQuery,
     queries.AutomaticClippingSumQuery,
     queries.CorrelatedGaussianSumQuery,
+    queries.DiscreteGaussianSumQuery,
     queries.ExactGaussianSumQuery,
     queries.ExponentialMechanismQuery,
     queries.GaussianHistogramQuery,

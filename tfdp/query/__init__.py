@@ -16,6 +16,7 @@ from tfdp.query.correlated import CorrelatedGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.integer_sums import DiscreteGaussianSumQuery
 from tfdp.query.joint_clipping import JointClippingQuery
 from tfdp.query.laplace import LaplaceSumQuery
 from tfdp.query.layers import by_layer, per_layer
@@ -48,6 +49,7 @@ __all__ = [
     "AutomaticClippingSumQuery",
     "CorrelatedGaussianSumQuery",
     "DPQuery",
+    "DiscreteGaussianSumQuery",
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",
     "GaussianAverageQuery",

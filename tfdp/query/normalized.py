@@ -77,9 +77,13 @@ class NormalizedQuery(DPQuery):
         noised, numerator_state, event = self.numerator_query.get_noised_result(
             sample_state, global_state.numerator_state
         )
-        result = tf.nest.map_structure(
-            lambda t: t / tf.cast(global_state.denominator, t.dtype), noised
-        )
+
+        def divided(total):
+            # Sums of integers become real numbers.
+            total = tf.cast(total, tf.float32) if total.dtype.is_integer else total
+            return total / tf.cast(global_state.denominator, total.dtype)
+
+        result = tf.nest.map_structure(divided, noised)
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
 
     def derive_event(self, global_state):

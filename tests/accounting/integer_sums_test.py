@@ -1,0 +1,132 @@
+"""Prices of sums of integers, against divergences that are summed up to forty digits."""
+
+import mpmath
+import numpy as np
+import pytest
+
+from tfdp import accounting
+from tfdp.accounting.dp_events import to_dp_event
+from tfdp.accounting.mechanisms import Concentrated, NoPrivacy
+from tfdp.accounting.normal_form import normal_form
+from tfdp.events import (
+    ComposedEvent,
+    FixedSizeSampling,
+    FullBatchSampling,
+    GaussianSumEvent,
+    IntegerGaussianSumEvent,
+    NeighboringRelation,
+    ParallelComposition,
+    PoissonSampling,
+    SampledEvent,
+    UnsupportedEventError,
+)
+from tfdp.ledger.entry import LedgerEntry
+
+ADD, REPLACE, ZERO = NeighboringRelation
+SUM = IntegerGaussianSumEvent(2.0, 4.0)
+RHO = 1 / 8
+
+
+def divergence(probability, shift, order, support):
+    """Returns the Renyi divergence of integers that are moved from those that are not."""
+    with mpmath.workdps(40):
+        a = mpmath.mpf(order)
+        weights = [probability(x) for x in support]
+        moved = dict(zip(support, weights, strict=True))
+        total = mpmath.fsum(
+            moved[x - shift] ** a * w ** (1 - a)
+            for x, w in zip(support, weights, strict=True)
+            if x - shift in moved and w > 0
+        )
+        return float(mpmath.log(total / mpmath.fsum(weights)) / (a - 1))
+
+
+@pytest.mark.parametrize("stddev", [0.25, 0.7, 3.0])
+@pytest.mark.parametrize("order", [1.5, 2, 3.25, 8])
+def test_no_divergence_of_a_discrete_gaussian_is_above_that_of_a_gaussian(stddev, order):
+    def density(x):
+        return mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(stddev) ** 2))
+
+    for shift in (1, 2):
+        # Tails matter at a times the shift.
+        exact = divergence(density, shift, order, range(-80, 81))
+        (price,) = normal_form(IntegerGaussianSumEvent(float(shift), stddev)).mechanisms
+        assert exact <= price.rho * order * (1 + 1e-12)
+        if float(order * shift).is_integer():
+            assert exact == pytest.approx(price.rho * order, rel=1e-9)
+
+
+def test_renyi_and_concentrated_prices_are_those_of_a_gaussian():
+    gaussian = GaussianSumEvent(2.0, 4.0)
+    for make in (accounting.RDPAccountant, accounting.ZCDPAccountant):
+        one, other = make().compose(SUM, 10), make().compose(gaussian, 10)
+        assert one.get_epsilon(1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=1e-6)
+        assert one.get_delta(2.0) == pytest.approx(other.get_delta(2.0), rel=1e-6)
+    assert accounting.ZCDPAccountant().compose(SUM, 8).rho == 8 * RHO
+    orders = [1.1, 2, 70]
+    np.testing.assert_allclose(
+        accounting.RDPAccountant().compose(SUM).get_rdp(orders), np.multiply(orders, RHO)
+    )
+
+
+def test_the_default_accountant_says_what_divergences_say():
+    renyi = accounting.RDPAccountant().compose(SUM, 10).compose(GaussianSumEvent(1.0, 2.0))
+    prv = accounting.PRVAccountant().compose(SUM, 10).compose(GaussianSumEvent(1.0, 2.0))
+    assert prv.get_epsilon(1e-5) == pytest.approx(renyi.get_epsilon(1e-5), rel=1e-6)
+    assert prv.get_delta(3.0) == pytest.approx(renyi.get_delta(3.0), rel=1e-6)
+    assert prv.get_epsilon_interval(1e-5).lower == 0
+
+
+@pytest.mark.parametrize("name", ["pld", "gdp", "strong", "basic"])
+def test_others_refuse_by_name_and_say_who_knows(name):
+    with pytest.raises(UnsupportedEventError, match="Concentrated.*Ask 'rdp'"):
+        accounting.make_accountant(name).compose(SUM)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation", "times"),
+    [
+        (PoissonSampling(0.01), ADD, 1),
+        (PoissonSampling(0.01), ZERO, 1),
+        (PoissonSampling(0.01), REPLACE, 4),
+        (FixedSizeSampling(10, 1000), REPLACE, 4),
+        (FixedSizeSampling(10, 1000), ADD, 4),
+        (FullBatchSampling(), REPLACE, 4),
+        (FullBatchSampling(), ZERO, 1),
+    ],
+)
+def test_samples_are_charged_as_the_whole(sampling, relation, times):
+    step = SampledEvent(sampling, SUM, relation)
+    assert normal_form(step).mechanisms == (Concentrated(times * RHO),)
+    twice = SampledEvent(sampling, ComposedEvent((SUM, SUM)), relation)
+    assert sum(m.rho for m in normal_form(twice).mechanisms) == 2 * times * RHO
+    accountant = accounting.ZCDPAccountant().compose(step)
+    assert accountant.rho == times * RHO
+
+
+def test_is_not_mixed_with_what_is_amplified():
+    both = ComposedEvent((SUM, GaussianSumEvent(1.0, 2.0)))
+    assert len(normal_form(both).mechanisms) == 2
+    with pytest.raises(UnsupportedEventError, match="Draw a sample for each"):
+        normal_form(SampledEvent(PoissonSampling(0.5), both))
+
+
+def test_disjoint_parts_cost_what_the_dearest_does():
+    parts = ParallelComposition((SUM, IntegerGaussianSumEvent(4.0, 4.0)))
+    assert normal_form(parts).mechanisms == (Concentrated(4 * RHO),)
+
+
+def test_without_noise_there_is_no_privacy():
+    for event in (IntegerGaussianSumEvent(1.0, 0.0), IntegerGaussianSumEvent(1.0, 1.0, True)):
+        assert normal_form(event).mechanisms == (NoPrivacy(),)
+    assert normal_form(IntegerGaussianSumEvent(1e300, 1e-300)).mechanisms == (NoPrivacy(),)
+
+
+def test_dp_accounting_says_the_same():
+    import dp_accounting
+
+    event = to_dp_event([LedgerEntry(SUM, 10)])
+    orders = [1.5, 2, 3, 5, 8, 16, 32]
+    theirs = dp_accounting.rdp.RdpAccountant(orders=orders).compose(event)
+    ours = accounting.RDPAccountant().compose(SUM, 10).get_epsilon(1e-5)
+    assert ours <= theirs.get_epsilon(1e-5) <= 1.2 * ours

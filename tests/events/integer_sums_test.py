@@ -1,0 +1,25 @@
+"""Events of sums of integers: their sizes, and what becomes of them where records move more."""
+
+import math
+
+import pytest
+
+from tfdp.events import IntegerGaussianSumEvent
+
+
+def test_several_about_one_sample_are_one():
+    event = IntegerGaussianSumEvent(3.0, 2.0)
+    assert event.repeated(4) == IntegerGaussianSumEvent(6.0, 2.0)
+    assert event.scaled(2.0).noise_multiplier == pytest.approx(1 / 3)
+
+
+def test_says_why_it_is_not_private():
+    assert "zero" in IntegerGaussianSumEvent(3.0, 0.0).why_not_private()
+    assert "seed" in IntegerGaussianSumEvent(3.0, 1.0, seeded=True).why_not_private()
+    assert IntegerGaussianSumEvent(3.0, 1.0).why_not_private() is None
+
+
+@pytest.mark.parametrize("bad", [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, math.nan)])
+def test_refuses_bad_numbers(bad):
+    with pytest.raises(ValueError, match="must be"):
+        IntegerGaussianSumEvent(*bad)

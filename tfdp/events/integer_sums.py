@@ -1,0 +1,42 @@
+"""Sums of vectors of integers, with noise that is an integer itself."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tfdp.events.base import Event
+from tfdp.events.registry import register
+from tfdp.events.releases import NoisySum
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class IntegerGaussianSumEvent(NoisySum):
+    """A sum of integer vectors was released with discrete Gaussian noise on every coordinate.
+
+    The noise is an integer x with probability proportional to exp(-x^2 / (2 noise_stddev^2)),
+    exactly (Canonne, Kamath and Steinke 2020, arXiv:2004.00010, definition 1). It may be as small
+    as it likes: nothing is said of how near it is to a Gaussian.
+
+    Attributes:
+        l2_norm_bound: S, as in `GaussianSumEvent`. It holds exactly, not up to rounding.
+        noise_stddev: The parameter of the noise. Zero is no privacy.
+        seeded: As in `NoisySum`.
+    """
+
+    words: ClassVar[str] = "sum of integers with exact (discrete Gaussian) noise"
+    bound_field: ClassVar[str] = "l2_norm_bound"
+    noise_field: ClassVar[str] = "noise_stddev"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l2_norm_bound": "l2 norm bound S",
+        "noise_stddev": "noise standard deviation σ",
+    }
+
+    l2_norm_bound: float
+    noise_stddev: float
+    seeded: bool = False
+
+    def repeated(self, count: int) -> Event:
+        # So many with bound S cost what one with bound sqrt(count) S does.
+        return self.scaled(math.sqrt(count))
