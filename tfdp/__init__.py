@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tfdp.gradients import clipped_gradient_sum as clipped_gradient_sum
     from tfdp.ledger import PrivacyLedger as PrivacyLedger
     from tfdp.query import DiscreteGaussianSumQuery as DiscreteGaussianSumQuery
+    from tfdp.query import (
+        DistributedDiscreteGaussianSumQuery as DistributedDiscreteGaussianSumQuery,
+    )
     from tfdp.query import DPQuery as DPQuery
     from tfdp.query import GaussianAverageQuery as GaussianAverageQuery
     from tfdp.query import GaussianSumQuery as GaussianSumQuery
@@ -52,6 +55,7 @@ _NAMES = {
     "ComposedEvent": "tfdp.events",
     "DPQuery": "tfdp.query",
     "DiscreteGaussianSumQuery": "tfdp.query",
+    "DistributedDiscreteGaussianSumQuery": "tfdp.query",
     "GaussianAverageQuery": "tfdp.query",
     "GaussianSumEvent": "tfdp.events",
     "GaussianSumQuery": "tfdp.query",

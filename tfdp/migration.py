@@ -65,7 +65,6 @@ WRITE = {
         _TREE,
     ),
     "TreeRangeSumQuery": "Write tfdp.query.TreeRangeSumQuery(...).",
-    "DistributedDiscreteGaussianSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "DistributedSkellamSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "compute_dp_sgd_privacy": _COST,
     "compute_dp_sgd_privacy_statement": _COST + " For a statement in words: `tfdp report`.",

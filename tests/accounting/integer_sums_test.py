@@ -1,10 +1,13 @@
 """Prices of sums of integers, against divergences that are summed up to forty digits."""
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
 
 from tfdp import accounting
+from tfdp.accounting import integer_sums
 from tfdp.accounting.dp_events import to_dp_event
 from tfdp.accounting.mechanisms import Concentrated, NoPrivacy
 from tfdp.accounting.normal_form import normal_form
@@ -12,6 +15,7 @@ from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
     FullBatchSampling,
+    GaussianSharesSumEvent,
     GaussianSumEvent,
     IntegerGaussianSumEvent,
     NeighboringRelation,
@@ -130,3 +134,105 @@ def test_dp_accounting_says_the_same():
     theirs = dp_accounting.rdp.RdpAccountant(orders=orders).compose(event)
     ours = accounting.RDPAccountant().compose(SUM, 10).get_epsilon(1e-5)
     assert ours <= theirs.get_epsilon(1e-5) <= 1.2 * ours
+
+
+def convolved(stddev, count, support):
+    """Returns the probabilities of a sum of so many discrete Gaussians, to forty digits."""
+    with mpmath.workdps(40):
+        s2 = mpmath.mpf(stddev) ** 2
+        one = [mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * s2)) for x in range(-support, support + 1)]
+        total = mpmath.fsum(one)
+        one = [p / total for p in one]
+        sums = one
+        for _ in range(count - 1):
+            # Far tails are cut off: the support stays.
+            sums = [
+                mpmath.fsum(
+                    sums[j] * one[i - j + support]
+                    for j in range(max(0, i - support), min(2 * support, i + support) + 1)
+                )
+                for i in range(2 * support + 1)
+            ]
+        return {x: sums[x + support] for x in range(-support, support + 1)}
+
+
+# Standard deviation of a share, shares, and where their tails are cut off.
+SHARES = [(0.3, 2, 12), (0.5, 3, 16), (0.8, 4, 24)]
+
+
+@pytest.mark.parametrize(("stddev", "count", "support"), SHARES)
+def test_ratio_to_a_discrete_gaussian_is_within_the_interval(stddev, count, support):
+    sums = convolved(stddev, count, support)
+    log_ratio = [
+        float(mpmath.log(p) + mpmath.mpf(x) ** 2 / (2 * count * mpmath.mpf(stddev) ** 2))
+        for x, p in sums.items()
+        if abs(x) <= support // 2
+    ]
+    width = max(log_ratio) - min(log_ratio)
+    bound = integer_sums.interval_of_shares(stddev, count)
+    assert width <= bound * (1 + 1e-9)
+    # Two shares attain it; more of them are nearer to a discrete Gaussian than is known here.
+    assert count > 2 or width >= 0.999999 * bound
+    # The published bound is larger.
+    published = 10 * sum(
+        math.exp(-2 * (math.pi * stddev) ** 2 * k / (k + 1)) for k in range(1, count)
+    )
+    assert bound <= published or stddev < math.sqrt(0.5)
+
+
+@pytest.mark.parametrize(("stddev", "count", "support"), SHARES)
+@pytest.mark.parametrize("order", [1.25, 2, 6])
+def test_price_of_shares_is_above_the_divergence(stddev, count, support, order):
+    sums = convolved(stddev, count, support)
+    event = SampledEvent(FullBatchSampling(), GaussianSharesSumEvent(1.0, stddev, count, 1), ZERO)
+    (price,) = normal_form(event).mechanisms
+    exact = divergence(sums.__getitem__, 1, order, range(-support // 2, support // 2 + 1))
+    assert exact <= price.rho * order * (1 + 1e-9)
+    if stddev > 0.7:
+        assert price.rho * order <= 1.03 * exact
+
+
+def test_noise_of_usual_size_is_that_of_a_gaussian():
+    shares = GaussianSharesSumEvent(1000.0, 100.0, 400, 2**20)
+    (price,) = normal_form(SampledEvent(FullBatchSampling(), shares, REPLACE)).mechanisms
+    assert price.rho == pytest.approx(0.5, rel=1e-9)
+
+
+def test_fewer_shares_may_be_the_better_bound():
+    # Where T is large: one share alone has none.
+    for count in (1, 2, 64, 10**6, 2**62):
+        shares = GaussianSharesSumEvent(10.0, 0.25, count, 2**30)
+        (price,) = normal_form(SampledEvent(FullBatchSampling(), shares, ZERO)).mechanisms
+        assert price.rho <= 100 / 0.25**2 / 2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 1024, 1025, 5000])
+def test_interval_of_many_shares_is_not_below_the_sum(count):
+    every = [integer_sums._width(0.49 * k / (k + 1)) for k in range(1, count)]
+    found = integer_sums.interval_of_shares(0.7, count)
+    assert math.fsum(every) * (1 - 1e-12) <= found <= 1.1 * math.fsum(every) + 1e-12
+
+
+def test_both_ways_to_compute_a_width_meet():
+    below, above = integer_sums._width(0.16), integer_sums._width(0.16 * (1 + 1e-12))
+    assert below == pytest.approx(above, rel=1e-8)
+
+
+def test_records_that_take_their_noise_with_them_have_no_price():
+    shares = GaussianSharesSumEvent(1.0, 2.0, 100, 10)
+    for event in (shares, SampledEvent(PoissonSampling(0.5), shares, ADD)):
+        for name in ("rdp", "prv", "zcdp"):
+            with pytest.raises(UnsupportedEventError, match="Declare ZERO_OUT or REPLACE_ONE"):
+                accounting.make_accountant(name).compose(event)
+    (price,) = normal_form(SampledEvent(PoissonSampling(0.5), shares, ZERO)).mechanisms
+    assert price.rho == pytest.approx(1 / 800)
+
+
+def test_shares_without_noise_are_no_privacy():
+    for event in (
+        GaussianSharesSumEvent(1.0, 0.0, 5, 5),
+        GaussianSharesSumEvent(1.0, 1.0, 5, 5, seeded=True),
+        GaussianSharesSumEvent(1e200, 1.0, 5, 2**62),
+    ):
+        sampled = SampledEvent(FullBatchSampling(), event, ZERO)
+        assert normal_form(sampled).mechanisms == (NoPrivacy(),)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tfdp.events import IntegerGaussianSumEvent
+from tfdp.events import GaussianSharesSumEvent, IntegerGaussianSumEvent
 
 
 def test_several_about_one_sample_are_one():
@@ -23,3 +23,17 @@ def test_says_why_it_is_not_private():
 def test_refuses_bad_numbers(bad):
     with pytest.raises(ValueError, match="must be"):
         IntegerGaussianSumEvent(*bad)
+
+
+def test_noise_of_all_shares_counts():
+    event = GaussianSharesSumEvent(3.0, 2.0, 9, 10)
+    assert event.noise_multiplier == 2.0
+    assert event.scaled(2.0) == GaussianSharesSumEvent(6.0, 2.0, 9, 10)
+    assert GaussianSharesSumEvent(3.0, 2.0, 9, 10, True).why_not_private().startswith("the noise")
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True])
+def test_refuses_bad_counts(bad):
+    for counts in ((bad, 1), (1, bad)):
+        with pytest.raises((TypeError, ValueError), match="must be"):
+            GaussianSharesSumEvent(1.0, 1.0, *counts)

@@ -69,6 +69,9 @@ def test_result(name):
 
 INTEGERS = {
     "central": lambda bound: tfdp.DiscreteGaussianSumQuery(l2_norm_bound=bound, stddev=0.0),
+    "distributed": lambda bound: tfdp.DistributedDiscreteGaussianSumQuery(
+        l2_norm_bound=bound, local_stddev=0.0
+    ),
 }
 
 
@@ -97,6 +100,13 @@ def test_noise_on_a_sum_of_integers(stddev, check_stddev):
     query = tfdp.DiscreteGaussianSumQuery(l2_norm_bound=1000, stddev=stddev)
     records = [tf.zeros([1000], tf.int32), tf.ones([1000], tf.int32)]
     check_stddev(_run(query, records).numpy() - 1.0, stddev)
+
+
+@pytest.mark.parametrize(("local_stddev", "records"), [(2, 1), (10, 4), (1000, 1), (1000, 25)])
+def test_shares_of_noise_on_a_sum_of_integers(local_stddev, records, check_stddev):
+    query = tfdp.DistributedDiscreteGaussianSumQuery(l2_norm_bound=10.0, local_stddev=local_stddev)
+    noise = _run(query, [tf.zeros([1000], tf.int32)] * records)
+    check_stddev(noise.numpy(), local_stddev * records**0.5)
 
 
 def test_weighted_average():

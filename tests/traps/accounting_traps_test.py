@@ -114,6 +114,9 @@ def test_every_clip_that_follows_the_data_charges_its_count():
         "AboveThresholdQuery": tfdp.query.AboveThresholdQuery(0.0, 1.0, 1.0),
         "AutomaticClippingSumQuery": tfdp.query.AutomaticClippingSumQuery(1.0, 1.0),
         "DiscreteGaussianSumQuery": tfdp.query.DiscreteGaussianSumQuery(1.0, 1.0),
+        "DistributedDiscreteGaussianSumQuery": tfdp.query.DistributedDiscreteGaussianSumQuery(
+            1.0, 1.0
+        ),
         "ExactGaussianSumQuery": tfdp.query.ExactGaussianSumQuery(1.0, 1.0),
         "ExponentialMechanismQuery": tfdp.query.ExponentialMechanismQuery(1.0, 1.0),
         "GaussianHistogramQuery": tfdp.query.GaussianHistogramQuery(1.0),

@@ -23,7 +23,7 @@ from tfdp import events
 from tfdp.accounting.amplification import pure_epsilon
 from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
-from tfdp.accounting.integer_sums import discrete_gaussian_sum
+from tfdp.accounting.integer_sums import discrete_gaussian_shares, discrete_gaussian_sum
 from tfdp.accounting.mechanisms import (
     BoundedRange,
     Concentrated,
@@ -128,6 +128,7 @@ _GAUSSIANS = (events.DiscreteGaussianSumEvent, events.GaussianSumEvent)
 RELEASES: dict[type, _Release] = {
     events.EpsilonDeltaEvent: _epsilon_delta,
     events.ExponentialMechanismEvent: _exponential,
+    events.GaussianSharesSumEvent: discrete_gaussian_shares,
     events.IntegerGaussianSumEvent: discrete_gaussian_sum,
     events.LaplaceSumEvent: _laplace,
     events.NonPrivateEvent: _non_private,

@@ -6,7 +6,7 @@ else of tfdp, and no TensorFlow.
 
 from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
 from tfdp.events.correlated import CorrelatedGaussianSumEvent
-from tfdp.events.integer_sums import IntegerGaussianSumEvent
+from tfdp.events.integer_sums import GaussianSharesSumEvent, IntegerGaussianSumEvent
 from tfdp.events.registry import register
 from tfdp.events.releases import (
     DiscreteGaussianSumEvent,
@@ -47,6 +47,7 @@ __all__ = [
     "FixedOrderSampling",
     "FixedSizeSampling",
     "FullBatchSampling",
+    "GaussianSharesSumEvent",
     "GaussianSumEvent",
     "IntegerGaussianSumEvent",
     "LaplaceSumEvent",

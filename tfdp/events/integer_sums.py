@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tfdp.events.arguments import positive_integer, set_field
 from tfdp.events.base import Event
 from tfdp.events.registry import register
 from tfdp.events.releases import NoisySum
@@ -40,3 +41,46 @@ class IntegerGaussianSumEvent(NoisySum):
     def repeated(self, count: int) -> Event:
         # So many with bound S cost what one with bound sqrt(count) S does.
         return self.scaled(math.sqrt(count))
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class GaussianSharesSumEvent(NoisySum):
+    """A sum of integer vectors was released, each of which had discrete Gaussian noise of its own.
+
+    Only sums with at least `min_shares` such records are released. Who takes part is public: there
+    is a price where a record is replaced or zeroed out and its noise stays, and none where a record
+    comes or goes with its noise.
+
+    Attributes:
+        l2_norm_bound: S, as in `IntegerGaussianSumEvent`, without the noise.
+        share_stddev: The parameter of the noise of one record. Zero is no privacy.
+        min_shares: n, the least number of independent shares.
+        max_coordinates: The sum has at most so many.
+        seeded: As in `NoisySum`.
+    """
+
+    words: ClassVar[str] = "sum of integers with shares of discrete Gaussian noise"
+    bound_field: ClassVar[str] = "l2_norm_bound"
+    noise_field: ClassVar[str] = "share_stddev"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l2_norm_bound": "l2 norm bound S",
+        "share_stddev": "standard deviation of the noise of one record",
+        "min_shares": "records with noise, at least",
+        "max_coordinates": "coordinates, at most",
+    }
+
+    l2_norm_bound: float
+    share_stddev: float
+    min_shares: int
+    max_coordinates: int
+    seeded: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("min_shares", "max_coordinates"):
+            set_field(self, name, positive_integer(name, getattr(self, name)))
+
+    @property
+    def noise_multiplier(self) -> float:
+        return math.sqrt(self.min_shares) * super().noise_multiplier

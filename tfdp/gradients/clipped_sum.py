@@ -328,12 +328,12 @@ def _engine_for(query: DPQuery, engine: str) -> str:
     if engine != "auto":
         raise ValueError(
             f"engine={engine!r} computes the gradients of a batch together, and other records "
-            "in it may change the last bits of one. A query with precision='exact' needs "
-            "engine='loop' (or 'auto', which takes it)."
+            "in it may change the last bits of one. A query with precision='exact', or with noise "
+            "of every record, needs engine='loop' (or 'auto', which takes it)."
         )
     _logger.info(
         "Gradients are computed by the loop engine, one example at a time: the query has "
-        "precision='exact'."
+        "precision='exact' or noise of every record."
     )
     return "loop"
 

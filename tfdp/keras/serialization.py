@@ -20,6 +20,7 @@ for _query in (
     queries.AutomaticClippingSumQuery,
     queries.CorrelatedGaussianSumQuery,
     queries.DiscreteGaussianSumQuery,
+    queries.DistributedDiscreteGaussianSumQuery,
     queries.ExactGaussianSumQuery,
     queries.ExponentialMechanismQuery,
     queries.GaussianHistogramQuery,

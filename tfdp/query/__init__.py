@@ -13,6 +13,7 @@ from tfdp.query.allocation import (
 from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.automatic_clip import AutomaticClippingSumQuery
 from tfdp.query.correlated import CorrelatedGaussianSumQuery
+from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
@@ -50,6 +51,7 @@ __all__ = [
     "CorrelatedGaussianSumQuery",
     "DPQuery",
     "DiscreteGaussianSumQuery",
+    "DistributedDiscreteGaussianSumQuery",
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",
     "GaussianAverageQuery",

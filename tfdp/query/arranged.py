@@ -103,6 +103,10 @@ class ArrangedQuery(DPQuery):
         return self.query.needs_separate_records
 
     @property
+    def every_record_counts(self):
+        return self.query.every_record_counts
+
+    @property
     def takes_weights(self):
         return self.query.takes_weights
 

@@ -152,6 +152,14 @@ class DPQuery(abc.ABC):
         return False
 
     @property
+    def every_record_counts(self) -> bool:
+        """True where every record adds something that is not its own: a share of the noise.
+
+        An engine must hand it records that are not finite, too, which count as zeros.
+        """
+        return False
+
+    @property
     def takes_weights(self) -> bool:
         """True where records, or parts of them, are given with a weight each (`WeightedRecord`)."""
         return False

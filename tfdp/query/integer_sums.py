@@ -69,13 +69,13 @@ def within_norm(record: Structure, l2_norm_bound: float) -> tf.Tensor:
     return small & ~is_longer(leaves, math.floor(Fraction(l2_norm_bound) ** 2))
 
 
-def refuse_unless(holds: tf.Tensor, record: Structure, message: str) -> Structure:
-    """Returns the record, or zeros where it is out of bounds; outside of XLA that is an error.
+def refuse_unless(holds: tf.Tensor, message: str, record: Structure) -> Structure:
+    """Returns the integers, or zeros where something does not hold; outside of XLA an error.
 
     Raises:
-        tf.errors.InvalidArgumentError: the record is out of bounds.
+        tf.errors.InvalidArgumentError: it does not hold.
     """
-    # XLA drops assertions, so that a record which is out of bounds must be nothing as well.
+    # XLA drops assertions, so that what must not be seen must be nothing as well.
     with tf.control_dependencies([tf.debugging.Assert(holds, [message])]):
         return tf.nest.map_structure(
             lambda leaf: tf.where(holds, leaf, tf.zeros_like(leaf)), record
@@ -163,7 +163,7 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
     def preprocess_record(self, params, record):
         record = integers_of(record)
         message = f"The l2 norm of a record exceeds l2_norm_bound={self.l2_norm_bound}."
-        return refuse_unless(within_norm(record, self.l2_norm_bound), record, message)
+        return refuse_unless(within_norm(record, self.l2_norm_bound), message, record)
 
     def get_noised_result(self, sample_state, global_state):
         event = self.derive_event(global_state)

@@ -119,6 +119,10 @@ class NestedQuery(DPQuery):
         return any(query.needs_separate_records for query in self._flat_queries)
 
     @property
+    def every_record_counts(self):
+        return any(query.every_record_counts for query in self._flat_queries)
+
+    @property
     def takes_weights(self):
         return any(query.takes_weights for query in self._flat_queries)
 

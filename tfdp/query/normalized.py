@@ -101,6 +101,10 @@ class NormalizedQuery(DPQuery):
         return self.numerator_query.needs_separate_records
 
     @property
+    def every_record_counts(self):
+        return self.numerator_query.every_record_counts
+
+    @property
     def takes_weights(self):
         return self.numerator_query.takes_weights
 

@@ -123,6 +123,10 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
     def needs_separate_records(self):
         return self.inner_query.needs_separate_records
 
+    @property
+    def every_record_counts(self):
+        return self.inner_query.every_record_counts
+
     def get_noised_result(self, sample_state, global_state):
         nodes, inner_state, event = self.inner_query.get_noised_result(
             sample_state, global_state.inner_query_state

@@ -51,7 +51,8 @@ class WeightedSumQuery(SumAggregationDPQuery):
             )
         if self.sum_query.needs_separate_records:
             raise TypeError(
-                "A weight would take records off their grid: precision='exact' is not supported. "
+                "A weight would take records off their grid, and take their noise: "
+                "precision='exact' and sums of integers are not supported. "
                 f"Received: sum_query={self.sum_query!r}."
             )
         max_weight = _weight_bound(self.max_weight)

@@ -1,0 +1,158 @@
+"""Sums whose noise comes in shares: who brings it, how much there is, when nothing comes out."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+import tfdp
+from tfdp import query as tfdp_query
+from tfdp.events import GaussianSharesSumEvent
+from tfdp.noise import SeededRandomSource
+from tfdp.query import DistributedDiscreteGaussianSumQuery
+
+MAKE = {
+    "gaussian": lambda bound=10.0, stddev=0.0, **kwargs: DistributedDiscreteGaussianSumQuery(
+        bound, stddev, **kwargs
+    ),
+}
+ALL = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+def _sum(query, records):
+    params = query.derive_sample_params(query.initial_global_state())
+    state = query.initial_sample_state(records[0])
+    for record in records:
+        state = query.accumulate_record(params, state, record)
+    return state
+
+
+@ALL
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_sum_and_its_dtype(make, dtype):
+    records = [{"a": tf.constant([3, -4], dtype), "b": tf.constant(i, dtype)} for i in range(3)]
+    state = _sum(make(), records)
+    assert state.contributors == 3
+    result, _, event = make().get_noised_result(state, ())
+    assert event == make().derive_event(())
+    np.testing.assert_array_equal(result["a"], [9, -12])
+    assert result["b"] == 3
+    assert result["a"].dtype == result["b"].dtype == dtype
+    assert make(stddev=2.0).preprocess_record((), records[0]).sum["a"].dtype == dtype
+
+
+@ALL
+def test_nothing_is_released_of_fewer_than_are_charged_for(make):
+    query = make(stddev=2.0, min_contributors=3)
+    records = [tf.constant([1, 2])] * 3
+    assert query.get_noised_result(_sum(query, records), ())[0].shape == [2]
+    few = _sum(query, records[:2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="min_contributors=3"):
+        query.get_noised_result(few, ())
+    graph = tf.function(lambda: query.get_noised_result(few, ())[0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="min_contributors=3"):
+        graph()
+    # XLA drops assertions.
+    compiled = tf.function(lambda: query.get_noised_result(few, ())[0], jit_compile=True)
+    np.testing.assert_array_equal(compiled(), [0, 0])
+    merged = query.merge_sample_states(few, _sum(query, records[:1]))
+    assert query.get_noised_result(merged, ())[0].shape == [2]
+
+
+@ALL
+def test_every_record_has_a_share_of_its_own(make):
+    query, number, count = make(stddev=2.5, min_contributors=9), 4000, 9
+    records = [tf.zeros([number], tf.int32)] * count
+
+    @tf.function
+    def shares():
+        return tf.map_fn(
+            lambda r: query.preprocess_record((), r).sum,
+            tf.stack(records),
+            fn_output_signature="int32",
+        )
+
+    for found in (
+        shares().numpy(),
+        np.stack([query.preprocess_record((), r).sum for r in records]),
+    ):
+        for share in found:
+            low, high = stats.chi2.interval(1 - 1e-9, number)
+            assert low < np.sum(share / 2.5 * share / 2.5) < high
+            assert not low < np.sum(share / 2.5 * share / 2.5) * 1.5**2 < high
+        correlations = np.corrcoef(found) - np.eye(count)
+        assert np.max(np.abs(correlations)) < 6.8 / math.sqrt(number)
+        assert np.max(np.abs(np.corrcoef([found[0], found[0]]) - np.eye(2))) > 6.8 / math.sqrt(
+            number
+        )
+
+
+@ALL
+def test_variance_of_the_sum_is_that_of_all_shares(make, check_stddev):
+    query = make(stddev=3.0, min_contributors=16)
+    zeros = tf.zeros([1500], tf.int64)
+    result = query.get_noised_result(_sum(query, [zeros] * 16), ())[0]
+    check_stddev(result, 12.0)
+    assert query.derive_event(()).noise_multiplier == pytest.approx(1.2)
+
+
+@ALL
+def test_a_vectorized_map_draws_for_every_record(make):
+    query = make(stddev=1000.0)
+    mapped = tf.vectorized_map(
+        lambda r: query.preprocess_record((), r).sum, tf.zeros([4, 30], tf.int64)
+    )
+    assert len({tuple(row) for row in mapped.numpy().tolist()}) == 4
+
+
+@ALL
+def test_a_record_that_counts_as_zero_has_its_share(make):
+    query = make(1.0, 1000.0)
+    compiled = tf.function(lambda r: query._check(r)[0], jit_compile=True)
+    assert not compiled(tf.constant([10, 10]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="exceeds"):
+        query.preprocess_record((), tf.constant([10, 10]))
+
+
+def test_all_that_hold_a_query_say_that_every_record_counts():
+    query = DistributedDiscreteGaussianSumQuery(1.0, 1.0)
+    holders = [
+        tfdp.NormalizedQuery(query, 2.0),
+        tfdp.NestedQuery([tfdp.GaussianSumQuery(1.0, 1.0), query]),
+        tfdp_query.ArrangedQuery(tfdp.NestedQuery([query]), [0]),
+        tfdp_query.TreeRangeSumQuery(query),
+    ]
+    for holder in holders:
+        assert holder.every_record_counts and holder.needs_separate_records
+    assert not tfdp.GaussianSumQuery(1.0, 1.0).every_record_counts
+    with pytest.raises(TypeError, match="take their noise"):
+        tfdp_query.WeightedSumQuery(query, 2.0)
+
+
+def test_gaussian_event():
+    query = DistributedDiscreteGaussianSumQuery(14.1, 2.0, 100, 50)
+    assert query.derive_event(()) == GaussianSharesSumEvent(14.1, 2.0, 100, 50)
+    seeded = DistributedDiscreteGaussianSumQuery(1.0, 2.0, random_source=SeededRandomSource(0))
+    assert seeded.derive_event(()).seeded
+
+
+@pytest.mark.parametrize("shape", [[7], [2, 4]])
+def test_more_coordinates_than_are_charged_for_are_refused(shape):
+    query = DistributedDiscreteGaussianSumQuery(10.0, 1.0, max_coordinates=6)
+    for use in (query.initial_sample_state, lambda r: query.preprocess_record((), r)):
+        with pytest.raises(ValueError, match="max_coordinates=6"):
+            use(tf.zeros(shape, tf.int32))
+        use(tf.zeros([2, 3], tf.int32))
+
+
+@ALL
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "1", None, True])
+def test_refuses_bad_arguments(make, bad):
+    with pytest.raises((TypeError, ValueError), match="local_stddev must be"):
+        make(1.0, bad)
+    with pytest.raises((TypeError, ValueError), match="l2_norm_bound must be"):
+        make(bad, 1.0)
+    with pytest.raises((TypeError, ValueError), match="min_contributors must be"):
+        make(1.0, 1.0, min_contributors=bad)
