@@ -10,9 +10,10 @@ steps of a dense network, 784-1000-1000-10, on batches of 256, with one thread.
 import argparse
 import json
 import time
+from typing import Any
 
 from tfdp.factorizations import (
-    ToeplitzFactorization,
+    BinaryTree,
     banded_inverse_square_root,
     banded_square_root,
     independent,
@@ -23,9 +24,14 @@ from tfdp.factorizations import (
 BANDS = (2, 4, 16, 64)
 
 
-def factorizations(num_steps: int, period: int | None) -> dict[str, ToeplitzFactorization]:
+def factorizations(num_steps: int, period: int | None) -> dict[str, Any]:
     """Returns every factorization by the name that the table gives it."""
-    found = {"independent": independent(), "one step back, 0.9": one_step_back(0.9)}
+    found: dict[str, Any] = {
+        "independent": independent(),
+        "one step back, 0.9": one_step_back(0.9),
+        "binary tree": BinaryTree(efficient=False),
+        "binary tree, estimates from below": BinaryTree(),
+    }
     for bands in BANDS:
         found[f"square root, {bands} bands"] = banded_square_root(bands)
         found[f"inverse square root, {bands} bands"] = banded_inverse_square_root(bands)

@@ -8,7 +8,6 @@ _VECTORIZED = (
     "Write tfdp.keras.DPKeras{0}Optimizer(...): every engine but the loop is vectorized, and "
     "engine='vectorized' is an option of DPOptimizer."
 )
-_TREE = "There is no noise that is correlated between steps yet; see docs/migration.md."
 _EXACT = "Write tfdp.GaussianSumQuery(l2_norm_clip, stddev, precision='exact')."
 _COST = (
     "Replay the ledger of the run: tfdp.PrivacyLedger.load(path).replay("
@@ -49,21 +48,21 @@ WRITE = {
     ),
     "make_dp_model_class": "Write tfdp.keras.make_private(model), or derive from DPModel.",
     "NoPrivacyQuantileEstimatorQuery": "Write tfdp.query.NoPrivacyQuantileEstimatorQuery(...).",
-    **dict.fromkeys(
-        (
-            "DPFTRLTreeAggregationOptimizer",
-            "QAdaClipTreeResSumQuery",
-            "RestartQuery",
-            "TreeCumulativeSumQuery",
-            "TreeResidualSumQuery",
-            "compute_rdp_single_tree",
-            "compute_rdp_tree_restart",
-            "compute_zcdp_single_tree",
-            "restart_query",
-            "tree_aggregation",
-        ),
-        _TREE,
+    "DPFTRLTreeAggregationOptimizer": (
+        "Write tfdp.keras.DPFTRLTreeAggregationOptimizer(..., num_steps=..., period=...)."
     ),
+    "RestartQuery": "Write tfdp.query.RestartQuery(...).",
+    **{
+        f"Tree{kind}SumQuery": f"Write tfdp.query.Tree{kind}SumQuery.build_l2_gaussian_query(..., "
+        "num_steps=..., period=...)."
+        for kind in ("Cumulative", "Residual")
+    },
+    **dict.fromkeys(
+        ("compute_rdp_single_tree", "compute_rdp_tree_restart", "compute_zcdp_single_tree"), _COST
+    ),
+    "QAdaClipTreeResSumQuery": "No clip adapts under noise of a tree; see docs/migration.md.",
+    "restart_query": "Import from tfdp.query.",
+    "tree_aggregation": "Write tfdp.factorizations.BinaryTree(efficient).",
     "TreeRangeSumQuery": "Write tfdp.query.TreeRangeSumQuery(...).",
     "DistributedSkellamSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "compute_dp_sgd_privacy": _COST,

@@ -4,10 +4,12 @@ import dataclasses
 import itertools
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy import linalg
 
+from tests.factorizations.trees import tree_matrices
 from tfdp.accounting import PRVAccountant, make_accountant
 from tfdp.accounting.dp_events import to_dp_event
 from tfdp.accounting.normal_form import normal_form
@@ -25,9 +27,10 @@ from tfdp.events import (
     ParallelComposition,
     PoissonSampling,
     SampledEvent,
+    TreeGaussianSumEvent,
     UnsupportedEventError,
 )
-from tfdp.factorizations import ToeplitzFactorization, banded_square_root, one_step_back
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization, banded_square_root, one_step_back
 from tfdp.ledger import PrivacyLedger
 
 ADD, REPLACE, ZERO = NeighboringRelation
@@ -79,6 +82,41 @@ def test_a_run_is_one_gaussian_mechanism(name, factorization, relation, factor):
     run = [_ordered(i, _event(i, factorization), relation) for i in range(N)]
     sensitivity = factor * _worst(_matrix(factorization), PARTICIPATIONS)
     assert _epsilon(run, name) == pytest.approx(_gaussian(sensitivity, name), rel=1e-6)
+
+
+def _tree(i, efficient=True, run=1):
+    return TreeGaussianSumEvent(1.0, Z, N, PERIOD, i, run, efficient)
+
+
+@pytest.mark.parametrize("name", UNSAMPLED)
+@pytest.mark.parametrize("efficient", [False, True])
+@pytest.mark.parametrize(("relation", "factor"), [(ZERO, 1), (REPLACE, 2)])
+def test_a_tree_is_one_gaussian_mechanism_on_its_nodes(name, efficient, relation, factor):
+    run = [_ordered(i, _tree(i, efficient), relation) for i in range(N)]
+    b, c = tree_matrices(N, efficient)
+    sensitivity = factor * _worst(c[np.abs(b).max(axis=0) > 0], PARTICIPATIONS)
+    assert _epsilon(run, name) == pytest.approx(_gaussian(sensitivity, name), rel=1e-6)
+    # From the state after 5 steps on, every node that ends is released once more.
+    again = _epsilon([*run, *run[5:]], name)
+    assert again == pytest.approx(_gaussian(math.sqrt(2) * sensitivity, name), rel=1e-6)
+
+
+def test_samples_do_not_amplify_a_tree():
+    with pytest.raises(ValueError, match="no more bands than there are steps"):
+        _turn(0, _tree(0))
+
+
+@pytest.mark.parametrize("sizes", [[400] * 4, [10, 400, 400, 390], [1] * 100])
+def test_trees_of_one_pass_cost_what_dp_accounting_says(sizes):
+    # A data set in as many steps as all trees have; a record is in one of them.
+    event = dp_accounting.SingleEpochTreeAggregationDpEvent(Z, sizes)
+    accountant = dp_accounting.rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    )
+    expected = accountant.compose(event).get_epsilon(DELTA)
+    levels = max(size.bit_length() for size in sizes)
+    assert BinaryTree().sensitivity(max(sizes)) ** 2 == pytest.approx(levels)
+    assert _gaussian(math.sqrt(levels), "rdp") == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("steps", [1, 3, N - 1])

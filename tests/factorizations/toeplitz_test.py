@@ -123,7 +123,7 @@ def test_noise_follows_the_recurrence():
 
 def test_bands_and_memory():
     assert [f.bands for f in KINDS.values()] == [1, 5, None, None, None, 3]
-    assert [f.memory for f in KINDS.values()] == [0, 4, 3, 1, 2, 2]
+    assert [f.memory(9) for f in KINDS.values()] == [0, 4, 3, 1, 2, 2]
 
 
 def test_periodic_sum():

@@ -8,8 +8,8 @@ import pytest
 import tfdp
 from tests.keras.toy import X, Y, dense
 from tfdp.accounting import PRVAccountant
-from tfdp.factorizations import banded_square_root
-from tfdp.keras import DPOptimizer, NotPrivateError
+from tfdp.factorizations import BinaryTree, banded_square_root
+from tfdp.keras import DPFTRLTreeAggregationOptimizer, DPOptimizer, NotPrivateError
 from tfdp.query import CorrelatedGaussianSumQuery, NormalizedQuery
 from tfdp.sampling import CyclicPoisson, FixedOrder
 
@@ -167,3 +167,31 @@ def test_a_loop_of_ones_own_declares_the_order():
     with pytest.raises((ValueError, NotPrivateError), match="part 1 of 4 in step 5"):
         step(0)
     assert model.ledger.total_count == 5
+
+
+def test_trees_train_as_other_noise_does():
+    model = dense()
+    model.build((None, 4))
+    model = tfdp.keras.make_private(model)
+    optimizer = DPFTRLTreeAggregationOptimizer(
+        1.0, 3.0, model, BATCH, restart_period=2 * PERIOD, period=PERIOD, learning_rate=0.1
+    )
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
+    _fit(model, 3)
+    assert _places(model) == [(t % (2 * PERIOD), t % PERIOD) for t in range(STEPS)]
+    size = BinaryTree().sensitivity(2 * PERIOD, PERIOD)
+    two = PRVAccountant().compose(tfdp.GaussianSumEvent(size, 3.0), 2).get_epsilon(1e-5)
+    assert _epsilon(model.ledger) == pytest.approx(two)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"period": 4}, TypeError, "num_steps or restart_period"),
+        ({"num_steps": 8}, TypeError, "period"),
+        ({"num_steps": 8, "period": 4, "restart_warmup": 3}, ValueError, "needs restart_period"),
+    ],
+)
+def test_a_tree_needs_to_be_known(arguments, error, message):
+    with pytest.raises(error, match=message):
+        DPFTRLTreeAggregationOptimizer(1.0, 3.0, [np.zeros(3)], BATCH, **arguments)

@@ -27,6 +27,7 @@ from tfdp.events import (
     SampledEvent,
     SelectedRunEvent,
     ShuffledSampling,
+    TreeGaussianSumEvent,
     TruncatedPoissonSampling,
     UnknownSampling,
 )
@@ -82,6 +83,17 @@ correlated_sums = st.builds(
     st.integers(0, 2**62),
     st.booleans(),
 )
+_tree_sums = st.builds(
+    TreeGaussianSumEvent,
+    _positive,
+    _positive | st.just(0.0),
+    st.integers(8, 2**20),
+    _sizes,
+    st.integers(0, 7),
+    st.integers(0, 2**62),
+    st.booleans(),
+    st.booleans(),
+)
 sums = st.recursive(
     releases,
     lambda inner: (
@@ -107,6 +119,7 @@ _between_zero_and_one = st.floats(0, 1, exclude_min=True, exclude_max=True)
 ledger_events = st.one_of(
     steps,
     correlated_sums,
+    _tree_sums,
     runs,
     st.builds(
         SelectedRunEvent,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tfdp import query as tfdp_query
-from tfdp.factorizations import ToeplitzFactorization
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.query import WeightedRecord
 from tfdp.query.structure import flatten_up_to
 
@@ -84,6 +84,15 @@ def _correlated(z, template):
     return tfdp_query.CorrelatedGaussianSumQuery(CLIP, z * CLIP, factorization, 9, 3, template)
 
 
+def _tree(z, template):
+    return tfdp_query.TreeResidualSumQuery(CLIP, z * CLIP, BinaryTree(), 9, 3, template)
+
+
+def _restarted(z, template):
+    indicator = tfdp_query.PeriodicRoundRestartIndicator(2)
+    return tfdp_query.RestartQuery(_tree(z, template), indicator)
+
+
 # Noise multiplier and two structures of arrays -> query, and a template of its records.
 DP_QUERIES = {
     "gaussian_sum": lambda z, a, b: (_gaussian(z), a),
@@ -150,6 +159,12 @@ DP_QUERIES = {
     ),
     "normalized_correlated": lambda z, a, b: (
         tfdp_query.NormalizedQuery(_correlated(z, [a, b]), 4.0),
+        [a, b],
+    ),
+    "tree_residual": lambda z, a, b: (_tree(z, a), a),
+    "tree_cumulative": lambda z, a, b: (tfdp_query.TreeCumulativeSumQuery(_tree(z, a)), a),
+    "nested_restarted": lambda z, a, b: (
+        tfdp_query.NestedQuery([_restarted(z, a), _gaussian(z)]),
         [a, b],
     ),
     "laplace": lambda z, a, b: (tfdp_query.LaplaceSumQuery(CLIP, z * CLIP), a),

@@ -27,7 +27,7 @@ from tests.query.broken import (
 )
 from tfdp import query as tfdp_query
 from tfdp.events import LaplaceSumEvent
-from tfdp.factorizations import ToeplitzFactorization
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.query import WeightedRecord
 from tfdp.query.adaptive_clip import AdaptiveClipSampleState
 from tfdp.query.structure import flatten_up_to
@@ -53,7 +53,17 @@ def _correlated():
     return tfdp_query.CorrelatedGaussianSumQuery(CLIP, 2.0, factorization, 9, 3, PART)
 
 
+def _tree():
+    return tfdp_query.TreeResidualSumQuery(CLIP, 2.0, BinaryTree(), 9, 3, PART)
+
+
 QUERIES = {
+    "tree_residual": (_tree(), PART),
+    "tree_cumulative": (tfdp_query.TreeCumulativeSumQuery(_tree()), PART),
+    "restarted": (
+        tfdp_query.RestartQuery(_tree(), tfdp_query.PeriodicTimeRestartIndicator(1e9)),
+        PART,
+    ),
     "correlated": (_correlated(), PART),
     "gaussian_sum": (_gaussian(), PART),
     "normalized": (tfdp_query.NormalizedQuery(_gaussian(), 4.0), PART),

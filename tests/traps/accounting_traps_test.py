@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfdp
 from tests.keras import toy
 from tfdp.accounting import PLDAccountant, PRVAccountant, RDPAccountant
-from tfdp.factorizations import banded_square_root
+from tfdp.factorizations import BinaryTree, banded_square_root
 from tfdp.keras import NotPrivateError
 from tfdp.sampling import FullBatch, Poisson, Shuffled
 
@@ -83,6 +83,9 @@ def test_adaptive_clip_whose_count_query_is_not_charged():
 
 # What a query's tensors follow in its global state, and what its event must hold for it: the noise
 # of each count, or nothing where the state follows a public schedule or remembers noise.
+TREE = tfdp.query.TreeResidualSumQuery(
+    1.0, 2.0, BinaryTree(), 100, 10, [tf.TensorSpec([2], tf.float32)]
+)
 STATEFUL = {
     "QuantileAdaptiveClipSumQuery": (
         tfdp.query.QuantileAdaptiveClipSumQuery(1.0, 1.0, 0.5, 0.2, 3.0, 60.0),
@@ -100,6 +103,12 @@ STATEFUL = {
         tfdp.query.CorrelatedGaussianSumQuery(
             1.0, 2.0, banded_square_root(3), 100, 10, [tf.TensorSpec([2], tf.float32)]
         ),
+        [],
+    ),
+    "TreeResidualSumQuery": (TREE, []),
+    "TreeCumulativeSumQuery": (tfdp.query.TreeCumulativeSumQuery(TREE), []),
+    "RestartQuery": (
+        tfdp.query.RestartQuery(TREE, tfdp.query.PeriodicRoundRestartIndicator(3)),
         [],
     ),
     "ScheduledGaussianSumQuery": (tfdp.query.ScheduledGaussianSumQuery(1.0, 1.0), []),

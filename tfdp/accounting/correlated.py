@@ -4,8 +4,8 @@ The releases of a run are a function of C g + sigma z: a Gaussian mechanism, who
 follows from the steps that a unit may be in.
 
 - *In a fixed order*, and where a unit may be in every step (period 1), it is S times the
-  sensitivity of `tfdp.factorizations.ToeplitzFactorization`. The run is one Gaussian. Stopped early
-  it is a part of that vector, and costs no more.
+  sensitivity that `tfdp.factorizations` has. The run is one Gaussian. Stopped early it is a part of
+  that vector, and costs no more. Rows of a binary tree are its nodes, released as they end.
 - *Groups in turn, Poisson.* With no more bands than groups, the columns of two turns of a group
   have no row in common. So the run is one sampled Gaussian for each of ceil(n / groups) turns, with
   S times the norm of a column (Choquette-Choo et al. 2023, arXiv:2306.08153, theorem 4).
@@ -26,7 +26,7 @@ from tfdp.accounting.ranges import within_range
 from tfdp.accounting.sampling_rules import SamplingRule
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.protection import protection
-from tfdp.factorizations import ToeplitzFactorization
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 
 
 class Run(NamedTuple):
@@ -65,7 +65,16 @@ class Run(NamedTuple):
 
 def is_correlated(event: events.Event) -> bool:
     """Whether the event is a step of a run."""
-    return isinstance(event, events.CorrelatedGaussianSumEvent)
+    return isinstance(event, (events.CorrelatedGaussianSumEvent, events.TreeGaussianSumEvent))
+
+
+def _factorization(leaf: Any) -> ToeplitzFactorization | BinaryTree:
+    """Returns how the noise of a leaf is correlated over the steps of a run."""
+    if isinstance(leaf, events.TreeGaussianSumEvent):
+        return BinaryTree(leaf.efficient)
+    if isinstance(leaf, events.CorrelatedGaussianSumEvent):
+        return ToeplitzFactorization(leaf.numerator, leaf.denominator)
+    return ToeplitzFactorization()
 
 
 def run_of(
@@ -105,15 +114,11 @@ def run_of(
     for leaf in leaves:
         if not leaf.protects:
             continue
-        of = leaf if is_correlated(leaf) else None
-        factorization = (
-            ToeplitzFactorization(of.numerator, of.denominator)  # type: ignore[attr-defined]
-            if of
-            else ToeplitzFactorization()
-        )
+        factorization = _factorization(leaf)
+        bands = leaf.bands if is_correlated(leaf) else 1  # type: ignore[attr-defined]
         if rule.amplification is None:
             sensitivity = factorization.sensitivity(n, period)
-        elif factorization.bands is not None and factorization.bands <= period:
+        elif bands is not None and bands <= period:
             sensitivity = factorization.column_norm(n)
         else:
             raise UnsupportedEventError(

@@ -5,7 +5,7 @@ else of tfdp, and no TensorFlow.
 """
 
 from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
-from tfdp.events.correlated import CorrelatedGaussianSumEvent
+from tfdp.events.correlated import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
 from tfdp.events.integer_sums import GaussianSharesSumEvent, IntegerGaussianSumEvent
 from tfdp.events.registry import register
 from tfdp.events.releases import (
@@ -64,6 +64,7 @@ __all__ = [
     "SelectedRunEvent",
     "ShuffledSampling",
     "TruncatedPoissonSampling",
+    "TreeGaussianSumEvent",
     "UnknownSampling",
     "UnsupportedEventError",
     "register",

@@ -3,6 +3,7 @@
 Needs NumPy and SciPy only, and imports nothing else of tfdp.
 """
 
+from tfdp.factorizations.binary_tree import BinaryTree
 from tfdp.factorizations.optimal import optimal_banded
 from tfdp.factorizations.toeplitz import (
     ToeplitzFactorization,
@@ -13,6 +14,7 @@ from tfdp.factorizations.toeplitz import (
 )
 
 __all__ = [
+    "BinaryTree",
     "ToeplitzFactorization",
     "banded_inverse_square_root",
     "banded_square_root",

@@ -21,7 +21,7 @@ class ToeplitzFactorization:
     """C(x) = p(x) / r(x): the series whose coefficients are the first column of C.
 
     Noise follows p(S) y = r(S) z, where S delays by one step: y_t = z_t + sum_j (r_j z_{t-j} - p_j
-    y_{t-j}). So `memory` numbers for every coordinate are all that has to be kept.
+    y_{t-j}). So `memory()` numbers for every coordinate are all that has to be kept.
 
     Attributes:
         numerator: p_0 = 1, p_1, ...: the bands of C where `denominator` is (1,).
@@ -45,18 +45,17 @@ class ToeplitzFactorization:
         """Bands of C, the diagonal included; None where its columns do not end."""
         return len(self.numerator) if len(self.denominator) == 1 else None
 
-    @property
-    def memory(self) -> int:
-        """Numbers that the noise of a coordinate remembers from step to step."""
+    def memory(self, num_steps: int) -> int:
+        """Returns how many numbers the noise of a coordinate remembers, in runs of any length."""
         return max(len(self.numerator), len(self.denominator)) - 1
 
     def column(self, num_steps: int) -> np.ndarray:
         """Returns the first column of C, [num_steps]."""
-        return _series(self.numerator, self.denominator, _steps("num_steps", num_steps))
+        return _series(self.numerator, self.denominator, check_steps("num_steps", num_steps))
 
     def inverse_column(self, num_steps: int) -> np.ndarray:
         """Returns the first column of C^-1, [num_steps]."""
-        return _series(self.denominator, self.numerator, _steps("num_steps", num_steps))
+        return _series(self.denominator, self.numerator, check_steps("num_steps", num_steps))
 
     def sensitivity(self, num_steps: int, period: int | None = None) -> float:
         """Returns how far C g moves, in l2 norm, when one unit's sums of norm 1 are taken away.
@@ -74,7 +73,7 @@ class ToeplitzFactorization:
                 step.
         """
         column = np.abs(self.column(num_steps))
-        total = periodic_sum(column, num_steps if period is None else _steps("period", period))
+        total = periodic_sum(column, num_steps if period is None else check_steps("period", period))
         return math.sqrt(math.fsum(total * total)) * (1 + 1e-12)
 
     def column_norm(self, num_steps: int) -> float:
@@ -112,7 +111,8 @@ def check_coefficients(name: str, values: Iterable[float]) -> tuple[float, ...]:
     return found
 
 
-def _steps(name: str, value: int) -> int:
+def check_steps(name: str, value: int) -> int:
+    """Returns a number of steps, or says what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an integer. Received: {name}={value!r}.")
     if not 1 <= value <= MAX_STEPS:
@@ -153,7 +153,7 @@ def independent() -> ToeplitzFactorization:
 def _binomial_series(bands: int, sign: int) -> tuple[float, ...]:
     """Returns the first coefficients of (1 - x)^(-1/2), for sign 1, or of (1 - x)^(1/2)."""
     coefficients = [1.0]
-    for k in range(1, _steps("bands", bands)):
+    for k in range(1, check_steps("bands", bands)):
         coefficients.append(coefficients[-1] * (k - (0.5 if sign > 0 else 1.5)) / k)
     return tuple(coefficients)
 

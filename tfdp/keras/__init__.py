@@ -4,6 +4,7 @@ from tfdp.keras.adam_bc import AdamBC
 from tfdp.keras.callbacks import EpsilonLogger, PrivacyBudget
 from tfdp.keras.carrying import declare_weights
 from tfdp.keras.constructors import (
+    DPFTRLTreeAggregationOptimizer,
     DPKerasAdagradOptimizer,
     DPKerasAdamOptimizer,
     DPKerasSGDOptimizer,
@@ -23,6 +24,7 @@ from tfdp.keras.public_clips import clips_from_public_data
 
 __all__ = [
     "AdamBC",
+    "DPFTRLTreeAggregationOptimizer",
     "DPKerasAdagradOptimizer",
     "DPKerasAdamOptimizer",
     "DPKerasSGDOptimizer",

@@ -5,7 +5,14 @@ from typing import Any
 import keras
 
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.query import GaussianAverageQuery
+from tfdp.query import (
+    GaussianAverageQuery,
+    NormalizedQuery,
+    PeriodicRoundRestartIndicator,
+    RestartQuery,
+    TreeResidualSumQuery,
+)
+from tfdp.query.dp_query import DPQuery
 
 
 def _compose(
@@ -16,15 +23,30 @@ def _compose(
     denominator: float | None,
     inner_arguments: dict[str, Any],
 ) -> DPOptimizer:
-    denominator = num_microbatches if denominator is None else denominator
-    if denominator is None:
+    query = GaussianAverageQuery(
+        l2_norm_clip,
+        noise_multiplier=noise_multiplier,
+        denominator=_denominator(num_microbatches, denominator),
+    )
+    return _wrapped(inner_class, query, num_microbatches, inner_arguments)
+
+
+def _denominator(num_microbatches: int | None, denominator: float | None) -> float:
+    found = num_microbatches if denominator is None else denominator
+    if found is None:
         raise TypeError(
             "Give num_microbatches (the batch size, for one record an example) or "
             "denominator=<expected batch size>: the average is over a fixed, public number."
         )
-    query = GaussianAverageQuery(
-        l2_norm_clip, noise_multiplier=noise_multiplier, denominator=denominator
-    )
+    return found
+
+
+def _wrapped(
+    inner_class: type[keras.optimizers.Optimizer],
+    query: DPQuery,
+    num_microbatches: int | None,
+    inner_arguments: dict[str, Any],
+) -> DPOptimizer:
     # In TensorFlow Privacy 1 means that gradients are not accumulated. Keras refuses it.
     if inner_arguments.get("gradient_accumulation_steps") == 1:
         inner_arguments = {
@@ -107,3 +129,65 @@ def DPKerasAdagradOptimizer(  # noqa: N802
         denominator,
         kwargs,
     )
+
+
+def DPFTRLTreeAggregationOptimizer(  # noqa: N802
+    l2_norm_clip: float,
+    noise_multiplier: float,
+    var_list_or_model: Any,
+    num_microbatches: int | None = None,
+    gradient_accumulation_steps: int = 1,
+    restart_period: int | None = None,
+    restart_warmup: int | None = None,
+    noise_seed: int | None = None,
+    *,
+    period: int,
+    num_steps: int | None = None,
+    denominator: float | None = None,
+    **kwargs: Any,
+) -> DPOptimizer:
+    """Returns DP-FTRL: a `DPOptimizer` around `keras.optimizers.SGD` with noise of a binary tree.
+
+    Banded noise is better at the same price: give a `DPOptimizer` a `CorrelatedGaussianSumQuery`
+    with `tfdp.factorizations.optimal_banded`.
+
+    Args:
+        l2_norm_clip: As in `DPKerasSGDOptimizer`.
+        noise_multiplier: Standard deviation of the noise of a node, divided by `l2_norm_clip`.
+        var_list_or_model: A built model, or the list of variables whose gradients are records.
+        num_microbatches: As in `DPKerasSGDOptimizer`.
+        gradient_accumulation_steps: For the Keras optimizer; 1 is none.
+        restart_period: A new tree begins after so many steps.
+        restart_warmup: The first one after so many.
+        noise_seed: As in `TreeResidualSumQuery.build_l2_gaussian_query`: for tests alone.
+        period: Steps between two in which one record may be: of an epoch in a fixed order.
+        num_steps: Of a tree at most; by default `restart_period`. One of the two must be given,
+            because the price of a tree depends on its size.
+        denominator: As in `DPKerasSGDOptimizer`.
+        **kwargs: For the Keras optimizer.
+
+    Raises:
+        TypeError: an argument is missing or of the wrong type.
+        ValueError: it is out of range, or a warmup has no period.
+
+    References:
+        Kairouz et al. 2021, arXiv:2103.00039.
+    """
+    if restart_warmup is not None and restart_period is None:
+        raise ValueError(f"restart_warmup needs restart_period. Received: {restart_warmup=}.")
+    if num_steps is None and restart_period is None:
+        raise TypeError("Give num_steps or restart_period: a tree costs what its size costs.")
+    tree = TreeResidualSumQuery.build_l2_gaussian_query(
+        l2_norm_clip,
+        noise_multiplier,
+        getattr(var_list_or_model, "trainable_variables", var_list_or_model),
+        noise_seed,
+        num_steps=restart_period if num_steps is None else num_steps,
+        period=period,
+    )
+    query: DPQuery = tree
+    if restart_period is not None:
+        query = RestartQuery(tree, PeriodicRoundRestartIndicator(restart_period, restart_warmup))
+    average = NormalizedQuery(query, _denominator(num_microbatches, denominator))
+    kwargs["gradient_accumulation_steps"] = gradient_accumulation_steps
+    return _wrapped(keras.optimizers.SGD, average, num_microbatches, kwargs)

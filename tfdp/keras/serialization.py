@@ -14,7 +14,7 @@ PACKAGE = "tfdp"
 _SAME_NAME = ("num_microbatches", "privacy_unit", "physical_batch_size", "engine", "name")
 _NAMES = ("inner_optimizer", "query", "loss_scale_factor", "private_metrics", *_SAME_NAME)
 
-for _query in (
+for _class in (
     queries.AboveThresholdQuery,
     queries.ArrangedQuery,
     queries.AutomaticClippingSumQuery,
@@ -40,12 +40,17 @@ for _query in (
     queries.QuantileEstimatorQuery,
     queries.QuantileSelectionQuery,
     queries.ReportNoisyMaxQuery,
+    queries.PeriodicRoundRestartIndicator,
+    queries.PeriodicTimeRestartIndicator,
+    queries.RestartQuery,
     queries.ScheduledGaussianSumQuery,
+    queries.TreeCumulativeSumQuery,
     queries.TreeRangeSumQuery,
+    queries.TreeResidualSumQuery,
     queries.WeightedAverageQuery,
     queries.WeightedSumQuery,
 ):
-    keras.saving.register_keras_serializable(PACKAGE)(_query)
+    keras.saving.register_keras_serializable(PACKAGE)(_class)
 
 
 def optimizer_config(optimizer: Any) -> dict[str, Any]:

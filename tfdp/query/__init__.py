@@ -34,6 +34,12 @@ from tfdp.query.quantile_estimator import (
     NoPrivacyQuantileEstimatorQuery,
     QuantileEstimatorQuery,
 )
+from tfdp.query.restart import (
+    PeriodicRoundRestartIndicator,
+    PeriodicTimeRestartIndicator,
+    RestartIndicator,
+    RestartQuery,
+)
 from tfdp.query.scheduled import ScheduledGaussianSumQuery
 from tfdp.query.selection import (
     ExponentialMechanismQuery,
@@ -41,6 +47,7 @@ from tfdp.query.selection import (
     ReportNoisyMaxQuery,
 )
 from tfdp.query.tree_range import TreeRangeSumQuery
+from tfdp.query.tree_sums import TreeCumulativeSumQuery, TreeResidualSumQuery
 from tfdp.query.weighted import WeightedAverageQuery, WeightedRecord, WeightedSumQuery
 
 __all__ = [
@@ -68,13 +75,19 @@ __all__ = [
     "NoPrivacySumQuery",
     "NormalizedQuery",
     "PartitionSelectionQuery",
+    "PeriodicRoundRestartIndicator",
+    "PeriodicTimeRestartIndicator",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
     "QuantileSelectionQuery",
     "ReportNoisyMaxQuery",
+    "RestartIndicator",
+    "RestartQuery",
     "ScheduledGaussianSumQuery",
     "SumAggregationDPQuery",
+    "TreeCumulativeSumQuery",
     "TreeRangeSumQuery",
+    "TreeResidualSumQuery",
     "WeightedAverageQuery",
     "WeightedRecord",
     "WeightedSumQuery",

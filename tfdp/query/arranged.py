@@ -6,10 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ArrangedQuery(DPQuery):
+class ArrangedQuery(WrappingQuery):
     """Gives the leaves of a flat record to `query` in the structure of `arrangement`.
 
     With `ArrangedQuery(NestedQuery({"a": q, "b": r}), {"a": [0, 3], "b": [1, 2]})` records are
@@ -32,8 +33,7 @@ class ArrangedQuery(DPQuery):
     arrangement: Structure
 
     def __post_init__(self):
-        if not isinstance(self.query, DPQuery):
-            raise TypeError(f"query must be a DPQuery. Received: query={self.query!r}.")
+        check_is_query("query", self.query)
         places = tf.nest.flatten(self.arrangement)
         if not all(type(place) is int for place in places):
             raise TypeError(
@@ -66,11 +66,15 @@ class ArrangedQuery(DPQuery):
             leaves[place] = leaf
         return leaves
 
+    @property
+    def _inner(self):
+        return self.query
+
+    def _with_inner(self, inner):
+        return ArrangedQuery(inner, self.arrangement)
+
     def initial_global_state(self):
         return self.query.initial_global_state()
-
-    def derive_sample_params(self, global_state):
-        return self.query.derive_sample_params(global_state)
 
     def initial_sample_state(self, template):
         return self.query.initial_sample_state(self._arranged(template))
@@ -78,57 +82,12 @@ class ArrangedQuery(DPQuery):
     def preprocess_record(self, params, record):
         return self.query.preprocess_record(params, self._arranged(record))
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
-        return self.query.accumulate_preprocessed_record(sample_state, preprocessed_record)
-
-    def merge_sample_states(self, sample_state_1, sample_state_2):
-        return self.query.merge_sample_states(sample_state_1, sample_state_2)
-
     def get_noised_result(self, sample_state, global_state):
         result, global_state, event = self.query.get_noised_result(sample_state, global_state)
         return self._restored(result), global_state, event
 
-    def derive_event(self, global_state):
-        return self.query.derive_event(global_state)
-
-    def derive_metrics(self, global_state):
-        return self.query.derive_metrics(global_state)
-
-    @property
-    def is_sum(self):
-        return self.query.is_sum
-
-    @property
-    def needs_separate_records(self):
-        return self.query.needs_separate_records
-
-    @property
-    def every_record_counts(self):
-        return self.query.every_record_counts
-
-    @property
-    def takes_weights(self):
-        return self.query.takes_weights
-
-    def weighed(self, weights):
-        return ArrangedQuery(self.query.weighed(weights), self.arrangement)
-
-    @property
-    def num_norm_groups(self):
-        return self.query.num_norm_groups
-
     def norm_groups(self, template):
         return self._restored(self.query.norm_groups(self._arranged(template)))
-
-    def scale_factors(self, params, norms):
-        return self.query.scale_factors(params, norms)
-
-    @property
-    def num_norm_statistics(self):
-        return self.query.num_norm_statistics
-
-    def norm_statistics(self, params, norms):
-        return self.query.norm_statistics(params, norms)
 
     def pack_scaled(self, scaled, statistics):
         return self.query.pack_scaled(self._arranged(scaled), statistics)

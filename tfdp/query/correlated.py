@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import CorrelatedGaussianSumEvent
-from tfdp.events.arguments import check_type, positive_integer
-from tfdp.factorizations import ToeplitzFactorization
+from tfdp.events import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
+from tfdp.events.arguments import positive_integer
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
@@ -23,13 +23,11 @@ from tfdp.query.dp_query import (
     is_concrete,
     record_dtype,
 )
+from tfdp.query.run_noise import filtered
 
 # Numbers of runs are below this, so that a run that follows another has a number, too.
 _RUN_BITS = 62
-_NAMES = (
-    *("l2_norm_clip", "stddev", "numerator", "denominator", "num_steps", "period"),
-    "record_specs",
-)
+_NAMES = (*("l2_norm_clip", "stddev", "factorization", "num_steps", "period", "record_specs"),)
 
 
 class CorrelatedGlobalState(NamedTuple):
@@ -40,8 +38,8 @@ class CorrelatedGlobalState(NamedTuple):
     Attributes:
         run_id: int64 scalar.
         position: int64 scalar, from 0 to num_steps - 1.
-        memory: For every leaf of a record [factorization.memory, ...]; empty where noise is
-            independent.
+        memory: For every leaf of a record [factorization.memory(num_steps), ...]; empty where noise
+            is independent.
     """
 
     run_id: tf.Tensor
@@ -57,12 +55,15 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         y_t = stddev z_t + sum_j (r_j stddev z_{t-j} - p_j y_{t-j})
 
     with z_t standard normal, drawn anew in every step, and C(x) = p(x) / r(x). A step takes back a
-    part of the noise of steps before, so that sums over many steps have less of it.
+    part of the noise of steps before, so that sums over many steps have less of it. With
+    `factorization=BinaryTree()` y_t is the difference of the noises that two running sums have by
+    the nodes of a binary tree (`TreeResidualSumQuery`).
 
     Guarantees:
         Over a run of `num_steps` steps the results are a function of C g + stddev z, where one unit
         moves C g by at most l2_norm_clip factorization.sensitivity(num_steps, period). Every step's
-        event names the run and its place in it (`CorrelatedGaussianSumEvent`). After `num_steps`
+        event names the run and its place in it (`CorrelatedGaussianSumEvent`, of a tree
+        `TreeGaussianSumEvent`). After `num_steps`
         steps a new run begins, which remembers nothing and is charged again.
 
         Going on twice from one state repeats places of the run in the ledger, with fresh z; the
@@ -105,7 +106,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
 
     l2_norm_clip: float
     stddev: float
-    factorization: ToeplitzFactorization
+    factorization: ToeplitzFactorization | BinaryTree
     num_steps: int
     period: int
     record_specs: Structure
@@ -114,18 +115,23 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
     def __post_init__(self):
         object.__setattr__(self, "l2_norm_clip", clip_norm("l2_norm_clip", self.l2_norm_clip))
         object.__setattr__(self, "stddev", noise_stddev("stddev", self.stddev))
-        check_type("factorization", self.factorization, ToeplitzFactorization)
+        if not isinstance(self.factorization, (BinaryTree, ToeplitzFactorization)):
+            raise TypeError(
+                "factorization must be one of tfdp.factorizations. Received: "
+                f"{self.factorization!r}."
+            )
         for name in ("num_steps", "period"):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
         self.factorization.sensitivity(self.num_steps, self.period)
-        self.factorization.inverse_column(self.num_steps)
+        if isinstance(self.factorization, ToeplitzFactorization):
+            self.factorization.inverse_column(self.num_steps)
         check_random_source(self.random_source)
         object.__setattr__(self, "record_specs", tf.nest.map_structure(_spec, self.record_specs))
         if not tf.nest.flatten(self.record_specs):
             raise ValueError("record_specs must hold at least one leaf. Received: none.")
 
     def initial_global_state(self):
-        rows = self.factorization.memory
+        rows = self.factorization.memory(self.num_steps)
         memory = tuple(
             tf.zeros([rows, *spec.shape], spec.dtype) for spec in tf.nest.flatten(self.record_specs)
         )
@@ -155,16 +161,19 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         return tf.nest.pack_sequence_as(sample_state, results), state, event
 
     def derive_event(self, global_state):
-        return CorrelatedGaussianSumEvent(
-            self.l2_norm_clip,
-            self.stddev,
-            self.factorization.numerator,
-            self.factorization.denominator,
+        seeded, of = source_of(self).seeded, self.factorization
+        place = (
             self.num_steps,
             self.period,
             int(np.asarray(global_state.position)),
             int(np.asarray(global_state.run_id)),
-            seeded=source_of(self).seeded,
+        )
+        if isinstance(of, BinaryTree):
+            return TreeGaussianSumEvent(
+                self.l2_norm_clip, self.stddev, *place, of.efficient, seeded=seeded
+            )
+        return CorrelatedGaussianSumEvent(
+            self.l2_norm_clip, self.stddev, of.numerator, of.denominator, *place, seeded=seeded
         )
 
     def derive_metrics(self, global_state):
@@ -182,40 +191,32 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
                 fresh = tf.zeros(leaf.shape, dtype)
             else:
                 fresh = source.normal(leaf.shape, dtype) * rounding.up(self.stddev, dtype)
-            noise, new = self._filtered(fresh, memory)
+            noise, new = filtered(self.factorization, self.num_steps, state.position, fresh, memory)
             results.append(leaf + tf.cast(noise, leaf.dtype))
             memories.append(tf.where(ends, tf.zeros_like(new), new))
         position = tf.where(ends, tf.zeros_like(state.position), state.position + 1)
         run_id = state.run_id + tf.cast(ends, tf.int64)
         return results, CorrelatedGlobalState(run_id, position, tuple(memories))
 
-    def _filtered(self, fresh: tf.Tensor, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (the noise of this step, what is remembered): a filter in transposed form."""
-        rows = self.factorization.memory
-        if rows == 0:
-            return fresh, memory
-        p, r = (
-            [*c, *[0.0] * (rows + 1 - len(c))]
-            for c in (self.factorization.numerator, self.factorization.denominator)
-        )
-        sums = tf.unstack(memory, rows)
-        noise = fresh + sums[0]
-        new = []
-        for k in range(1, rows + 1):
-            total = sums[k] if k < rows else 0.0
-            if r[k]:
-                total += tf.constant(r[k], fresh.dtype) * fresh
-            if p[k]:
-                total -= tf.constant(p[k], fresh.dtype) * noise
-            new.append(total if tf.is_tensor(total) else tf.zeros_like(fresh))
-        return noise, tf.stack(new)
+    def reset_state(
+        self, noised_results: Structure, global_state: CorrelatedGlobalState
+    ) -> CorrelatedGlobalState:
+        """Returns the state before the first step of a new run, which remembers nothing.
+
+        Args:
+            noised_results: Of the step before; it has no part in this.
+            global_state: After that step.
+        """
+        begun = tf.cast(global_state.position > 0, tf.int64)
+        memory = tuple(map(tf.zeros_like, global_state.memory))
+        run_id = global_state.run_id + begun
+        return CorrelatedGlobalState(run_id, tf.zeros_like(global_state.position), memory)
 
     def get_config(self) -> dict[str, Any]:
         if self.random_source is not None:
             return super().get_config()  # Which says why there is none.
         own: dict[str, Any] = {
-            "numerator": list(self.factorization.numerator),
-            "denominator": list(self.factorization.denominator),
+            "factorization": _config_of(self.factorization),
             # Keras writes specs of tensors, but cannot read them: "float32 2 3".
             "record_specs": tf.nest.map_structure(
                 lambda spec: " ".join([spec.dtype.name, *map(str, spec.shape)]), self.record_specs
@@ -227,11 +228,26 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
     def from_config(cls, config: dict[str, Any]) -> "CorrelatedGaussianSumQuery":
         check_config(cls.__name__, config, _NAMES)
         found = keras.saving.deserialize_keras_object(config)
-        factorization = ToeplitzFactorization(
-            tuple(found.pop("numerator")), tuple(found.pop("denominator"))
-        )
+        factorization = _factorization_of(found.pop("factorization"))
         specs = tf.nest.map_structure(_spec_of_words, found.pop("record_specs"))
         return cls(factorization=factorization, record_specs=specs, **found)
+
+
+def _config_of(factorization: ToeplitzFactorization | BinaryTree) -> dict[str, Any]:
+    if isinstance(factorization, BinaryTree):
+        return {"efficient": factorization.efficient}
+    return {
+        "numerator": list(factorization.numerator),
+        "denominator": list(factorization.denominator),
+    }
+
+
+def _factorization_of(config: dict[str, Any]) -> ToeplitzFactorization | BinaryTree:
+    if "efficient" in config:
+        check_config("BinaryTree", config, ["efficient"])
+        return BinaryTree(**config)
+    check_config("ToeplitzFactorization", config, ["numerator", "denominator"])
+    return ToeplitzFactorization(**{name: tuple(values) for name, values in config.items()})
 
 
 def _spec_of_words(words: str) -> tf.TensorSpec:

@@ -10,6 +10,7 @@ from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 
 class NormalizedGlobalState(NamedTuple):
@@ -20,7 +21,7 @@ class NormalizedGlobalState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalizedQuery(DPQuery):
+class NormalizedQuery(WrappingQuery):
     """Divides the result of `numerator_query` by a constant.
 
     Guarantees:
@@ -41,11 +42,7 @@ class NormalizedQuery(DPQuery):
     denominator: float
 
     def __post_init__(self):
-        if not isinstance(self.numerator_query, DPQuery):
-            raise TypeError(
-                "numerator_query must be a DPQuery. Received: "
-                f"numerator_query={self.numerator_query!r}."
-            )
+        check_is_query("numerator_query", self.numerator_query)
         real_number("denominator", self.denominator, minimum=0, inclusive=False)
         # float32 can divide by the denominator, and by numbers close to it.
         denominator = real_number(
@@ -53,25 +50,18 @@ class NormalizedQuery(DPQuery):
         )
         object.__setattr__(self, "denominator", denominator)
 
+    @property
+    def _inner(self):
+        return self.numerator_query
+
+    def _with_inner(self, inner):
+        return NormalizedQuery(inner, self.denominator)
+
+    def _inner_state(self, global_state):
+        return global_state.numerator_state
+
     def initial_global_state(self):
         return NormalizedGlobalState(self.numerator_query.initial_global_state(), self.denominator)
-
-    def derive_sample_params(self, global_state):
-        return self.numerator_query.derive_sample_params(global_state.numerator_state)
-
-    def initial_sample_state(self, template):
-        return self.numerator_query.initial_sample_state(template)
-
-    def preprocess_record(self, params, record):
-        return self.numerator_query.preprocess_record(params, record)
-
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
-        return self.numerator_query.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
-
-    def merge_sample_states(self, sample_state_1, sample_state_2):
-        return self.numerator_query.merge_sample_states(sample_state_1, sample_state_2)
 
     def get_noised_result(self, sample_state, global_state):
         noised, numerator_state, event = self.numerator_query.get_noised_result(
@@ -85,53 +75,6 @@ class NormalizedQuery(DPQuery):
 
         result = tf.nest.map_structure(divided, noised)
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
-
-    def derive_event(self, global_state):
-        return self.numerator_query.derive_event(global_state.numerator_state)
-
-    def derive_metrics(self, global_state):
-        return self.numerator_query.derive_metrics(global_state.numerator_state)
-
-    @property
-    def is_sum(self):
-        return self.numerator_query.is_sum
-
-    @property
-    def needs_separate_records(self):
-        return self.numerator_query.needs_separate_records
-
-    @property
-    def every_record_counts(self):
-        return self.numerator_query.every_record_counts
-
-    @property
-    def takes_weights(self):
-        return self.numerator_query.takes_weights
-
-    def weighed(self, weights):
-        if not self.takes_weights:
-            return self
-        return NormalizedQuery(self.numerator_query.weighed(weights), self.denominator)
-
-    @property
-    def num_norm_groups(self):
-        return self.numerator_query.num_norm_groups
-
-    def norm_groups(self, template):
-        return self.numerator_query.norm_groups(template)
-
-    def scale_factors(self, params, norms):
-        return self.numerator_query.scale_factors(params, norms)
-
-    @property
-    def num_norm_statistics(self):
-        return self.numerator_query.num_norm_statistics
-
-    def norm_statistics(self, params, norms):
-        return self.numerator_query.norm_statistics(params, norms)
-
-    def pack_scaled(self, scaled, statistics):
-        return self.numerator_query.pack_scaled(scaled, statistics)
 
 
 class GaussianAverageQuery(NormalizedQuery):

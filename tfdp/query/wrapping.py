@@ -1,0 +1,93 @@
+"""Queries that take their records as another query does."""
+
+import abc
+
+from tfdp.query.dp_query import DPQuery, Structure
+
+
+class WrappingQuery(DPQuery):
+    """A query that does with records what `_inner` does, and something else with its results.
+
+    Guarantees:
+        What is added is post-processing, or public. So bounds, noise and events are those of the
+        inner query.
+    """
+
+    @property
+    @abc.abstractmethod
+    def _inner(self) -> DPQuery:
+        """The query of which this one has records and events."""
+
+    @abc.abstractmethod
+    def _with_inner(self, inner: DPQuery) -> DPQuery:
+        """Returns this query around another one, with the same states."""
+
+    def _inner_state(self, global_state: Structure) -> Structure:
+        """Returns the global state of the inner query."""
+        return global_state
+
+    def derive_sample_params(self, global_state):
+        return self._inner.derive_sample_params(self._inner_state(global_state))
+
+    def initial_sample_state(self, template):
+        return self._inner.initial_sample_state(template)
+
+    def preprocess_record(self, params, record):
+        return self._inner.preprocess_record(params, record)
+
+    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+        return self._inner.accumulate_preprocessed_record(sample_state, preprocessed_record)
+
+    def merge_sample_states(self, sample_state_1, sample_state_2):
+        return self._inner.merge_sample_states(sample_state_1, sample_state_2)
+
+    def derive_event(self, global_state):
+        return self._inner.derive_event(self._inner_state(global_state))
+
+    def derive_metrics(self, global_state):
+        return self._inner.derive_metrics(self._inner_state(global_state))
+
+    @property
+    def is_sum(self):
+        return self._inner.is_sum
+
+    @property
+    def needs_separate_records(self):
+        return self._inner.needs_separate_records
+
+    @property
+    def every_record_counts(self):
+        return self._inner.every_record_counts
+
+    @property
+    def takes_weights(self):
+        return self._inner.takes_weights
+
+    def weighed(self, weights):
+        return self._with_inner(self._inner.weighed(weights)) if self.takes_weights else self
+
+    @property
+    def num_norm_groups(self):
+        return self._inner.num_norm_groups
+
+    def norm_groups(self, template):
+        return self._inner.norm_groups(template)
+
+    def scale_factors(self, params, norms):
+        return self._inner.scale_factors(params, norms)
+
+    @property
+    def num_norm_statistics(self):
+        return self._inner.num_norm_statistics
+
+    def norm_statistics(self, params, norms):
+        return self._inner.norm_statistics(params, norms)
+
+    def pack_scaled(self, scaled, statistics):
+        return self._inner.pack_scaled(scaled, statistics)
+
+
+def check_is_query(name: str, value: object) -> None:
+    """Raises a TypeError where an argument is no query."""
+    if not isinstance(value, DPQuery):
+        raise TypeError(f"{name} must be a DPQuery. Received: {name}={value!r}.")
