@@ -300,7 +300,7 @@ CORRELATED = in_folder(
         "tfdp/factorizations/binary_tree.py",
         "return np.sqrt((4 - 4.0**-levels) / 3) if self.efficient else np.ones(len(levels))",
         "return np.ones(len(levels))",
-        f"{QUERY}/tree_sums_test.py",
+        f"{QUERY}/run_noise_test.py",
     ),
     (
         "right_nodes_are_free",
