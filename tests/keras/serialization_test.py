@@ -24,6 +24,10 @@ QUERIES = [
     tfdp.QuantileEstimatorQuery(0.1, 0.3, 0.2, 3.0, 60.0, True),
     tfdp.query.AutomaticClippingSumQuery(0.1, 1 / 3, 0.3),
     tfdp.query.LaplaceSumQuery(0.1, 1 / 3),
+    tfdp.DiscreteGaussianSumQuery(0.1, 1 / 3),
+    tfdp.query.DiscretizedSumQuery(
+        tfdp.DistributedDiscreteGaussianSumQuery(1 / 3, 0.7, 3, 5), 0.1, 1 / 3, 7, -11
+    ),
     tfdp.query.AboveThresholdQuery(0.1, 0.7, 1 / 3, 2, numeric_epsilon=0.3),
     tfdp.query.ExponentialMechanismQuery(0.7, 1 / 3),
     tfdp.query.GaussianHistogramQuery(0.7, 2, 0.1),

@@ -110,7 +110,7 @@ def test_a_vectorized_map_draws_for_every_record(make):
 @ALL
 def test_a_record_that_counts_as_zero_has_its_share(make):
     query = make(1.0, 1000.0)
-    compiled = tf.function(lambda r: query._check(r)[0], jit_compile=True)
+    compiled = tf.function(lambda r: query.is_within(r)[0], jit_compile=True)
     assert not compiled(tf.constant([10, 10]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="exceeds"):
         query.preprocess_record((), tf.constant([10, 10]))

@@ -57,7 +57,15 @@ def _tree():
     return tfdp_query.TreeResidualSumQuery(CLIP, 2.0, BinaryTree(), 9, 3, PART)
 
 
+def _discretized():
+    scale = 1e8
+    bound = tfdp_query.rounded_norm_bound(scale * CLIP, 8)
+    integers = tfdp_query.DiscreteGaussianSumQuery(bound, 2.0 * bound)
+    return tfdp_query.DiscretizedSumQuery(integers, CLIP, scale)
+
+
 QUERIES = {
+    "discretized": (_discretized(), PART),
     "tree_residual": (_tree(), PART),
     "tree_cumulative": (tfdp_query.TreeCumulativeSumQuery(_tree()), PART),
     "restarted": (

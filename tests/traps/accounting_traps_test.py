@@ -112,6 +112,10 @@ STATEFUL = {
         [],
     ),
     "ScheduledGaussianSumQuery": (tfdp.query.ScheduledGaussianSumQuery(1.0, 1.0), []),
+    "DiscretizedSumQuery": (
+        tfdp.query.DiscretizedSumQuery(tfdp.DiscreteGaussianSumQuery(1.0, 1.0), 1.0, 1.0),
+        [],
+    ),
 }
 
 

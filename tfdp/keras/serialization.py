@@ -20,6 +20,7 @@ for _class in (
     queries.AutomaticClippingSumQuery,
     queries.CorrelatedGaussianSumQuery,
     queries.DiscreteGaussianSumQuery,
+    queries.DiscretizedSumQuery,
     queries.DistributedDiscreteGaussianSumQuery,
     queries.ExactGaussianSumQuery,
     queries.ExponentialMechanismQuery,

@@ -13,8 +13,10 @@ from tfdp.query.allocation import (
 from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.automatic_clip import AutomaticClippingSumQuery
 from tfdp.query.correlated import CorrelatedGaussianSumQuery
+from tfdp.query.discretized import DiscretizedSumQuery
 from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
+from tfdp.query.encoding import rounded_norm_bound
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.integer_sums import DiscreteGaussianSumQuery
@@ -58,6 +60,7 @@ __all__ = [
     "CorrelatedGaussianSumQuery",
     "DPQuery",
     "DiscreteGaussianSumQuery",
+    "DiscretizedSumQuery",
     "DistributedDiscreteGaussianSumQuery",
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",
@@ -97,4 +100,5 @@ __all__ = [
     "dimension_adjusted_noise",
     "per_layer",
     "proportional_noise",
+    "rounded_norm_bound",
 ]

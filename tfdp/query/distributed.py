@@ -47,7 +47,7 @@ class _SharesSumQuery(SumAggregationDPQuery):
     min_contributors: int
 
     @abc.abstractmethod
-    def _check(self, record: Structure) -> tuple[tf.Tensor, str]:
+    def is_within(self, record: Structure) -> tuple[tf.Tensor, str]:
         """Returns whether a record is within the bounds, and what to say where it is not."""
 
     @abc.abstractmethod
@@ -73,7 +73,7 @@ class _SharesSumQuery(SumAggregationDPQuery):
             return leaf if share is None else leaf + tf.cast(share, leaf.dtype)
 
         # A record that counts as zero has its share all the same: others rely on it.
-        record = refuse_unless(*self._check(record), record)
+        record = refuse_unless(*self.is_within(record), record)
         return SharesSampleState(tf.nest.map_structure(noised, record), tf.ones([], tf.int64))
 
     def get_noised_result(self, sample_state, global_state):
@@ -148,7 +148,7 @@ class DistributedDiscreteGaussianSumQuery(_SharesSumQuery):
         check_coordinates(state.sum, self.max_coordinates)
         return state
 
-    def _check(self, record):
+    def is_within(self, record):
         check_coordinates(record, self.max_coordinates)
         message = f"The l2 norm of a record exceeds l2_norm_bound={self.l2_norm_bound}."
         return within_norm(record, self.l2_norm_bound), message

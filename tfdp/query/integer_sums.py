@@ -162,8 +162,12 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
 
     def preprocess_record(self, params, record):
         record = integers_of(record)
+        return refuse_unless(*self.is_within(record), record)
+
+    def is_within(self, record: Structure) -> tuple[tf.Tensor, str]:
+        """Returns whether a record is within the bounds, and what to say where it is not."""
         message = f"The l2 norm of a record exceeds l2_norm_bound={self.l2_norm_bound}."
-        return refuse_unless(within_norm(record, self.l2_norm_bound), message, record)
+        return within_norm(record, self.l2_norm_bound), message
 
     def get_noised_result(self, sample_state, global_state):
         event = self.derive_event(global_state)
