@@ -1,0 +1,47 @@
+"""A file of arrays: whole or not at all."""
+
+import numpy as np
+import pytest
+
+from tfdp.federated.selective import state_file
+
+
+def test_arrays_are_read_as_written(tmp_path):
+    state_file.write(tmp_path / "f", {"a": np.arange(3), "b": np.array(2.0)})
+    found = state_file.read(tmp_path / "f", {"a": 1, "b": 0})
+    assert found["a"].tolist() == [0, 1, 2] and found["b"] == 2.0
+
+
+class _Unwritable:
+    def __array__(self, dtype=None, copy=None):
+        raise OSError("The disk is full.")
+
+
+def test_an_error_leaves_the_earlier_file_and_no_other(tmp_path):
+    path = tmp_path / "f"
+    state_file.write(path, {"a": np.arange(3)})
+    with pytest.raises(OSError, match="full"):
+        state_file.write(path, {"a": np.arange(4), "b": _Unwritable()})
+    assert state_file.read(path, {"a": 1})["a"].tolist() == [0, 1, 2]
+    assert [file.name for file in tmp_path.iterdir()] == ["f"]
+
+
+def test_damaged_files_and_others_are_refused(tmp_path):
+    path = tmp_path / "f"
+    state_file.write(path, {"a": np.arange(3)})
+    whole = path.read_bytes()
+    for names in ({}, {"a": 1, "b": 1}, {"a": 0}):
+        with pytest.raises(ValueError, match="state|axes"):
+            state_file.read(path, names)
+    for end in range(0, len(whole), 7):
+        path.write_bytes(whole[:end])
+        with pytest.raises(ValueError, match="no state"):
+            state_file.read(path, {"a": 1})
+    flipped = bytearray(whole)
+    flipped[whole.index(b"NUMPY") + 130] ^= 1  # In the numbers, which have a checksum.
+    path.write_bytes(flipped)
+    with pytest.raises(ValueError, match="no state"):
+        state_file.read(path, {"a": 1})
+    np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
+    with pytest.raises(ValueError, match="no state"):
+        state_file.read(tmp_path / "pickled.npz", {"a": 1})

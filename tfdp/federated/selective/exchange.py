@@ -1,0 +1,154 @@
+"""In which order participants and the server exchange parameters; participants come and go."""
+
+import heapq
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdp.events.arguments import real_number
+from tfdp.federated.selective.participant import Participant, Server
+from tfdp.federated.selective.sparse import BadMessageError
+from tfdp.noise import HostGenerator, host_generator
+
+# Why a turn may fail, and the exchange go on: somebody is away, or says what is refused.
+Failure = ConnectionError | BadMessageError
+
+
+def run_epoch(
+    server: Server,
+    participants: Mapping[Hashable, Participant],
+    order: Sequence[Hashable] | None = None,
+) -> dict[Hashable, Failure]:
+    """Gives every participant one turn, one after the other.
+
+    Args:
+        server: Where parameters come from and changes go to.
+        participants: Those of this epoch, by name: some may have joined or left since the last one.
+        order: Names in the order of their turns. By default that of the mapping, which is round
+            robin; `random_order` makes another one for each epoch.
+
+    Returns:
+        Errors of those that were away or whose message was refused. Such a turn had no effect on
+        the server, or its full one; there is another in the next epoch.
+    """
+    failed: dict[Hashable, Failure] = {}
+    for name in participants if order is None else order:
+        try:
+            participants[name].turn(server)
+        except (ConnectionError, BadMessageError) as error:
+            failed[name] = error
+    return failed
+
+
+def random_order(
+    participants: Mapping[Hashable, Participant],
+    generator: HostGenerator | np.random.Generator | None = None,
+) -> list[Hashable]:
+    """Returns the participants' names in random order.
+
+    Args:
+        participants: By name.
+        generator: By default keyed by the operating system.
+    """
+    names = list(participants)
+    return [names[i] for i in (generator or host_generator()).permutation(len(names))]
+
+
+class Turn(NamedTuple):
+    """An upload in asynchronous exchange.
+
+    Attributes:
+        name: Whose.
+        time: When, in units of durations.
+        staleness: How many uploads of others the server took since the participant's download.
+        error: What prevented it, or None.
+    """
+
+    name: Hashable
+    time: float
+    staleness: int
+    error: Failure | None
+
+
+class AsynchronousExchange:
+    """Participants that do not wait for each other: a simulation of who does what when.
+
+    Everyone downloads, trains for as long as it takes, uploads, and begins anew. What others upload
+    in the meantime is not in the parameters that it trained on: they are stale. At the same time
+    the one that began first uploads first.
+
+    Args:
+        server: Where parameters come from and changes go to.
+
+    Example:
+        exchange = AsynchronousExchange(server)
+        exchange.add("fast", fast, duration=1.0)
+        exchange.add("slow", slow, duration=5.0)
+        for turn in exchange.run(until=100.0):
+            ...
+    """
+
+    def __init__(self, server: Server):
+        self._server = server
+        self._taking_part: dict[Hashable, tuple[Participant, float]] = {}
+        self._waiting: list[tuple[float, int, Hashable, int, bytes | Failure]] = []
+        self._began = self._uploads = 0
+        self.time = 0.0
+
+    def add(self, name: Hashable, participant: Participant, duration: float) -> None:
+        """Lets a participant begin now, or return.
+
+        Args:
+            name: Of the participant.
+            participant: It trains at once, in this process; its upload comes `duration` later.
+            duration: Of its epoch; positive.
+        """
+        duration = real_number("duration", duration, minimum=0, inclusive=False)
+        if name in self._taking_part:
+            raise ValueError(f"A participant of this name takes part already. Received: {name=}.")
+        self._taking_part[name] = participant, duration
+        self._begin(name)
+
+    def remove(self, name: Hashable) -> None:
+        """Lets a participant leave or crash: what it is training on now is not uploaded."""
+        del self._taking_part[name]
+        self._waiting = [entry for entry in self._waiting if entry[2] != name]
+        heapq.heapify(self._waiting)
+
+    def set_duration(self, name: Hashable, duration: float) -> None:
+        """Says how long the participant's epochs take from the next one on: it lags."""
+        duration = real_number("duration", duration, minimum=0, inclusive=False)
+        self._taking_part[name] = self._taking_part[name][0], duration
+
+    def run(self, until: float) -> Iterator[Turn]:
+        """Yields uploads in the order of time, up to and including `until`."""
+        while self._waiting and self._waiting[0][0] <= until:
+            self.time, _, name, seen, message = heapq.heappop(self._waiting)
+            error = self._upload(message)
+            others = self._uploads - seen
+            self._uploads += error is None
+            self._begin(name)
+            yield Turn(name, self.time, others, error)
+        self.time = max(self.time, until)
+
+    def _upload(self, message: bytes | Failure) -> Failure | None:
+        if not isinstance(message, bytes):
+            return message
+        try:
+            self._server.upload(message)
+        except (ConnectionError, BadMessageError) as error:
+            return error
+        return None
+
+    def _begin(self, name: Hashable) -> None:
+        participant, duration = self._taking_part[name]
+        message: bytes | Failure
+        try:
+            participant.download(self._server)
+            message = participant.epoch()
+        except (ConnectionError, BadMessageError) as error:
+            message = error
+        entry = self.time + duration, self._began, name, self._uploads, message
+        self._began += 1
+        heapq.heappush(self._waiting, entry)

@@ -1,0 +1,55 @@
+"""Named arrays in one file, which is written whole or not at all."""
+
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def write(path: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes the arrays to a file, on the disk when it returns, in place of an earlier one.
+
+    One process at a time writes to a path.
+    """
+    path = pathlib.Path(path)
+    # Always the same name, so that a process that is killed over and over leaves one file.
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            np.savez(file, **dict(arrays))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read(path: Any, ranks: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file.
+
+    Args:
+        path: The file, which is read without pickles.
+        ranks: Names of the arrays that it must hold, and their numbers of axes.
+
+    Raises:
+        ValueError: it holds others, or is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if set(file.files) != set(ranks):
+                raise ValueError(f"It holds {sorted(file.files)}, not {sorted(ranks)}.")
+            arrays = {name: file[name] for name in ranks}
+    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is no state of a parameter server: {error}") from error
+    for name, rank in ranks.items():
+        if arrays[name].ndim != rank:
+            raise ValueError(f"{path}: {name} has {arrays[name].ndim} axes, and not {rank}.")
+    return arrays
