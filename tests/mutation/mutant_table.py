@@ -7,6 +7,7 @@ what is run against it: small, and enough.
 from tests.mutation.mutants_of_books import BOOKS, PRICES
 from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
+from tests.mutation.mutants_of_federated import ROUNDS, SUMMED
 from tests.mutation.mutants_of_integers import INTEGERS
 from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
 from tests.mutation.mutants_of_statistics import ASKED, COUNTED, PARTS
@@ -27,6 +28,8 @@ MUTANTS = [
     *SUMS,
     *RANDOMNESS,
     *TRAINING,
+    *ROUNDS,
+    *SUMMED,
     *PRICES,
     *BOOKS,
     *DISK,

@@ -56,6 +56,20 @@ TRAPS = {
         "tests/statistics/private_data_test.py::test_no_value_decides_what_is_refused",
         "tests/statistics/table_test.py::test_no_value_of_a_column_of_objects_is_an_error",
     ],
+    "a client's update is trusted to be clipped, finite and of the model's form": [
+        "tests/federated/server_test.py::test_adversarial_client_moves_the_sum_of_any_query_by_at_most_its_bound",
+        "tests/federated/server_test.py::test_bad_update_is_the_same_as_no_answer",
+    ],
+    "clients that drop out change the denominator": [
+        "tests/federated/server_test.py::test_round_is_the_clipped_average_over_the_fixed_denominator"
+    ],
+    "a round is charged after its release": [
+        "tests/federated/server_test.py::test_the_ledger_holds_the_event_before_anybody_is_asked",
+        "tests/federated/server_test.py::test_round_that_a_kill_interrupts_is_charged_and_never_released",
+    ],
+    "a late answer is added to another round": [
+        "tests/federated/server_test.py::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round"
+    ],
     "budget spent again by compiling again": [
         f"{WEIGHTS}::test_a_budget_is_spent_once_however_often_a_model_is_compiled",
         f"{WEIGHTS}::test_an_optimizer_that_is_set_without_compile_continues_the_ledger",

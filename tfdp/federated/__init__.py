@@ -3,3 +3,14 @@
 What is here needs no Flower: it is imported where apps of Flower are made, and by nothing else
 (`pip install tfdp[federated]`).
 """
+
+from tfdp.federated.server import Round, Server
+from tfdp.federated.updates import InvalidUpdateError
+from tfdp.federated.yogi import Yogi
+
+__all__ = [
+    "InvalidUpdateError",
+    "Round",
+    "Server",
+    "Yogi",
+]

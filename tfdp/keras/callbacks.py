@@ -61,7 +61,9 @@ class LogsEpsilon(keras.callbacks.Callback, abc.ABC):
         self.log_name = log_name
 
     def on_train_begin(self, logs=None):
-        if self.log_name in self.model.get_metrics_result():
+        # Metrics that were never computed are not in the logs, and Keras cannot name them.
+        built = all(getattr(metric, "built", True) for metric in self.model.metrics)
+        if built and self.log_name in self.model.get_metrics_result():
             raise ValueError(
                 f"The model has a metric {self.log_name!r}, the key of the logs under which "
                 f"{type(self).__name__} writes the epsilon. Rename the metric."

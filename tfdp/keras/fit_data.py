@@ -142,7 +142,7 @@ def _resolve(
             )
     else:
         batch_size = policy.default_batch_size(num_examples)
-    if optimizer.privacy_unit == "example":
+    if optimizer.privacy_unit != "microbatch":
         return policy.resolve(num_examples, batch_size), batch_size, 1
     if batch_size is None or batch_size % optimizer.num_microbatches:
         raise ValueError(

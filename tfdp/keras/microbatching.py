@@ -13,17 +13,24 @@ class Microbatching:
 
     Args:
         num_microbatches: M, or None where each example is a record.
-        privacy_unit: "example" or "microbatch".
+        privacy_unit: "example", "microbatch", or "user": each record is all that one user gives.
 
     Raises:
         TypeError: `num_microbatches` is not an integer.
-        ValueError: an argument is out of range, or microbatches are the unit and there are none.
+        ValueError: an argument is out of range, or microbatches are the unit and there are none, or
+            users are and there are some.
     """
 
     def __init__(self, num_microbatches: int | None, privacy_unit: str):
-        if privacy_unit not in ("example", "microbatch"):
+        if privacy_unit not in ("example", "microbatch", "user"):
             raise ValueError(
-                f"privacy_unit must be 'example' or 'microbatch'. Received: {privacy_unit=}."
+                "privacy_unit must be 'example', 'microbatch' or 'user'. Received: "
+                f"{privacy_unit=}."
+            )
+        if privacy_unit == "user" and num_microbatches is not None:
+            raise ValueError(
+                "With privacy_unit='user' each record is all of one user's: leave num_microbatches "
+                f"out. Received: {num_microbatches=}."
             )
         if num_microbatches is not None:
             num_microbatches = positive_integer("num_microbatches", num_microbatches)

@@ -64,7 +64,9 @@ class DPOptimizer(WrappingOptimizer):
             M examples (as `fit` knows), each example is a record too.
         privacy_unit: What one addition or removal is. "example" (default): in microbatches of
             several examples the event's bound is twice the query's. "microbatch": examples come and
-            go in groups of batch_size / M consecutive ones, and the bound is the query's.
+            go in groups of batch_size / M consecutive ones, and the bound is the query's. "user":
+            each record is all that one user gives, as in `tfdp.federated`; in `fit` that is each
+            example, of data in which no user has two.
         physical_batch_size: Most examples whose gradients are in memory at once; no effect on the
             result.
         engine: How gradients are computed: "auto" (default), "bookkeeping", "vectorized" or "loop";

@@ -198,7 +198,7 @@ class PrivateStep:
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
         # A batch is what all replicas have together; groups of examples have other sizes.
-        sizes = [tf.reduce_sum(tf.cast(mask, tf.int64))] if unit == "example" else []
+        sizes = [tf.reduce_sum(tf.cast(mask, tf.int64))] if unit != "microbatch" else []
         sizes = distribution.add_up(sizes)
 
         def write(commit, types):

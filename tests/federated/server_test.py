@@ -1,0 +1,496 @@
+"""Rounds whose records are clients: arithmetic, ledger, what bad updates do, and what ends one."""
+
+import collections
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.federated import rounds as making
+from tfdp.events import FixedSizeSampling, GaussianSumEvent, PoissonSampling
+from tfdp.federated import Server
+from tfdp.keras import (
+    EpsilonLogger,
+    LedgerMismatchError,
+    NotPrivateError,
+    PrivacyBudget,
+    PrivacyBudgetExceededError,
+)
+from tfdp.query import WeightedAverageQuery
+from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
+
+NAMES = making.NAMES
+
+
+def test_round_is_the_clipped_average_over_the_fixed_denominator():
+    model = making.model(stddev=0.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    before = making.weights(model)
+    updates = {name: making.update(i, scale=0.4 * i) for i, name in enumerate(NAMES)}
+    del updates[NAMES[-1]]  # Does not answer.
+
+    def answer(current):
+        for name, update in updates.items():
+            current.receive(name, update, token=current.token)
+
+    server.train(answer, 1)
+    total = [np.zeros(w.shape) for w in before]
+    for update in updates.values():
+        norm = np.sqrt(sum(np.sum(np.float64(part) ** 2) for part in update))
+        factor = min(1.0, making.CLIP / norm) if norm else 1.0
+        total = [t + factor * part for t, part in zip(total, update, strict=True)]
+    # Six clients are expected, five answered: the sum is divided by six.
+    making.assert_weights(model, [w + t / 6 for w, t in zip(before, total, strict=True)])
+
+
+def test_the_ledger_holds_the_event_before_anybody_is_asked():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, cohort_size=3)
+    seen = []
+
+    def answer(current):
+        seen.append([entry for entry in model.ledger])
+        making.answer_all(current)
+
+    server.train(answer, 2)
+    assert [entries[-1].count for entries in seen] == [1, 2]
+    (entry,) = model.ledger
+    assert entry.event.sampling == PoissonSampling(0.5, 6)
+    assert entry.event.event == GaussianSumEvent(making.CLIP, 1.0)
+    assert entry.event.privacy_unit == "user"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (FixedSize(), FixedSizeSampling(3, 6)),
+        (Poisson(), PoissonSampling(0.5, 6)),
+        (
+            Poisson(
+                sampling_probability=0.5,
+                neighboring_relation=tfdp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+            ),
+            PoissonSampling(0.5, None),
+        ),
+    ],
+    ids=["fixed", "poisson", "hidden"],
+)
+def test_cohorts_are_drawn_as_the_ledger_says(sampling, expected):
+    model = making.model(stddev=1.0)
+    size = None if sampling.hides_population else 3
+    server = Server(model, NAMES, cohort_size=size, sampling=sampling)
+    sizes = []
+    server.train(lambda current: sizes.append(len(current.cohort)), 12)
+    assert model.ledger.total_count == 12
+    assert {entry.event.sampling for entry in model.ledger} == {expected}
+    # Twelve binomial samples of one size are less likely than 1e-5; of a fixed size, all are.
+    assert (set(sizes) == {3}) == isinstance(sampling, FixedSize)
+
+
+def test_shuffled_cohorts_meet_every_client_once_a_pass():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, cohort_size=4, sampling=Shuffled())
+    met = []
+    server.train(lambda current: met.append(current.cohort), 4)
+    for one, two in (met[:2], met[2:]):
+        assert sorted(one + two) == sorted(NAMES)
+    passes = [entry.event.sampling.pass_index for entry in model.ledger]
+    assert passes == [0, 1]
+
+
+BAD = {
+    "nan": lambda u: [np.full_like(u[0], np.nan), *u[1:]],
+    "infinity": lambda u: [np.full_like(u[0], np.inf), *u[1:]],
+    "square_overflows": lambda u: [np.full_like(u[0], 1e30), *u[1:]],
+    "shape": lambda u: [u[0].T.copy(), *u[1:]],
+    "scalar_for_a_vector": lambda u: [u[0], np.float32(1.0), *u[2:]],
+    "broadcasts": lambda u: [u[0][:1], *u[1:]],
+    "dtype": lambda u: [u[0].astype(np.float64), *u[1:]],
+    "integers": lambda u: [u[0].astype(np.int32), *u[1:]],
+    "objects": lambda u: [u[0].astype(object), *u[1:]],
+    "missing": lambda u: u[:-1],
+    "extra": lambda u: [*u, u[0]],
+    "empty": lambda u: [],
+    "none": lambda u: None,
+    "dict": lambda u: dict(enumerate(u)),
+    "text": lambda u: "update",
+    "one_array": lambda u: u[0],
+    "lists": lambda u: [part.tolist() for part in u],
+    "none_inside": lambda u: [None, *u[1:]],
+}
+
+
+@pytest.fixture(scope="module")
+def noiseless():
+    return Server(making.model(stddev=0.0), NAMES, sampling=FullBatch())
+
+
+def _moved(server, first):
+    """Returns what a round adds to the weights in which the first client sends this."""
+    before = making.weights(server.model)
+
+    def answer(current):
+        if first is not None:
+            current.receive(NAMES[0], first)
+            # A second answer in its place comes too late.
+            current.receive(NAMES[0], making.update(0))
+        for i, client in enumerate(NAMES[1:], 1):
+            current.receive(client, making.update(i))
+
+    server.train(answer, 1)
+    return [a - b for a, b in zip(making.weights(server.model), before, strict=True)]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_update_is_the_same_as_no_answer(name, noiseless, caplog, capfd):
+    charged = noiseless.model.ledger.total_count
+    with caplog.at_level("DEBUG"):
+        bad = _moved(noiseless, BAD[name](making.update(0)))
+    assert not [record for record in caplog.records if record.name != "tensorflow"]
+    assert capfd.readouterr() == ("", "")
+    assert noiseless.model.ledger.total_count == charged + 1
+    making.assert_close(bad, _moved(noiseless, None))
+    # The check would see an answer.
+    good = _moved(noiseless, making.update(0))
+    assert max(np.abs(g - b).max() for g, b in zip(good, bad, strict=True)) > 0.01
+
+
+def _of_another_client(current):
+    current.receive("nobody", making.update(0))
+    current.receive(0, making.update(0))
+
+
+def _of_another_round(current):
+    current.receive(NAMES[0], making.update(0), token="0" * 32)
+
+
+def _with_a_weight(current):
+    current.receive(NAMES[0], making.update(0), weight=1.0)
+
+
+@pytest.mark.parametrize("send", [_of_another_client, _of_another_round, _with_a_weight])
+def test_answer_that_is_not_of_this_round_changes_nothing(send):
+    model = making.model(stddev=0.0)
+    before = making.weights(model)
+    Server(model, NAMES, sampling=FullBatch()).train(send, 1)
+    making.assert_weights(model, before, tolerance=0)
+
+
+def test_late_answer_changes_nothing_and_is_not_added_to_the_next_round():
+    model = making.model(stddev=0.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    before = making.weights(model)
+    late = []
+
+    def answer(current):
+        for earlier in late:
+            earlier.receive(NAMES[0], making.update(0))
+        late.append(current)
+
+    server.train(answer, 2)
+    making.assert_weights(model, before, tolerance=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e15])
+def test_one_client_moves_the_weights_by_at_most_the_clip_over_the_denominator(scale):
+    model = making.model(stddev=0.0)
+    before = making.weights(model)
+    server = Server(model, NAMES, sampling=FullBatch())
+    server.train(lambda current: current.receive(NAMES[0], making.update(0, scale)), 1)
+    moved = np.sqrt(
+        sum(np.sum((a - b) ** 2) for a, b in zip(making.weights(model), before, strict=True))
+    )
+    assert moved <= making.CLIP / 6 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", making.QUERIES)
+def test_adversarial_client_moves_the_sum_of_any_query_by_at_most_its_bound(kind):
+    """Record and replay: the same round with and without a client, without noise."""
+    rng = np.random.default_rng(3)
+    ordinary = {name: making.update(i) for i, name in enumerate(NAMES[1:])}
+    for trial in range(2):
+        scale = 10.0 ** rng.integers(-3, 6)
+        bad = [scale * part for part in making.update(100 + trial)]
+        results = []
+        for first in (bad, None):
+            model = making.model(query=making.QUERIES[kind](0.0))
+            size = making.cohort_size_of(kind)
+            server = Server(model, NAMES, sampling=making.sampling_of(kind), cohort_size=size)
+            weight = 1e9 if kind == "weighted" else None
+
+            def answer(current, first=first, weight=weight):
+                if first is not None:
+                    current.receive(NAMES[0], first, weight=weight)
+                for name, update in ordinary.items():
+                    current.receive(name, update, weight=None if weight is None else 1.0)
+
+            server.train(answer, 1)
+            results.append(making.weights(model))
+        moved = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(*results, strict=True)))
+        assert moved <= making.bound_of(kind) / 6 * (1 + 1e-5) + 1e-7, (scale, moved)
+
+
+@pytest.mark.parametrize("kind", making.QUERIES)
+def test_round_of_any_query_is_charged_with_its_event(kind):
+    model = making.model(query=making.QUERIES[kind](2.0))
+    query = model.optimizer.query
+    server = Server(
+        model, NAMES, sampling=making.sampling_of(kind), cohort_size=making.cohort_size_of(kind)
+    )
+    expected = type(query.derive_event(query.initial_global_state()))
+    weight = 1.0 if kind == "weighted" else None
+    server.train(lambda current: making.answer_all(current, weight), 2)
+    events = [entry.event.event for entry in model.ledger for _ in range(entry.count)]
+    assert len(events) == 2 and {type(event) for event in events} == {expected}
+    assert np.isfinite(model.ledger.epsilon(1e-2, "rdp"))
+    assert all(np.isfinite(w).all() for w in making.weights(model))
+
+
+def test_weights_of_clients_are_bounded():
+    model = making.model(
+        query=WeightedAverageQuery(making.CLIP, stddev=0.0, denominator=6, max_weight=2.0)
+    )
+    before = making.weights(model)
+    unit = making.update(0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    weights = [0.5, 3.0, np.nan, "many", None, -1.0]
+
+    def answer(current):
+        for name, weight in zip(NAMES, weights, strict=True):
+            current.receive(name, unit, weight=weight)
+
+    server.train(answer, 1)
+    expected = [w + (0.5 + 2.0) * u / 6 for w, u in zip(before, unit, strict=True)]
+    making.assert_weights(model, expected)
+
+
+def test_a_round_is_released_once():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    with pytest.raises(NotPrivateError, match="No step is charged"):
+        server._step.apply()
+    server.train(making.answer_all, 1)
+    with pytest.raises(NotPrivateError, match="No step is charged"):
+        server._step.apply()
+    with pytest.raises(NotPrivateError, match="No step is charged"):
+        server.add(making.stacked(), None, None)
+
+
+def test_round_that_is_left_is_charged_and_not_released():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    before = making.weights(model)
+
+    def fails(current):
+        making.answer_all(current)
+        raise OSError("The network is down.")
+
+    with pytest.raises(OSError, match="network"):
+        server.train(fails, 3)
+    assert model.ledger.total_count == 1
+    making.assert_weights(model, before, tolerance=0)
+    server.train(making.answer_all, 1)
+    assert model.ledger.total_count == 2
+
+
+def test_another_step_during_a_round_ends_it():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+
+    def trains(current):
+        making.answer_all(current)
+        model.train_on_batch(np.zeros([2, 3], "float32"), np.zeros([2, 2], "float32"))
+
+    with pytest.raises(NotPrivateError, match="Another step"):
+        server.train(trains, 1)
+    assert model.ledger.total_count == 2
+
+
+def test_budget_is_refused_before_the_round():
+    model = making.model(stddev=16.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    asked = []
+    budget = PrivacyBudget(1.0, 1e-5, "rdp")
+
+    def answer(current):
+        asked.append(current.number)
+        making.answer_all(current)
+
+    history = server.train(answer, 50, callbacks=[budget])
+    assert 1 <= len(asked) < 50
+    assert len(asked) == model.ledger.total_count == len(history.history["epsilon"])
+    assert history.history["epsilon"][-1] <= 1.0
+    with pytest.raises(PrivacyBudgetExceededError):
+        server.train(answer, 1, callbacks=[PrivacyBudget(1.0, 1e-5, "rdp")])
+    assert len(asked) == model.ledger.total_count
+
+
+def test_logs_hold_what_is_public():
+    model = making.model(query=making.QUERIES["adaptive"](1.0), metrics=["mse"])
+    server = Server(model, NAMES, sampling=FullBatch())
+    public = np.zeros([4, 3], "float32"), np.zeros([4, 2], "float32")
+    logger = EpsilonLogger(1e-2, "rdp")
+    history = server.train(making.answer_all, 2, callbacks=[logger], validation_data=public).history
+    assert {"epsilon", "val_loss", "val_mse"} < set(history)
+    released = set(history) - {"epsilon", "val_loss", "val_mse"}
+    state = model.optimizer.query.initial_global_state()
+    assert released == set(model.optimizer.query.derive_metrics(state))
+
+
+def test_weights_that_rounds_trained_continue_their_ledger(tmp_path):
+    model = making.model(stddev=1.0)
+    Server(model, NAMES, sampling=FullBatch()).train(making.answer_all, 2)
+    path = tmp_path / "server.weights.h5"
+    model.save_weights(path)
+    other = making.model(stddev=1.0)
+    other.load_weights(path)
+    assert other.ledger.total_count == 2
+    Server(other, NAMES, sampling=FullBatch()).train(making.answer_all, 1)
+    assert other.ledger.total_count == 3
+    with pytest.raises(LedgerMismatchError):
+        model.optimizer.ledger = tfdp.PrivacyLedger()
+        Server(model, NAMES, sampling=FullBatch()).train(making.answer_all, 1)
+
+
+def test_state_of_the_query_goes_on_from_round_to_round():
+    model = making.model(query=making.QUERIES["correlated"](1.0))
+    size = making.cohort_size_of("correlated")
+    for _ in range(2):  # Two servers, as after a restart.
+        server = Server(model, NAMES, sampling=making.sampling_of("correlated"), cohort_size=size)
+        cohorts = []
+        server.train(lambda current, met=cohorts: met.append(current.cohort), 3)
+        assert len({frozenset(cohort) for cohort in cohorts}) == 3
+    events = [entry.event for entry in model.ledger]
+    assert [event.event.position for event in events] == list(range(6))
+    assert [event.sampling.batch_index for event in events] == [0, 1, 2] * 2
+    assert len({event.event.run_id for event in events}) == 1
+
+
+def test_optimizers_at_the_server_get_minus_the_average():
+    for inner in (keras.optimizers.Adam(0.1), tfdp.federated.Yogi(0.1)):
+        model = making.model(stddev=0.0, inner=inner)
+        twin = type(inner).from_config(inner.get_config())
+        values = [tf.Variable(w) for w in making.weights(model)]
+        unit = making.update(0)
+        Server(model, NAMES, sampling=FullBatch()).train(
+            lambda current, unit=unit: current.receive(NAMES[0], unit), 2
+        )
+        for _ in range(2):
+            twin.apply([tf.constant(-u / 6) for u in unit], values)
+        making.assert_weights(model, [value.numpy() for value in values])
+
+
+REFUSED = {
+    "not_private": (lambda: Server(making.plain(), NAMES, cohort_size=3), TypeError),
+    "unit": (lambda: Server(making.model(unit="example"), NAMES, cohort_size=3), ValueError),
+    "same_names": (lambda: Server(making.model(), ["a", "a"], cohort_size=1), ValueError),
+    "no_names": (lambda: Server(making.model(), [], cohort_size=1), ValueError),
+    "no_size": (lambda: Server(making.model(), NAMES), ValueError),
+    "too_large": (lambda: Server(making.model(), NAMES, cohort_size=7), ValueError),
+    "unknown": (
+        lambda: Server(making.model(), NAMES, cohort_size=2, sampling=Unknown()),
+        ValueError,
+    ),
+    "no_policy": (lambda: Server(making.model(), NAMES, cohort_size=2, sampling=0.5), TypeError),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses(name):
+    make, error = REFUSED[name]
+    with pytest.raises(error):
+        make()
+
+
+def test_cohorts_are_uniform():
+    """2,000 cohorts of 3 of 6: each client in about half of them."""
+    server = Server(making.model(stddev=1.0), NAMES, cohort_size=3, sampling=FixedSize())
+    draws = server.policy.draw(server._generator)
+    counts = collections.Counter(int(unit) for _ in range(2000) for unit in next(draws))
+    # A binomial of 2,000 trials of 1/2 is 137 or more from 1,000 with probability below 1e-9.
+    assert all(abs(counts[unit] - 1000) < 140 for unit in range(6))
+
+
+def test_round_that_a_kill_interrupts_is_charged_and_never_released(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.federated.rounds", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == -9, run.stderr
+    assert "asked 2" in run.stdout
+    assert "released 2" not in run.stdout
+    ledger = tfdp.PrivacyLedger.load(path)
+    assert ledger.total_count >= 2
+    model = making.model(stddev=1.0, ledger=tfdp.PrivacyLedger.open(path))
+    server = Server(model, NAMES, sampling=FullBatch())
+    with pytest.raises(NotPrivateError, match="No step is charged"):
+        server._step.apply()
+    before = model.ledger.total_count
+    server.train(making.answer_all, 1)
+    assert model.ledger.total_count == before + 1
+    model.ledger.close()
+
+
+def test_answers_at_once_are_the_answers_one_by_one():
+    for kind in ("gaussian", "weighted", "exact"):
+        results = []
+        for at_once in (True, False):
+            model = making.model(query=making.QUERIES[kind](0.0))
+            weights = np.array([0.5, 1.0, 3.0, 0.0, 2.0, 1.0]) if kind == "weighted" else None
+
+            def answer(current, at_once=at_once, weights=weights):
+                if at_once:
+                    mask = np.arange(7) < 6  # One row is padding.
+                    stacked = [np.concatenate([u, u[:1]]) for u in making.stacked()]
+                    padded = None if weights is None else np.append(weights, 9.0)
+                    current.receive_all(stacked, mask, padded)
+                    return
+                for i, client in enumerate(NAMES):
+                    weight = None if weights is None else weights[i]
+                    current.receive(client, making.update(i), weight=weight)
+
+            Server(model, NAMES, sampling=FullBatch()).train(answer, 1)
+            results.append(making.weights(model))
+        making.assert_close(*results)
+
+
+def test_answers_at_once_are_not_more_than_the_cohort():
+    server = Server(making.model(stddev=0.0), NAMES, sampling=FullBatch())
+
+    def twice(current):
+        current.receive(NAMES[0], making.update(0))
+        current.receive_all(making.stacked())
+
+    with pytest.raises(ValueError, match="5 clients have not answered"):
+        server.train(twice, 1)
+    with pytest.raises(ValueError, match="weights belong"):
+        server.train(lambda current: current.receive_all(making.stacked(), weights=np.ones(6)), 1)
+
+
+def test_control_variates_are_in_the_clipped_record():
+    """SCAFFOLD: what is released of the controls is a part of the record, clipped with the rest."""
+    model = making.model(stddev=0.0)
+    server = Server(model, NAMES, cohort_size=3, sampling=FixedSize(), controls=True)
+    before = making.weights(model)
+    update, controls = making.update(0, 0.6), making.update(1, 2.0)
+    length = np.sqrt(0.6**2 + 2.0**2)
+    asked = []
+
+    def answer(current):
+        asked.append(current)
+        for client in current.cohort:
+            current.receive(client, [*update, *controls] if client == current.cohort[0] else update)
+
+    server.train(answer, 1)
+    factor = making.CLIP / length / 6
+    making.assert_weights(model, [w + factor * u for w, u in zip(before, update, strict=True)])
+    # Half of the clients are in a cohort, so controls of all move by half of the average.
+    making.assert_close(server.controls, [0.5 * factor * c for c in controls])
+    assert all(not np.any(control) for control in asked[0].controls)

@@ -1,0 +1,69 @@
+"""Mutants of rounds whose records are clients."""
+
+from tests.mutation.mutant import in_folder
+
+SERVER, UPDATES = "tests/federated/server_test.py", "tests/federated/updates_test.py"
+
+ROUNDS = in_folder(
+    "federated",
+    (
+        "answer_of_another_round_counts",
+        "an answer with the token of another round is taken",
+        "server.py",
+        "if token not in (None, self.token) or client not in self._missing:",
+        "if client not in self._missing:",
+        f"{SERVER}::test_answer_that_is_not_of_this_round_changes_nothing",
+    ),
+    (
+        "late_answer_goes_to_the_next_round",
+        "a round that was released still takes answers",
+        "server.py",
+        "                    current.close()\n",
+        "                    pass\n",
+        f"{SERVER}::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round",
+    ),
+    (
+        "client_answers_as_often_as_it_likes",
+        "every answer of a client is added",
+        "server.py",
+        "        self._missing.discard(client)\n        try:",
+        "        try:",
+        f"{SERVER}::test_bad_update_is_the_same_as_no_answer",
+    ),
+    (
+        "update_of_another_shape_is_taken",
+        "the shapes of an update are not looked at",
+        "updates.py",
+        "(array.shape, array.dtype.name) != form",
+        "array.dtype.name != form[1]",
+        f"{SERVER}::test_bad_update_is_the_same_as_no_answer",
+    ),
+)
+
+SUMMED = in_folder(
+    "keras",
+    (
+        "sum_is_kept_after_its_release",
+        "the sum of a round stays where it can be released again",
+        "summed_step.py",
+        "sample_state, self._sum = self._sum, None",
+        "sample_state = self._sum",
+        f"{SERVER}::test_a_round_is_released_once",
+    ),
+    (
+        "round_is_charged_when_it_is_released",
+        "a round is not charged before anybody is asked",
+        "summed_step.py",
+        "            charging.expect_step_of_fit()\n",
+        "            return charging.sampled(step.event_of_state(values), 'user', batch)\n",
+        f"{SERVER}::test_the_ledger_holds_the_event_before_anybody_is_asked",
+    ),
+    (
+        "round_is_released_after_another_step",
+        "a round is released although the state of the query is another",
+        "summed_step.py",
+        "if place != self._place:",
+        "if self._place is None:",
+        f"{SERVER}::test_another_step_during_a_round_ends_it",
+    ),
+)

@@ -1,0 +1,339 @@
+"""The server of user-level training: in a round a query is released whose records are clients."""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.events.arguments import positive_integer
+from tfdp.federated.updates import InvalidUpdateError, form_of
+from tfdp.keras import inputs, validation
+from tfdp.keras.callbacks import epsilon_first
+from tfdp.keras.summed_step import SummedStep
+from tfdp.keras.training import PrivateTraining
+from tfdp.noise import host_generator
+from tfdp.sampling import Poisson, SamplingPolicy
+
+
+class Round:
+    """One round: who is asked, and what they answer.
+
+    Attributes:
+        number: From 1 on, in this call of `Server.rounds`.
+        token: 32 hexadecimal digits that nobody could guess before the round. An answer that
+            carries another token is of another round.
+        cohort: The clients that were drawn, in no order. It is as secret as the data where the
+            accounting counts on the sampling (Poisson, fixed size).
+        weights: What is sent to them: the weights of the model.
+        controls: Likewise, with SCAFFOLD: the control variates; else none.
+    """
+
+    def __init__(self, number: int, cohort: Sequence[Hashable], server: "Server"):
+        self.number = number
+        self.token = secrets.token_hex(16)
+        self.cohort = tuple(cohort)
+        self.weights = [np.array(v) for v in server.model.trainable_variables]
+        self.controls = [np.array(v) for v in server.controls]
+        self._missing = set(self.cohort)
+        self._server = server
+
+    def receive(
+        self, client: Hashable, update: Any, *, token: str | None = None, weight: Any = None
+    ) -> None:
+        """Takes a client's answer: what its training added to the weights, and to the controls.
+
+        The first answer of each client of the cohort counts, while the round is open. Every other
+        one, and one that cannot be used, is dropped without a word: whoever reads the server's logs
+        learns nothing of it, and the client counts as zero, as one that does not answer.
+
+        Args:
+            client: Who it is from, as the transport knows and not as the answer says.
+            update: The arrays: NumPy, in the order, shapes and dtypes of `weights`, followed by
+                those of `controls`.
+            token: The token of the round that it answers; needed where an answer can be of another
+                round.
+            weight: Of the client, for a query that takes weights.
+        """
+        if token not in (None, self.token) or client not in self._missing:
+            return
+        self._missing.discard(client)
+        try:
+            arrays, weight = self._server.form.check(update, weight)
+        except InvalidUpdateError:
+            return
+        self._server.add([array[None] for array in arrays], None, [weight])
+
+    def receive_all(self, updates: Sequence[Any], mask: Any = None, weights: Any = None) -> None:
+        """Takes the answers of the whole cohort at once, from a simulation.
+
+        Args:
+            updates: As in `receive`, every array with an axis of clients in front.
+            mask: bool [n]; false marks rows that are no client's answer.
+            weights: [n], for a query that takes weights.
+        """
+        if (weights is not None) != self._server.form.is_weighted:
+            raise ValueError(
+                "weights belong to a query that takes weights, and are needed by one. Received: "
+                f"weights={weights!r}."
+            )
+        answers = len(updates[0]) if mask is None else int(np.sum(mask))
+        if answers > len(self._missing):
+            raise ValueError(
+                f"{len(self._missing)} clients have not answered. Received: {answers} answers."
+            )
+        self._missing.clear()
+        self._server.add(updates, mask, weights)
+
+    def close(self) -> None:
+        """Drops every answer from here on; `Server.rounds` does it."""
+        self._missing.clear()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every client of the cohort has answered, with something useful or not."""
+        return not self._missing
+
+
+class Server:
+    """Trains a private model by rounds in which clients train on data that stay with them.
+
+    A round: a cohort is drawn; the event is charged; the clients that were drawn train on their own
+    data and send what that added to the weights; each such update is a record of the optimizer's
+    query, which clips it; the sum gets noise and is divided by the query's denominator; minus the
+    result goes to the inner optimizer as a gradient. `SGD(1.0)` then is federated averaging, `Adam`
+    is FedAdam, `tfdp.federated.Yogi` is FedYogi.
+
+    Guarantees:
+        The event of a round is in the ledger before anybody is asked. A client moves the sum by
+        at most the bound of the event, whatever it sends, and whether it answers or not: the
+        denominator is the query's, fixed and public. A round is released once, or not at all.
+
+    Args:
+        model: A private model (`tfdp.keras.make_private`) that is built and compiled with
+            `tfdp.keras.DPOptimizer(inner, query, privacy_unit="user")`. The denominator of the
+            query is the expected size of a cohort (or total weight).
+        clients: Names of the registered clients, all different. A client that is registered later
+            takes part from another `Server` on.
+        cohort_size: Expected number of clients in a round; left out where the policy says it.
+        sampling: How cohorts are drawn; by default `tfdp.sampling.Poisson()`.
+        controls: With SCAFFOLD: control variates are part of every record, and of the result.
+        generator: Draws the cohorts; by default from secret bits.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: names are not unique, or sizes contradict the policy.
+        NotPrivateError: the model mixes records, or is not compiled as it must be.
+
+    References:
+        McMahan et al. 2018, arXiv:1710.06963, algorithm 1 (DP-FedAvg with a fixed denominator);
+        Reddi et al. 2021, arXiv:2003.00295 (server optimizers); Karimireddy et al. 2020,
+        arXiv:1910.06378 (SCAFFOLD).
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        clients: Sequence[Hashable],
+        *,
+        cohort_size: int | None = None,
+        sampling: SamplingPolicy | None = None,
+        controls: bool = False,
+        generator: Any = None,
+    ):
+        if not isinstance(model, PrivateTraining) or getattr(model, "optimizer", None) is None:
+            raise TypeError(
+                "model must be a private model that is compiled: "
+                "model = tfdp.keras.make_private(model); model.compile(tfdp.keras.DPOptimizer("
+                f'optimizer, query, privacy_unit="user")). Received: {type(model).__name__}.'
+            )
+        if not model.built:
+            raise ValueError("The model must be built: give it an Input, or call it once.")
+        validation.check_layers(model)
+        self.model = model
+        self.clients = _registered(clients)
+        self.policy = _resolved(sampling, len(self.clients), cohort_size)
+        optimizer = model.optimizer
+        if not self.policy.hides_population:
+            inputs.warn_of_denominator(optimizer.query, self.policy.expected_batch_size)
+        variables = model.trainable_variables
+        self.controls = [_control(v) for v in variables] if controls else []
+        self._share = (self.policy.expected_batch_size or 0) / len(self.clients)
+        self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
+        self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
+        self._generator = host_generator() if generator is None else generator
+
+    def rounds(
+        self,
+        number: int,
+        *,
+        callbacks: Any = None,
+        validation_data: Any = None,
+        verbose: Any = 0,
+    ) -> Iterator[Round]:
+        """Yields one charged round after another, whose answers the caller takes to `receive`.
+
+        A round is released when the caller asks for the next one. If the caller raises or leaves
+        the loop instead, the round that is open is charged and not released. `model.history` is
+        that of Keras, with what is public: values of the query's state, an epsilon, and metrics of
+        validation.
+
+        Args:
+            number: How many; a callback may end it earlier.
+            callbacks: As in `fit`; a round is an epoch of one batch.
+            validation_data: Public data, as in Keras; metrics are in the logs as `val_...`.
+            verbose: As in Keras.
+
+        Raises:
+            PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
+            NotPrivateError: a callback would act on a raw statistic.
+        """
+        number, optimizer = positive_integer("number", number), self.model.optimizer
+        validation.check_callbacks(callbacks, True, ())
+        history = keras.callbacks.History()
+        callbacks = keras.callbacks.CallbackList(
+            [*epsilon_first(keras.tree.flatten(callbacks or [])), history],
+            add_progbar=bool(verbose),
+            model=self.model,
+            epochs=number,
+            steps=1,
+            verbose=verbose,
+        )
+        policy = self.policy.from_step(optimizer.step_of_run())
+        draws = policy.draw(self._generator)
+        self.model.stop_training = False
+        with (
+            optimizer.charging.fitting(policy, drawn=True),
+            optimizer.charging.temporary_guards(),
+            self.model._private_use(),
+        ):
+            callbacks.on_train_begin()
+            logs: dict[str, Any] = {}
+            for index in range(number):
+                callbacks.on_epoch_begin(index)
+                callbacks.on_train_batch_begin(0)
+                current = self._begin(index + 1, next(draws))
+                try:
+                    yield current
+                finally:
+                    current.close()
+                self._step.apply()
+                logs = self._logs()
+                callbacks.on_train_batch_end(0, logs)
+                logs.update(self._validated(validation_data))
+                callbacks.on_epoch_end(index, logs)
+                if self.model.stop_training:
+                    break
+            callbacks.on_train_end(logs)
+        self.model.history = history
+        optimizer.ledger.settle()
+
+    def train(
+        self, answer: Callable[[Round], None], number: int, **arguments: Any
+    ) -> keras.callbacks.History:
+        """Runs rounds whose answers a function takes to `Round.receive`.
+
+        Args:
+            answer: Called with each round, for instance a `Simulation`.
+            number: How many rounds.
+            **arguments: Others of `rounds`.
+
+        Returns:
+            Keras' history.
+        """
+        with contextlib.closing(self.rounds(number, **arguments)) as rounds:
+            for current in rounds:
+                answer(current)
+        return self.model.history
+
+    def add(self, updates: Sequence[Any], mask: Any, weights: Any) -> None:
+        """Adds updates to the open round; `Round` does it.
+
+        Args:
+            updates: Arrays with an axis of clients in front.
+            mask: bool [n], or None.
+            weights: [n], for a query that takes weights.
+        """
+        # The optimizer subtracts what it is given.
+        records = [-tf.convert_to_tensor(update) for update in updates]
+        count = len(self.model.trainable_variables)
+        structure = [records[:count], records[count:]] if self.controls else records
+        takes = self.model.optimizer.query.takes_weights
+        self._step.add(structure, mask, tf.cast(weights, tf.float64) if takes else ())
+
+    def _begin(self, number: int, units: np.ndarray) -> Round:
+        self._step.charge(len(units))
+        return Round(number, [self.clients[unit] for unit in units], self)
+
+    def _update_controls(self, noised: list[tf.Tensor]) -> None:
+        # Of all clients, those of the cohort have new controls; what is noised is minus their mean.
+        for control, part in zip(self.controls, noised, strict=True):
+            control.assign_sub(tf.cast(self._share, part.dtype) * part)
+
+    def _logs(self) -> dict[str, Any]:
+        optimizer = self.model.optimizer
+        state = [v.value for v in optimizer._step_variables().state]
+        metrics = optimizer.query.derive_metrics(optimizer._step()._global_state(state))
+        return {name: float(np.asarray(value)) for name, value in metrics.items()}
+
+    def _validated(self, data: Any) -> dict[str, Any]:
+        if data is None:
+            return {}
+        logs = self.model.evaluate(*data, verbose=0, return_dict=True)
+        return {f"val_{name}": value for name, value in logs.items()}
+
+
+def _registered(clients: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    names = tuple(clients)
+    if not names or len(set(names)) != len(names):
+        raise ValueError(
+            "clients must be different names, at least one: a client that is registered twice "
+            f"could be in a round twice. Received: {len(names)} names, {len(set(names))} different."
+        )
+    return names
+
+
+def _resolved(
+    sampling: SamplingPolicy | None, population: int, cohort_size: int | None
+) -> SamplingPolicy:
+    policy = Poisson() if sampling is None else sampling
+    if not isinstance(policy, SamplingPolicy):
+        raise TypeError(
+            f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
+        )
+    if cohort_size is None:
+        cohort_size = _size_of(policy, population)
+        if cohort_size is None and not policy.hides_population:
+            raise ValueError(
+                "cohort_size is needed: the expected number of clients in a round. Received: None."
+            )
+    elif policy.hides_population:
+        raise ValueError(
+            "Under ADD_OR_REMOVE_ONE the sampling policy says how large cohorts are: leave "
+            f"cohort_size out. Received: cohort_size={cohort_size}."
+        )
+    policy = policy.resolve(population, cohort_size)
+    try:
+        policy.draw(host_generator())
+    except TypeError as error:
+        raise ValueError(
+            "Cohorts are drawn by the server, so the policy must say how. Received: "
+            f"sampling={sampling!r}."
+        ) from error
+    return policy
+
+
+def _size_of(policy: SamplingPolicy, population: int) -> int | None:
+    """Returns the size of cohorts where the policy alone says it: one of its own, or everybody."""
+    defaults = [policy.default_batch_size(size) for size in (population, population + 1)]
+    everybody = defaults == [population, population + 1]
+    return population if everybody else getattr(policy, "batch_size", None)
+
+
+def _control(variable: Any) -> keras.Variable:
+    return keras.Variable(
+        np.zeros(variable.shape, variable.dtype), dtype=variable.dtype, trainable=False
+    )

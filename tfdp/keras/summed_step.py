@@ -1,0 +1,192 @@
+"""Steps whose records somebody else makes: a server that adds up what clients send."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.events import SampledEvent
+from tfdp.gradients.engines.batched import Clipping, Weights, sum_records
+from tfdp.gradients.engines.loop import is_finite
+from tfdp.gradients.forms.per_record import Explicit
+from tfdp.keras import charges, distribution
+from tfdp.keras.charging import Batch
+from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.optimizer import DPOptimizer
+from tfdp.query.dp_query import Structure
+
+
+class SummedStep:
+    """Steps of a `DPOptimizer` on records that come from outside, one after another: `charge`, then
+    `add` as often as there are records, then `apply`.
+
+    Guarantees:
+        Nothing can be added before the event of the step is in the ledger, and nothing is released
+        twice: `apply` takes the sum away before it draws noise. Every record is clipped here,
+        whatever was done to it before. One that is not finite contributes zero.
+
+    Args:
+        optimizer: Whose query, ledger and state it is; `privacy_unit="user"`.
+        variables: What its inner optimizer updates.
+        others: Further variables that the noised result has a part for. A record is then the pair
+            of lists [gradient, other part], and so is the result.
+        update_others: Is called with the noised part of `others`.
+
+    Raises:
+        ValueError: the optimizer has another privacy unit or private metrics.
+        NotPrivateError: it is used under a strategy of several replicas.
+    """
+
+    def __init__(
+        self,
+        optimizer: DPOptimizer,
+        variables: list[Any],
+        others: list[Any] | None = None,
+        update_others: Callable[[list[tf.Tensor]], None] | None = None,
+    ):
+        if optimizer.privacy_unit != "user" or optimizer.private_metrics:
+            raise ValueError(
+                "A record that a client sends is all that it gives: make the DPOptimizer with "
+                'privacy_unit="user" and without private_metrics. Received: '
+                f"privacy_unit={optimizer.privacy_unit!r}, "
+                f"private_metrics={list(optimizer.private_metrics)}."
+            )
+        if distribution.num_replicas() > 1:
+            raise NotPrivateError(
+                "The sum of clients' records is added up, and its noise drawn, by one process on "
+                "one device. Leave tf.distribute out at the server."
+            )
+        optimizer.build(variables)
+        self._optimizer = optimizer
+        self._variables, self._others = variables, others or []
+        self._update_others = update_others
+        self.template: Structure = [variables, others] if others else variables
+        self._sum: Structure | None = None
+        self._state: list[tf.Tensor] = []
+        self._place: tuple[int, int] | None = None
+        self._add = tf.function(self._added, autograph=False)
+        self._apply = tf.function(self._applied, autograph=False)
+
+    def charge(self, size: int | None) -> SampledEvent:
+        """Writes the event of the next step to the ledger, or raises; a step that was begun and not
+        applied is given up.
+
+        Args:
+            size: Units in the sample, as they were drawn.
+
+        Returns:
+            The event.
+        """
+        charging, step = self._optimizer.charging, self._optimizer._step()
+        variables = self._optimizer._step_variables()
+        self._sum = None
+        with charging.turn:
+            state = [tf.identity(v.value) for v in variables.state]
+            values = [value.numpy() for value in state]
+            batch = Batch(of_fit=True, size=size)
+            events = []
+
+            def event() -> SampledEvent:
+                events.append(charging.sampled(step.event_of_state(values), "user", batch))
+                return events[-1]
+
+            charging.expect_step_of_fit()
+            with charging.step_of_fit():
+                place = charging.commit(
+                    event,
+                    [charges.holder(v) for v in (*self._variables, *self._others)],
+                    int(variables.position.numpy()),
+                    int(variables.fingerprint.numpy()),
+                    batch,
+                )
+            variables.position.assign(place[0])
+            variables.fingerprint.assign(place[1])
+        self._place, self._state = (int(place[0]), int(place[1])), state
+        self._sum = self._optimizer.query.weighed(1.0).initial_sample_state(self.template)
+        return events[-1]
+
+    def add(self, records: Structure, mask: tf.Tensor | None = None, weights: Weights = ()) -> None:
+        """Adds records, which are clipped here.
+
+        Args:
+            records: In the structure of the variables, every leaf [n, ...] and of its dtype.
+            mask: bool [n]; false leaves a record out. By default all are taken.
+            weights: [n], for a query that takes weights.
+        """
+        self._check_begun()
+        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(records)]
+        shapes = [tuple(v.shape) for v in tf.nest.flatten(self.template)]
+        if [tuple(leaf.shape[1:]) for leaf in leaves] != shapes:
+            raise ValueError(
+                "Records must have the shapes of the variables, behind an axis of records. "
+                f"Received: {[tuple(leaf.shape) for leaf in leaves]}, expected: {shapes}."
+            )
+        mask = tf.ones([leaves[0].shape[0]], tf.bool) if mask is None else mask
+        self._sum = self._add(self._sum, self._state, leaves, mask, weights)
+
+    def apply(self) -> None:
+        """Adds noise to the sum, updates the variables with the result, and forgets the sum.
+
+        Raises:
+            NotPrivateError: no step is charged, or another one was taken since with the same
+                optimizer.
+        """
+        self._check_begun()
+        variables = self._optimizer._step_variables()
+        with self._optimizer.charging.turn:
+            sample_state, self._sum = self._sum, None
+            place = int(variables.position.numpy()), int(variables.fingerprint.numpy())
+            if place != self._place:
+                raise NotPrivateError(
+                    "Another step was taken with this optimizer since this one was charged, so the "
+                    "sum is not released. Finish a round before anything else trains the model."
+                )
+            self._apply(sample_state, self._state)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a step is charged and not applied."""
+        return self._sum is not None
+
+    def _check_begun(self) -> None:
+        if self._sum is None:
+            raise NotPrivateError(
+                "No step is charged whose sum could be added to or released: it was released "
+                "already, or given up. A sum is released once."
+            )
+
+    def _added(self, sample_state, state, leaves, mask, weights):
+        query, step = self._optimizer.query, self._optimizer._step()
+        params = query.derive_sample_params(step._global_state(state))
+        clipping = Clipping(query, params, self.template)
+        if query.needs_separate_records or not query.is_sum:
+            return self._added_one_by_one(clipping, sample_state, leaves, mask, weights)
+        records = [Explicit(leaf) for leaf in leaves]
+        return query.merge_sample_states(
+            sample_state, sum_records(clipping, records, mask, weights)
+        )
+
+    def _added_one_by_one(self, clipping, sample_state, leaves, mask, weights):
+        def body(i, sample_state):
+            record = [leaf[i] for leaf in leaves]
+            one = clipping.weighed(tf.nest.map_structure(lambda w: w[i], weights))
+            return i + 1, tf.cond(
+                mask[i] & is_finite(record),
+                lambda: one.query.accumulate_record(
+                    one.params, sample_state, tf.nest.pack_sequence_as(self.template, record)
+                ),
+                lambda: tf.nest.map_structure(tf.identity, sample_state),
+            )
+
+        size = tf.shape(mask)[0]
+        return tf.while_loop(lambda i, _: i < size, body, (tf.constant(0), sample_state))[1]
+
+    def _applied(self, sample_state, state):
+        step, own = self._optimizer._step(), self._optimizer._step_variables()
+        noised, _, new_state = step._release(sample_state, state, self._variables)
+        count = len(self._variables)
+        self._optimizer._update(noised[:count], self._variables, False)
+        if self._update_others is not None:
+            self._update_others(noised[count:])
+        for variable, value in zip(own.state, new_state, strict=True):
+            variable.assign(value)
