@@ -4,6 +4,7 @@ A mutant replaces a piece of source text, which must occur exactly once in its f
 what is run against it: small, and enough.
 """
 
+from tests.mutation.mutants_of_audits import AUDITS
 from tests.mutation.mutants_of_books import BOOKS, PRICES
 from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
@@ -34,4 +35,5 @@ MUTANTS = [
     *BOOKS,
     *DISK,
     *EXTENSIONS,
+    *AUDITS,
 ]

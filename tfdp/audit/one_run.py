@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from tfdp.audit.guesses import check_counts
 from tfdp.audit.scores import check_confidence
-from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.arguments import real_number
 
 # Beyond it every guess could be right.
 _LARGEST_EPSILON = 60.0
@@ -53,14 +54,7 @@ def epsilon_lower_bound_of_guesses(
         Steinke, Nasr and Jagielski 2023, Privacy auditing with one (1) training run,
         arXiv:2305.08846, appendix D.
     """
-    canaries = positive_integer("canaries", canaries)
-    guesses = positive_integer("guesses", guesses)
-    correct = 0 if correct == 0 else positive_integer("correct", correct)
-    if not correct <= guesses <= canaries:
-        raise ValueError(
-            "There must be at most as many correct guesses as guesses, and at most one guess a "
-            f"canary. Received: correct={correct}, guesses={guesses}, canaries={canaries}."
-        )
+    correct, guesses, canaries = check_counts(correct, guesses, canaries)
     delta = real_number("delta", delta, minimum=0, inclusive=True, maximum=1)
     failure = 1 - check_confidence(confidence)
 

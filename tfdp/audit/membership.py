@@ -1,0 +1,293 @@
+"""Membership inference: how well a trained model's predictions tell who was in its training data.
+
+Every score is larger where the attacker believes more in membership. An attack is a threshold: all
+records whose score is not below it are called members. With n members and m others, the true
+positive rate of a threshold is the share of the members that are called so, and the false positive
+rate the share of the others.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tfdp.audit.scores import check_confidence
+
+# Of Carlini et al. 2022: where an attacker is nearly sure.
+LOW_RATES = (0.001, 0.01)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roc:
+    """Every threshold of one attack.
+
+    Attributes:
+        false_positive_rates: From 0 to 1, ascending.
+        true_positive_rates: Likewise, of the same thresholds.
+        members: How many there are.
+        others: How many others.
+    """
+
+    false_positive_rates: np.ndarray
+    true_positive_rates: np.ndarray
+    members: int
+    others: int
+
+    @property
+    def auc(self) -> float:
+        """The area under the curve: P[a member's score is larger] + P[they are equal] / 2."""
+        return float(np.trapezoid(self.true_positive_rates, self.false_positive_rates))
+
+    @property
+    def advantage(self) -> float:
+        """The largest difference of the two rates (Yeom et al. 2018, arXiv:1709.01604, def. 4)."""
+        return float(np.max(self.true_positive_rates - self.false_positive_rates))
+
+    @property
+    def positive_predictive_value(self) -> float:
+        """The largest share of members among those that are called so, over thresholds that call
+        anybody so (Jayaraman et al. 2020, arXiv:2005.10881).
+        """
+        found = self.true_positive_rates * self.members
+        called = found + self.false_positive_rates * self.others
+        return float(np.max(found[1:] / called[1:]))
+
+    def true_positive_rate(self, false_positive_rate: float) -> float:
+        """Returns the largest TPR of a threshold whose FPR is at most this."""
+        last = np.searchsorted(self.false_positive_rates, false_positive_rate, side="right") - 1
+        return float(self.true_positive_rates[last])
+
+
+def roc(scores: Any, members: Any) -> Roc:
+    """Returns the curve of all thresholds of the scores.
+
+    Edge cases:
+        Equal scores are one threshold: nobody can tell them apart.
+
+    Args:
+        scores: One per record; larger where membership is believed in.
+        members: One boolean per record.
+
+    Raises:
+        ValueError: the shapes differ, a score is NaN, or there are only members or only others.
+        TypeError: `members` is not boolean.
+
+    Example:
+        >>> curve = roc([3.0, 1.0, 2.0, 0.0], np.array([True, True, False, False]))
+        >>> curve.auc, curve.advantage
+        (0.75, 0.5)
+    """
+    scores, members = _checked(scores, members)
+    order = np.argsort(-scores, kind="stable")
+    last_of_equals = np.append(np.diff(scores[order]) != 0, True)
+    found = np.cumsum(members[order])[last_of_equals]
+    called = np.arange(1, len(scores) + 1)[last_of_equals]
+    count = int(members.sum())
+    return Roc(
+        np.append(0.0, (called - found) / (len(scores) - count)),
+        np.append(0.0, found / count),
+        count,
+        len(scores) - count,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number, and an interval that holds the true one with the confidence that was asked for."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attack:
+    """What one attack achieves.
+
+    Attributes:
+        name: Of the score.
+        roc: All of its thresholds.
+        auc: Area under the curve, with the interval of DeLong et al. 1988.
+        advantage: The largest TPR - FPR of a threshold. It was chosen by these records, so it is
+            above zero even for scores that say nothing.
+        true_positive_rates: By the FPR that is asked for, the TPR of the threshold that the others'
+            scores choose, with the interval of Clopper and Pearson 1934 for the threshold.
+        slice_name: Which records were attacked.
+    """
+
+    name: str
+    roc: Roc
+    auc: Estimate
+    advantage: float
+    true_positive_rates: dict[float, Estimate]
+    slice_name: str = "all records"
+
+
+def attack(
+    name: str,
+    scores: Any,
+    members: Any,
+    confidence: float = 0.95,
+    false_positive_rates: tuple[float, ...] = LOW_RATES,
+    slice_name: str = "all records",
+) -> Attack:
+    """Returns what thresholds of a score achieve, with confidence intervals.
+
+    Args:
+        name: What to call the attack.
+        scores: One per record; larger where membership is believed in.
+        members: One boolean per record.
+        confidence: Of every interval, in (0, 1).
+        false_positive_rates: Where to report the true positive rate.
+        slice_name: What to call these records.
+
+    Raises:
+        ValueError: as `roc`, or `confidence` is out of range.
+        TypeError: `members` is not boolean.
+    """
+    confidence = check_confidence(confidence)
+    curve = roc(scores, members)
+    rates = {}
+    for rate in false_positive_rates:
+        value = curve.true_positive_rate(rate)
+        rates[rate] = clopper_pearson(round(value * curve.members), curve.members, confidence)
+    auc = delong(scores, members, confidence)
+    return Attack(name, curve, auc, curve.advantage, rates, slice_name)
+
+
+def attack_slices(
+    name: str,
+    scores: Any,
+    members: Any,
+    slices: Mapping[str, Any],
+    confidence: float = 0.95,
+) -> list[Attack]:
+    """Returns the attack on each slice that holds members and others.
+
+    Args:
+        name: What to call the attack.
+        scores: One per record.
+        members: One boolean per record.
+        slices: From a name to one boolean per record (`class_slices` for classes).
+        confidence: Of every interval.
+
+    Raises:
+        ValueError: as `attack`.
+        TypeError: as `attack`.
+    """
+    scores, members = _checked(scores, members)
+    found = []
+    for slice_name, mask in slices.items():
+        mask = np.asarray(mask)
+        if mask.dtype != bool or mask.shape != members.shape:
+            raise ValueError(
+                f"The slice {slice_name!r} must be one boolean per record. "
+                f"Received: dtype={mask.dtype}, shape={mask.shape}."
+            )
+        if 0 < members[mask].sum() < mask.sum():
+            found.append(
+                attack(name, scores[mask], members[mask], confidence, slice_name=slice_name)
+            )
+    return found
+
+
+def class_slices(labels: Any) -> dict[str, np.ndarray]:
+    """Returns the slices of each class of integer labels, by "class k"."""
+    labels = np.asarray(labels)
+    return {f"class {label}": labels == label for label in np.unique(labels)}
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
+    """Returns the share of successes and its exact two-sided interval (Clopper and Pearson 1934).
+
+    Example:
+        >>> clopper_pearson(0, 100).upper < 0.037
+        True
+    """
+    from scipy import special
+
+    tail = (1 - confidence) / 2
+    lower = 0.0 if successes == 0 else special.betaincinv(successes, trials - successes + 1, tail)
+    upper = (
+        1.0
+        if successes == trials
+        else special.betaincinv(successes + 1, trials - successes, 1 - tail)
+    )
+    return Estimate(successes / trials, float(lower), float(upper))
+
+
+def delong(scores: Any, members: Any, confidence: float = 0.95) -> Estimate:
+    """Returns the AUC and its interval.
+
+    The variance is DeLong's: of the share of others that each member beats, and of the share of
+    members by which each of the others is beaten. The interval is a normal one for the logit of
+    the AUC, so it stays within [0, 1]. Where one of the two kinds is a single record, or every
+    member beats every other record, there is no variance to see and the interval is all of [0, 1].
+
+    Args:
+        scores: One per record.
+        members: One boolean per record.
+        confidence: In (0, 1).
+
+    References:
+        DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44(3); Sun and Xu 2014, IEEE Signal
+        Processing Letters 21(11), for its computation by ranks.
+    """
+    from scipy import special, stats
+
+    scores, members = _checked(scores, members)
+    inside, outside = scores[members], scores[~members]
+    n, m = len(inside), len(outside)
+    ranks = stats.rankdata(scores)
+    beaten_by_member = (ranks[members] - stats.rankdata(inside)) / m
+    beats_other = 1 - (ranks[~members] - stats.rankdata(outside)) / n
+    auc = float(beaten_by_member.mean())
+    if n < 2 or m < 2:
+        return Estimate(auc, 0.0, 1.0)
+    variance = beaten_by_member.var(ddof=1) / n + beats_other.var(ddof=1) / m
+    if variance == 0 and auc != 0.5 or not 0 < auc < 1:
+        return Estimate(auc, 0.0, 1.0)
+    reach = special.ndtri((1 + confidence) / 2) * np.sqrt(variance) / (auc * (1 - auc))
+    lower, upper = special.expit(special.logit(auc) + np.array([-reach, reach]))
+    return Estimate(auc, float(lower), float(upper))
+
+
+def above_the_bound(found: Attack, true_positive_rate: Callable[[float], float]) -> list[str]:
+    """Returns what an attack achieves beyond what is claimed, in words; empty where nothing.
+
+    Args:
+        found: The attack. Its score must not have been chosen by the coins of these records.
+        true_positive_rate: The claim: from an FPR to the largest TPR, such as
+            `tfdp.report.tradeoff.Profile` has for a ledger.
+    """
+    said = []
+    for rate, estimate in found.true_positive_rates.items():
+        # The FPR of the threshold is a measured one, too.
+        others = found.roc.others
+        allowed = true_positive_rate(clopper_pearson(int(rate * others), others).upper)
+        if estimate.lower > allowed:
+            said.append(
+                f"TPR {estimate.value:.3g} (at least {estimate.lower:.3g}) at FPR {rate:g}, where "
+                f"at most {allowed:.3g} is claimed"
+            )
+    return said
+
+
+def _checked(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:
+    scores, members = np.asarray(scores, np.float64), np.asarray(members)
+    if members.dtype != bool:
+        raise TypeError(f"members must be boolean. Received: dtype={members.dtype}.")
+    if scores.ndim != 1 or scores.shape != members.shape:
+        raise ValueError(
+            "scores and members must be vectors of the same length. "
+            f"Received: {scores.shape} and {members.shape}."
+        )
+    if np.isnan(scores).any():
+        raise ValueError("scores holds NaN: there is no telling if that is large or small.")
+    if not 0 < members.sum() < len(members):
+        raise ValueError(
+            "There must be members and others. "
+            f"Received: {int(members.sum())} members of {len(members)} records."
+        )
+    return scores, members
