@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdp.query import (
         DistributedDiscreteGaussianSumQuery as DistributedDiscreteGaussianSumQuery,
     )
+    from tfdp.query import DistributedSkellamSumQuery as DistributedSkellamSumQuery
     from tfdp.query import DPQuery as DPQuery
     from tfdp.query import GaussianAverageQuery as GaussianAverageQuery
     from tfdp.query import GaussianSumQuery as GaussianSumQuery
@@ -56,6 +57,7 @@ _NAMES = {
     "DPQuery": "tfdp.query",
     "DiscreteGaussianSumQuery": "tfdp.query",
     "DistributedDiscreteGaussianSumQuery": "tfdp.query",
+    "DistributedSkellamSumQuery": "tfdp.query",
     "GaussianAverageQuery": "tfdp.query",
     "GaussianSumEvent": "tfdp.events",
     "GaussianSumQuery": "tfdp.query",

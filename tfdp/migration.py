@@ -8,7 +8,6 @@ _VECTORIZED = (
     "Write tfdp.keras.DPKeras{0}Optimizer(...): every engine but the loop is vectorized, and "
     "engine='vectorized' is an option of DPOptimizer."
 )
-_EXACT = "Write tfdp.GaussianSumQuery(l2_norm_clip, stddev, precision='exact')."
 _COST = (
     "Replay the ledger of the run: tfdp.PrivacyLedger.load(path).replay("
     "tfdp.accounting.RDPAccountant()).get_epsilon(delta); before a run, tfdp.accounting.plan or "
@@ -64,7 +63,6 @@ WRITE = {
     "restart_query": "Import from tfdp.query.",
     "tree_aggregation": "Write tfdp.factorizations.BinaryTree(efficient).",
     "TreeRangeSumQuery": "Write tfdp.query.TreeRangeSumQuery(...).",
-    "DistributedSkellamSumQuery": "Noise is drawn in one place here. " + _EXACT,
     "compute_dp_sgd_privacy": _COST,
     "compute_dp_sgd_privacy_statement": _COST + " For a statement in words: `tfdp report`.",
     "compute_noise": "Write tfdp.noise_for_budget(epsilon, delta, ...) or `tfdp calibrate`.",

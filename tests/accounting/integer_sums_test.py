@@ -9,7 +9,7 @@ import pytest
 from tfdp import accounting
 from tfdp.accounting import integer_sums
 from tfdp.accounting.dp_events import to_dp_event
-from tfdp.accounting.mechanisms import Concentrated, NoPrivacy
+from tfdp.accounting.mechanisms import Concentrated, NoPrivacy, SkellamNoise
 from tfdp.accounting.normal_form import normal_form
 from tfdp.events import (
     ComposedEvent,
@@ -22,6 +22,7 @@ from tfdp.events import (
     ParallelComposition,
     PoissonSampling,
     SampledEvent,
+    SkellamSharesSumEvent,
     UnsupportedEventError,
 )
 from tfdp.ledger.entry import LedgerEntry
@@ -218,14 +219,18 @@ def test_both_ways_to_compute_a_width_meet():
     assert below == pytest.approx(above, rel=1e-8)
 
 
-def test_records_that_take_their_noise_with_them_have_no_price():
-    shares = GaussianSharesSumEvent(1.0, 2.0, 100, 10)
+@pytest.mark.parametrize(
+    "shares", [GaussianSharesSumEvent(1.0, 2.0, 100, 10), SkellamSharesSumEvent(1.0, 1.0, 2.0, 100)]
+)
+def test_records_that_take_their_noise_with_them_have_no_price(shares):
     for event in (shares, SampledEvent(PoissonSampling(0.5), shares, ADD)):
         for name in ("rdp", "prv", "zcdp"):
             with pytest.raises(UnsupportedEventError, match="Declare ZERO_OUT or REPLACE_ONE"):
                 accounting.make_accountant(name).compose(event)
-    (price,) = normal_form(SampledEvent(PoissonSampling(0.5), shares, ZERO)).mechanisms
-    assert price.rho == pytest.approx(1 / 800)
+    accountant = accounting.RDPAccountant().compose(
+        SampledEvent(PoissonSampling(0.5), shares, ZERO)
+    )
+    assert accountant.get_rdp([8])[0] == pytest.approx(8 / 800, rel=0.01)
 
 
 def test_shares_without_noise_are_no_privacy():
@@ -233,6 +238,58 @@ def test_shares_without_noise_are_no_privacy():
         GaussianSharesSumEvent(1.0, 0.0, 5, 5),
         GaussianSharesSumEvent(1.0, 1.0, 5, 5, seeded=True),
         GaussianSharesSumEvent(1e200, 1.0, 5, 2**62),
+        SkellamSharesSumEvent(1.0, 1.0, 0.0, 5),
+        SkellamSharesSumEvent(1.0, 1.0, 1.0, 5, seeded=True),
+        SkellamSharesSumEvent(1e300, 1e300, 1e-300, 5),
     ):
         sampled = SampledEvent(FullBatchSampling(), event, ZERO)
         assert normal_form(sampled).mechanisms == (NoPrivacy(),)
+
+
+SKELLAM = SkellamSharesSumEvent(5.0, 2.0, 3.0, 16)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "relation", "factor"),
+    [
+        (PoissonSampling(0.01), ZERO, 1),
+        (PoissonSampling(0.01), REPLACE, 2),
+        (FixedSizeSampling(10, 1000), ZERO, 1),
+        (FixedSizeSampling(10, 1000), REPLACE, 2),
+        (FullBatchSampling(), REPLACE, 2),
+    ],
+)
+def test_skellam_shares_are_charged_as_the_whole(sampling, relation, factor):
+    step = SampledEvent(sampling, SKELLAM, relation)
+    (found,) = normal_form(step).mechanisms
+    assert (found.l2_norm, found.variance) == (2.0 * factor, 144.0)
+    assert found.l1_norm in (4.0 * factor, 5.0 * factor)
+    both = SampledEvent(
+        sampling, ComposedEvent((SKELLAM, GaussianSharesSumEvent(1.0, 2.0, 4, 9))), relation
+    )
+    kinds = {type(mechanism) for mechanism in normal_form(both).mechanisms}
+    assert kinds == {SkellamNoise, Concentrated}
+
+
+def test_an_l1_norm_of_integers_is_at_most_the_square_of_the_l2_norm():
+    for l1, expected in ((3.0, 3.0), (5.0, 4.0), (1e9, 4.0)):
+        event = SampledEvent(FullBatchSampling(), SkellamSharesSumEvent(l1, 2.0, 3.0, 1), ZERO)
+        assert normal_form(event).mechanisms == (SkellamNoise(expected, 2.0, 9.0),)
+
+
+def test_who_prices_skellam_noise():
+    step = SampledEvent(FullBatchSampling(), SKELLAM, ZERO)
+    renyi = accounting.RDPAccountant().compose(step, 10).get_epsilon(1e-5)
+    assert accounting.PRVAccountant().compose(step, 10).get_epsilon(1e-5) <= renyi * (1 + 1e-9)
+    gaussian = SampledEvent(FullBatchSampling(), GaussianSumEvent(2.0, 12.0), ZERO)
+    least = accounting.RDPAccountant().compose(gaussian, 10).get_epsilon(1e-5)
+    assert least < renyi < 1.01 * least
+    # The best order is found, between whole ones too.
+    orders = np.arange(1.01, 60, 0.01)
+    on_grid = accounting.RDPAccountant(orders).compose(step, 10).get_epsilon(1e-5)
+    assert renyi <= on_grid * (1 + 1e-3)
+    for name in ("zcdp", "gdp", "pld", "strong", "basic"):
+        with pytest.raises(UnsupportedEventError, match="SkellamNoise.*Ask 'rdp'"):
+            accounting.make_accountant(name).compose(step)
+    with pytest.raises(UnsupportedEventError, match="not supported in a ParallelComposition"):
+        normal_form(SampledEvent(FullBatchSampling(), ParallelComposition((SKELLAM,)), ZERO))

@@ -20,6 +20,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
     amplified_epsilon,
 )
 from tfdp.accounting.rdp import RDPAccountant, renyi_curve
@@ -36,7 +37,7 @@ def test_every_mechanism_has_a_renyi_divergence():
 
 def test_everything_comes_down_to_gaussians_and_pure_epsilon():
     # Of the best of many runs, and of integer noise, only divergences are known.
-    known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated}
+    known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated, SkellamNoise}
     ends = {SampledGaussian, PureEpsilon} | known_by_divergences
     assert set(DEARER) == set(RDPAccountant.prices) - ends
 

@@ -12,6 +12,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
 )
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 
@@ -23,6 +24,7 @@ USUAL = [
     PureEpsilon(1.0),
     BoundedRange(0.5),
     Concentrated(0.25),
+    SkellamNoise(5.0, 2.0, 9.0),
     RandomizedResponse(0.25, 4, True),
     NoPrivacy(),
 ]
@@ -58,5 +60,7 @@ def test_epsilons_are_rounded_up_or_infinite():
     assert within_range(PureEpsilon(1e-40)) == PureEpsilon(1e-30)
     assert within_range(BoundedRange(2e10)) == NoPrivacy()
     assert within_range(Concentrated(6e19)) == NoPrivacy()
+    assert within_range(SkellamNoise(1e22, 1e11, 0.5)) == NoPrivacy()
+    assert within_range(SkellamNoise(1.0, 1.0, 1e40)) == SkellamNoise(1.0, 1.0, 1e30)
     assert within_range(Concentrated(1e-40)).rho == pytest.approx(5e-31)
     assert within_range(RandomizedResponse(1e-31, 4, True)) == NoPrivacy()

@@ -29,6 +29,7 @@ from tfdp.events import (
     RandomizedResponseEvent,
     SampledEvent,
     ShuffledSampling,
+    SkellamSharesSumEvent,
     TruncatedPoissonSampling,
     UnknownSampling,
 )
@@ -41,6 +42,7 @@ EVENTS = {
     "discrete Gaussian sums": DiscreteGaussianSumEvent(1.0, 2.0, 2.0**-30, 2**30),
     "sums of integers": IntegerGaussianSumEvent(1.0, 2.0),
     "sums of shares": GaussianSharesSumEvent(1.0, 2.0, 9, 100),
+    "sums of Skellam shares": SkellamSharesSumEvent(2.0, 1.0, 2.0, 9),
     "Laplace sums": LaplaceSumEvent(1.0, 2.0),
     "exponential mechanism": ExponentialMechanismEvent(0.1),
     "pure epsilon": PureEpsilonEvent(0.1),

@@ -4,7 +4,11 @@ import math
 
 import pytest
 
-from tfdp.events import GaussianSharesSumEvent, IntegerGaussianSumEvent
+from tfdp.events import (
+    GaussianSharesSumEvent,
+    IntegerGaussianSumEvent,
+    SkellamSharesSumEvent,
+)
 
 
 def test_several_about_one_sample_are_one():
@@ -37,3 +41,15 @@ def test_refuses_bad_counts(bad):
     for counts in ((bad, 1), (1, bad)):
         with pytest.raises((TypeError, ValueError), match="must be"):
             GaussianSharesSumEvent(1.0, 1.0, *counts)
+
+
+def test_skellam_noise_has_two_bounds():
+    event = SkellamSharesSumEvent(9.0, 3.0, 2.0, 9)
+    assert event.noise_multiplier == 2.0
+    assert event.scaled(2.0) == SkellamSharesSumEvent(18.0, 6.0, 2.0, 9)
+    assert event.why_not_private() is None
+    assert "zero" in SkellamSharesSumEvent(9.0, 3.0, 0.0, 9).why_not_private()
+    assert "seed" in SkellamSharesSumEvent(9.0, 3.0, 1.0, 9, seeded=True).why_not_private()
+    for bad in ((0.0, 1.0, 1.0, 1), (1.0, 0.0, 1.0, 1), (1.0, 1.0, -1.0, 1), (1.0, 1.0, 1.0, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            SkellamSharesSumEvent(*bad)

@@ -54,7 +54,7 @@ _EPSILONS = [
 
 def _release(draw: random.Random) -> events.Event:
     size = draw.choice(_SIZES)
-    kind = draw.randrange(11)
+    kind = draw.randrange(14)
     if kind < 3:
         return events.GaussianSumEvent(draw.choice([1.0, 1.0, 1e-3, 1e150]), size)
     if kind == 3:
@@ -74,6 +74,13 @@ def _release(draw: random.Random) -> events.Event:
     if kind == 9:
         parts = tuple(_release(draw) for _ in range(1, draw.randrange(2, 5)))
         return events.ParallelComposition(parts)
+    if kind == 10:
+        return events.IntegerGaussianSumEvent(1.0, size)
+    if kind == 11:
+        return events.GaussianSharesSumEvent(1.0, size, draw.choice(_COUNTS), draw.choice(_COUNTS))
+    if kind == 12:
+        bounds = draw.choice(_SIZES), draw.choice(_SIZES)
+        return events.SkellamSharesSumEvent(*bounds, size, draw.choice(_COUNTS))
     return events.ComposedEvent(tuple(_release(draw) for _ in range(draw.randrange(4))))
 
 

@@ -27,6 +27,7 @@ from tfdp.events import (
     SampledEvent,
     SelectedRunEvent,
     ShuffledSampling,
+    SkellamSharesSumEvent,
     TreeGaussianSumEvent,
     TruncatedPoissonSampling,
     UnknownSampling,
@@ -58,6 +59,9 @@ releases = st.one_of(
         st.booleans(),
     ),
     st.builds(GaussianSharesSumEvent, _positive, _positive | st.just(0.0), _sizes, _sizes),
+    st.builds(
+        SkellamSharesSumEvent, _positive, _positive, _positive | st.just(0.0), _sizes, st.booleans()
+    ),
     st.builds(IntegerGaussianSumEvent, _positive, _positive | st.just(0.0), st.booleans()),
     st.builds(LaplaceSumEvent, _positive, _positive | st.just(0.0), st.booleans()),
     st.builds(ExponentialMechanismEvent, _positive),

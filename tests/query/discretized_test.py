@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.events import GaussianSharesSumEvent, IntegerGaussianSumEvent
+from tfdp.events import GaussianSharesSumEvent, IntegerGaussianSumEvent, SkellamSharesSumEvent
 from tfdp.query import DiscretizedSumQuery, rounded_norm_bound
 
 CLIP = 1.5
@@ -19,6 +19,10 @@ def integers(scale=1e4, stddev=0.0, length=8, kind="central", clip=CLIP, contrib
     bound = rounded_norm_bound(scale * clip, length)
     if kind == "central":
         return tfdp.DiscreteGaussianSumQuery(bound, stddev)
+    if kind == "skellam":
+        return tfdp.DistributedSkellamSumQuery(
+            bound * min(bound, math.sqrt(length)), bound, stddev, contributors
+        )
     return tfdp.DistributedDiscreteGaussianSumQuery(bound, stddev, contributors)
 
 
@@ -26,7 +30,7 @@ def discretized(scale=1e4, clip=CLIP, bits=32, **kwargs):
     return DiscretizedSumQuery(integers(scale, clip=clip, **kwargs), clip, scale, bits)
 
 
-KINDS = pytest.mark.parametrize("kind", ["central", "gaussian"])
+KINDS = pytest.mark.parametrize("kind", ["central", "gaussian", "skellam"])
 
 
 def _records(count=5, size=1.0, dtype=tf.float32):
@@ -141,7 +145,7 @@ def test_a_record_that_is_not_finite_is_zero_and_brings_its_share(kind, bad):
     query = discretized(kind=kind)
     sample = _sum(query, [record])
     assert all(np.all(leaf == 0) for leaf in tf.nest.flatten(_result(query, [record])[0]))
-    if kind == "gaussian":
+    if kind != "central":
         assert sample.integers.contributors == 1
         noisy = _sum(discretized(kind=kind, stddev=1000.0), [record])
         assert np.all(noisy.integers.sum.numpy() != 0)
@@ -156,8 +160,14 @@ def test_noise_is_that_of_the_event_in_the_units_of_the_records(kind, check_stdd
     result = _result(query, records)[0]
     check_stddev(result, stddev / scale * (1 if kind == "central" else 2))
     event = query.derive_event(query.initial_global_state())
-    expected = IntegerGaussianSumEvent if kind == "central" else GaussianSharesSumEvent
-    assert isinstance(event, expected)
+    assert (
+        type(event)
+        is {
+            "central": IntegerGaussianSumEvent,
+            "gaussian": GaussianSharesSumEvent,
+            "skellam": SkellamSharesSumEvent,
+        }[kind]
+    )
     assert event.l2_norm_bound == integers_sum.l2_norm_bound
 
 

@@ -5,17 +5,24 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import stats
+from scipy import special, stats
 
 import tfdp
 from tfdp import query as tfdp_query
-from tfdp.events import GaussianSharesSumEvent
+from tfdp.events import GaussianSharesSumEvent, SkellamSharesSumEvent
 from tfdp.noise import SeededRandomSource
-from tfdp.query import DistributedDiscreteGaussianSumQuery
+from tfdp.query import (
+    DistributedDiscreteGaussianSumQuery,
+    DistributedSkellamAverageQuery,
+    DistributedSkellamSumQuery,
+)
 
 MAKE = {
     "gaussian": lambda bound=10.0, stddev=0.0, **kwargs: DistributedDiscreteGaussianSumQuery(
         bound, stddev, **kwargs
+    ),
+    "skellam": lambda bound=10.0, stddev=0.0, **kwargs: DistributedSkellamSumQuery(
+        1e9, bound, stddev, **kwargs
     ),
 }
 ALL = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
@@ -156,3 +163,50 @@ def test_refuses_bad_arguments(make, bad):
         make(bad, 1.0)
     with pytest.raises((TypeError, ValueError), match="min_contributors must be"):
         make(1.0, 1.0, min_contributors=bad)
+
+
+@pytest.mark.parametrize(
+    ("l1", "l2", "record", "holds"),
+    [
+        (7.0, 5.0, [3, -4], True),
+        (6.9, 5.0, [3, -4], False),
+        (7.0, 4.9, [3, -4], False),
+        (0.0, 0.0, [0, 0], True),
+        (float(2**61), float(2**31 - 1), [2**30, -(2**30)], True),
+        (float(2**31 - 1), float(2**31 - 1), [2**30, -(2**30)], False),
+        (float(2**61), float(2**31 - 1), [-(2**63), 2**62], False),
+    ],
+)
+def test_both_norms_are_checked_exactly(l1, l2, record, holds):
+    query = DistributedSkellamSumQuery(l1, l2, 0.0)
+    record = tf.constant(record, tf.int64)
+    if holds:
+        np.testing.assert_array_equal(query.preprocess_record((), record).sum, record)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match="l1 norm of a record exceeds"):
+        query.preprocess_record((), record)
+
+
+def test_skellam_event_and_average():
+    query = DistributedSkellamSumQuery(9.0, 0.5, 2.0, 100)
+    assert query.derive_event(()) == SkellamSharesSumEvent(9.0, 1.0, 2.0, 100)
+    average = DistributedSkellamAverageQuery(9.0, 5.0, 0.0, denominator=2.0, min_contributors=2)
+    result, _, event = average.get_noised_result(
+        _sum(average, [tf.constant([1, 4])] * 2), average.initial_global_state()
+    )
+    np.testing.assert_allclose(result, [1.0, 4.0])
+    assert result.dtype == tf.float32
+    assert event == SkellamSharesSumEvent(9.0, 5.0, 0.0, 2)
+    for bad in ({"local_stddev": 2.0**14 + 1}, {"l1_norm_bound": -1.0}, {"min_contributors": 0}):
+        arguments = {"l1_norm_bound": 1.0, "l2_norm_bound": 1.0, "local_stddev": 1.0} | bad
+        with pytest.raises(ValueError, match="must be"):
+            DistributedSkellamSumQuery(**arguments)
+
+
+def test_skellam_noise_has_its_own_distribution():
+    # Of a small variance: zero has e^-m I_0(m), 0.4658; a discrete Gaussian's has 0.3989.
+    query = DistributedSkellamSumQuery(1.0, 1.0, 1.0)
+    share = query.preprocess_record((), tf.zeros([20_000], tf.int32)).sum.numpy()
+    zeros = int(np.sum(share == 0))
+    assert stats.binomtest(zeros, 20_000, special.ive(0, 1.0)).pvalue > 1e-9
+    assert stats.binomtest(zeros, 20_000, 0.3989).pvalue < 1e-9

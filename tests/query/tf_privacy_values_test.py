@@ -72,6 +72,9 @@ INTEGERS = {
     "distributed": lambda bound: tfdp.DistributedDiscreteGaussianSumQuery(
         l2_norm_bound=bound, local_stddev=0.0
     ),
+    "skellam": lambda bound: tfdp.DistributedSkellamSumQuery(
+        l1_norm_bound=1000, l2_norm_bound=bound, local_stddev=0.0
+    ),
 }
 
 
@@ -107,6 +110,26 @@ def test_shares_of_noise_on_a_sum_of_integers(local_stddev, records, check_stdde
     query = tfdp.DistributedDiscreteGaussianSumQuery(l2_norm_bound=10.0, local_stddev=local_stddev)
     noise = _run(query, [tf.zeros([1000], tf.int32)] * records)
     check_stddev(noise.numpy(), local_stddev * records**0.5)
+
+
+def test_skellam_sums_and_averages(check_stddev):
+    def query(**kwargs):
+        return tfdp.DistributedSkellamSumQuery(**kwargs)
+
+    two = [tf.constant([1, 2]), tf.constant([3, 4])]
+    for bounds in (
+        {"l1_norm_bound": 1, "l2_norm_bound": 100},
+        dict(l1_norm_bound=10, l2_norm_bound=4),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            _run(query(**bounds, local_stddev=0.0), two)
+    average = tfdp.query.DistributedSkellamAverageQuery(
+        l1_norm_bound=3.0, l2_norm_bound=3.0, local_stddev=0.0, denominator=2.0
+    )
+    np.testing.assert_array_equal(_run(average, [tf.constant([1, 1])] * 2), [1, 1])
+    noisy = query(l1_norm_bound=1000.0, l2_norm_bound=100, local_stddev=1.0)
+    check_stddev(_run(noisy, [tf.ones([1000], tf.int32)]) - 1, 1.0)
+    check_stddev(_run(noisy, [tf.zeros([1000], tf.int32)] * 100), 10.0)
 
 
 def test_weighted_average():

@@ -130,6 +130,10 @@ def test_every_clip_that_follows_the_data_charges_its_count():
         "DistributedDiscreteGaussianSumQuery": tfdp.query.DistributedDiscreteGaussianSumQuery(
             1.0, 1.0
         ),
+        "DistributedSkellamAverageQuery": tfdp.query.DistributedSkellamAverageQuery(
+            1.0, 1.0, 1.0, 2.0
+        ),
+        "DistributedSkellamSumQuery": tfdp.query.DistributedSkellamSumQuery(1.0, 1.0, 1.0),
         "ExactGaussianSumQuery": tfdp.query.ExactGaussianSumQuery(1.0, 1.0),
         "ExponentialMechanismQuery": tfdp.query.ExponentialMechanismQuery(1.0, 1.0),
         "GaussianHistogramQuery": tfdp.query.GaussianHistogramQuery(1.0),

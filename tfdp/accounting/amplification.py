@@ -13,6 +13,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
     amplified_epsilon,
 )
 
@@ -57,6 +58,10 @@ def _concentrated_twice(mechanism: Concentrated, q: float) -> Mechanism:
     return Concentrated(4 * mechanism.rho)
 
 
+def _skellam_twice(mechanism: SkellamNoise, q: float) -> Mechanism:
+    return SkellamNoise(2 * mechanism.l1_norm, 2 * mechanism.l2_norm, mechanism.variance)
+
+
 def _gaussian_on_fixed_size(mechanism: Any, q: float, n: int, population: int) -> Mechanism:
     return FixedSizeGaussian(n, population, mechanism.noise_multiplier)
 
@@ -65,8 +70,9 @@ def _epsilon_on_fixed_size(mechanism: Any, q: float, n: int, population: int) ->
     return _epsilon_on_sample(mechanism, q)
 
 
-# Of what no amplification is proven, the mechanism itself is charged: outputs are mixtures over
+# Of these no amplification is proven, and they are charged as they are: outputs are mixtures over
 # samples, and divergences are jointly quasi-convex.
+UNAMPLIFIED: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
 POISSON: Amplification = {
     BoundedRange: _epsilon_on_sample,
     Concentrated: _unchanged,
@@ -74,6 +80,7 @@ POISSON: Amplification = {
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample,
     SampledLaplace: _on_sample,
+    SkellamNoise: _unchanged,
 }
 POISSON_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_sample_twice,
@@ -82,6 +89,7 @@ POISSON_REPLACE: Amplification = {
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample_twice,
     SampledLaplace: _on_sample_twice,
+    SkellamNoise: _skellam_twice,
 }
 FIXED_SIZE_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_fixed_size,
@@ -90,4 +98,5 @@ FIXED_SIZE_REPLACE: Amplification = {
     RandomizedResponse: _unchanged,
     SampledGaussian: _gaussian_on_fixed_size,
     SampledLaplace: _epsilon_on_fixed_size,
+    SkellamNoise: _unchanged,
 }

@@ -34,12 +34,14 @@ m = min(d, S^2) of them, and l1 norms of at most S sqrt(m),
     2 rho <= S^2 / (n s^2) + 2 T S sqrt(m) / (s sqrt(n)) + T^2 m.
 
 Further noise is post-processing, so that fewer shares, whose T is smaller, give a bound, too.
+
+Sums of Skellam noise are Skellam noise, whose variances add up (`tfdp.accounting.renyi.skellam`).
 """
 
 import math
 from typing import Any
 
-from tfdp.accounting.mechanisms import Concentrated, Mechanism, NoPrivacy
+from tfdp.accounting.mechanisms import Concentrated, Mechanism, NoPrivacy, SkellamNoise
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 
@@ -74,6 +76,21 @@ def discrete_gaussian_shares(event: Any, factor: float, relation: NeighboringRel
         twice = shift * shift + 2 * width * shift * math.sqrt(moved) + width * width * moved
         rho = min(rho, twice / 2 * (1 + 1e-12))
     return within_range(Concentrated(rho))
+
+
+def skellam_shares(event: Any, factor: float, relation: NeighboringRelation) -> Mechanism:
+    """Returns what the sum of records that have Skellam noise of their own costs.
+
+    Raises:
+        UnsupportedEventError: a record comes or goes, and its noise with it.
+    """
+    refuse_records_that_come_or_go(event, relation)
+    if event.noise_multiplier / factor < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    l2, stddev = event.l2_norm_bound * factor, event.share_stddev * math.sqrt(event.min_shares)
+    # The magnitude of an integer is no larger than its square.
+    l1 = min(event.l1_norm_bound * factor, l2 * l2)
+    return within_range(SkellamNoise(l1, l2, stddev * stddev))
 
 
 def interval_of_shares(stddev: float, count: int) -> float:

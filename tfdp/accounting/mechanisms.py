@@ -107,6 +107,23 @@ class Concentrated(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class SkellamNoise(Mechanism):
+    """An integer vector with Skellam noise on every coordinate, moved by an integer vector.
+
+    No vector of these norms is known to be the worst.
+
+    Attributes:
+        l1_norm: Of what it is moved by, at most.
+        l2_norm: Likewise.
+        variance: Of the noise.
+    """
+
+    l1_norm: float
+    l2_norm: float
+    variance: float
+
+
+@dataclasses.dataclass(frozen=True)
 class PureEpsilon(Mechanism):
     """Any epsilon-differentially private mechanism; the worst is binary randomized response.
 

@@ -20,13 +20,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tfdp import events
-from tfdp.accounting.amplification import pure_epsilon
+from tfdp.accounting.amplification import UNAMPLIFIED, pure_epsilon
 from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
-from tfdp.accounting.integer_sums import discrete_gaussian_shares, discrete_gaussian_sum
+from tfdp.accounting.integer_sums import (
+    discrete_gaussian_shares,
+    discrete_gaussian_sum,
+    skellam_shares,
+)
 from tfdp.accounting.mechanisms import (
     BoundedRange,
-    Concentrated,
     Mechanism,
     NoPrivacy,
     PureEpsilon,
@@ -134,6 +137,7 @@ RELEASES: dict[type, _Release] = {
     events.NonPrivateEvent: _non_private,
     events.PureEpsilonEvent: _pure,
     events.RandomizedResponseEvent: _randomized_response,
+    events.SkellamSharesSumEvent: skellam_shares,
 }
 
 
@@ -243,18 +247,18 @@ def _failure(leaves: list[events.Event]) -> float:
     return math.fsum(total)
 
 
-def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event) -> Mechanism:
+def _amplified(
+    mechanisms: list[Mechanism], rule: SamplingRule, event: events.Event
+) -> list[Mechanism]:
     """Returns what the mechanisms, all about the one sample, cost together."""
     kinds = {type(mechanism) for mechanism in mechanisms}
-    if len(mechanisms) > 1 and kinds == {Concentrated}:
-        mechanisms = [Concentrated(math.fsum(m.rho for m in mechanisms))]  # type: ignore[attr-defined]
-    if len(mechanisms) == 1:
-        together = mechanisms[0]
+    if len(mechanisms) == 1 or kinds <= set(UNAMPLIFIED):
+        together = mechanisms
     elif kinds <= {SampledLaplace, BoundedRange, PureEpsilon}:
         epsilon = sum(map(pure_epsilon, mechanisms))
         # Laplace noise on several sums is Laplace noise on one vector, whose l1 norms add up.
         laplace = kinds == {SampledLaplace}
-        together = SampledLaplace(1.0, 1 / epsilon) if laplace else PureEpsilon(epsilon)
+        together = [SampledLaplace(1.0, 1 / epsilon) if laplace else PureEpsilon(epsilon)]
     else:
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise UnsupportedEventError(
@@ -263,7 +267,8 @@ def _amplified(mechanisms: list[Mechanism], rule: SamplingRule, event: events.Ev
         )
     if rule.amplification is None:
         return together
-    return within_range(rule.amplification[type(together)](together, *rule.parameters))
+    table, parameters = rule.amplification, rule.parameters
+    return [within_range(table[type(each)](each, *parameters)) for each in together]
 
 
 def normal_form(event: events.Event) -> NormalForm:
@@ -287,7 +292,7 @@ def normal_form(event: events.Event) -> NormalForm:
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
         mechanisms = [NoPrivacy()]
     elif mechanisms and sampled and rule.amplification is not None:
-        mechanisms = [_amplified(mechanisms, rule, event)]
+        mechanisms = _amplified(mechanisms, rule, event)
     failure = rule.failure_probability + _failure(leaves)
     lost = _lost(leaves, rule.factors, relation)
     return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost, run)

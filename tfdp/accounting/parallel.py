@@ -25,6 +25,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
+from tfdp.events import UnsupportedEventError
 
 # By what mechanisms of a kind, all without sampling, are ordered: the larger the dearer.
 _COST: dict[type[Mechanism], Callable[[Any], float]] = {
@@ -39,6 +40,11 @@ _COST: dict[type[Mechanism], Callable[[Any], float]] = {
 def _ordered(mechanism: Mechanism) -> Mechanism:
     """Returns the mechanism, or a dearer one of a kind that is ordered by a number."""
     while type(mechanism) not in _COST:
+        if type(mechanism) not in DEARER:
+            raise UnsupportedEventError(
+                f"{mechanism!r} is not supported in a ParallelComposition: which of two such "
+                "releases is the dearer one depends on the order of divergence."
+            )
         mechanism = DEARER[type(mechanism)](mechanism)
     return mechanism
 

@@ -28,6 +28,7 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     RemoveThenAdd,
     SampledLaplace,
+    SkellamNoise,
 )
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.rdp import delta_of_curve, epsilon_of_curve, renyi_curve
@@ -41,7 +42,7 @@ from tfdp.events.protection import Protection
 _UNATTAINED = (BoundedRange, FixedSizeGaussian)
 _UNATTAINED_BY_GROUPS = (*_UNATTAINED, RandomizedResponse, RemoveThenAdd, SampledLaplace)
 # Of these nothing but bounds of Renyi divergences is known.
-_DIVERGENCES: tuple[type[Mechanism], ...] = (Concentrated,)
+_DIVERGENCES: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
 # What is looked for first where nothing is known.
 _TYPICAL_DELTA = 1e-8
 

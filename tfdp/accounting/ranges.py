@@ -6,6 +6,8 @@ the nearest one within them that costs at least as much. Where its epsilon would
 anyway, it is charged as no privacy at all.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
 )
 
 # With less noise one release has an epsilon of 10^10 or more; with more, 2^63 have one of 10^-5.
@@ -62,6 +65,15 @@ def _concentrated(mechanism: Concentrated) -> Mechanism:
     return Concentrated(max(mechanism.rho, 0.5 / LARGEST_MULTIPLIER**2))
 
 
+def _skellam(mechanism: SkellamNoise) -> Mechanism:
+    z = math.sqrt(mechanism.variance) / mechanism.l2_norm
+    if z < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    if z <= LARGEST_MULTIPLIER:
+        return mechanism
+    return dataclasses.replace(mechanism, variance=(LARGEST_MULTIPLIER * mechanism.l2_norm) ** 2)
+
+
 def _pure(mechanism: Any) -> Mechanism:
     if mechanism.epsilon > _LARGEST_EPSILON:
         return NoPrivacy()
@@ -88,6 +100,7 @@ _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
     RemoveThenAdd: _twice,
     SampledGaussian: _sampled,
     SampledLaplace: _sampled,
+    SkellamNoise: _skellam,
 }
 
 

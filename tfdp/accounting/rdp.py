@@ -22,6 +22,7 @@ from tfdp.accounting.mechanisms import (
     Run,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
 )
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
@@ -37,6 +38,7 @@ from tfdp.accounting.renyi.pure import (
 )
 from tfdp.accounting.renyi.search import minimize_over_orders
 from tfdp.accounting.renyi.selected_runs import best_of_poisson_runs, best_of_runs
+from tfdp.accounting.renyi.skellam import skellam_curve
 from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
@@ -143,6 +145,7 @@ class RDPAccountant(Accountant):
         RemoveThenAdd: _remove_then_add_curve,
         SampledGaussian: sampled_gaussian_curve,
         SampledLaplace: sampled_laplace_curve,
+        SkellamNoise: skellam_curve,
     }
 
     def __init__(self, orders: Iterable[float] | None = None, *, group_size: int = 1):

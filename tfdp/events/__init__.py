@@ -6,7 +6,11 @@ else of tfdp, and no TensorFlow.
 
 from tfdp.events.base import Event, NeighboringRelation, Sampling, UnsupportedEventError
 from tfdp.events.correlated import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
-from tfdp.events.integer_sums import GaussianSharesSumEvent, IntegerGaussianSumEvent
+from tfdp.events.integer_sums import (
+    GaussianSharesSumEvent,
+    IntegerGaussianSumEvent,
+    SkellamSharesSumEvent,
+)
 from tfdp.events.registry import register
 from tfdp.events.releases import (
     DiscreteGaussianSumEvent,
@@ -63,8 +67,9 @@ __all__ = [
     "Sampling",
     "SelectedRunEvent",
     "ShuffledSampling",
-    "TruncatedPoissonSampling",
+    "SkellamSharesSumEvent",
     "TreeGaussianSumEvent",
+    "TruncatedPoissonSampling",
     "UnknownSampling",
     "UnsupportedEventError",
     "register",

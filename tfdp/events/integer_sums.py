@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from tfdp.events.arguments import positive_integer, set_field
+from tfdp.events.arguments import check_type, positive_integer, real_number, set_field
 from tfdp.events.base import Event
 from tfdp.events.registry import register
 from tfdp.events.releases import NoisySum
@@ -84,3 +84,60 @@ class GaussianSharesSumEvent(NoisySum):
     @property
     def noise_multiplier(self) -> float:
         return math.sqrt(self.min_shares) * super().noise_multiplier
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class SkellamSharesSumEvent(Event):
+    """A sum of integer vectors was released, each of which had Skellam noise of its own.
+
+    As `GaussianSharesSumEvent`, with differences of two Poisson numbers for noise. Sums of those
+    are such differences themselves, so that the number of shares counts by the variance alone.
+
+    Attributes:
+        l1_norm_bound: The largest l1 distance by which one privacy unit moves the sum.
+        l2_norm_bound: The largest l2 distance.
+        share_stddev: Standard deviation of the noise of one record. Zero is no privacy.
+        min_shares: The least number of independent shares.
+        seeded: As in `NoisySum`.
+    """
+
+    words: ClassVar[str] = "sum of integers with shares of Skellam noise"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "l1_norm_bound": "l1 norm bound",
+        "l2_norm_bound": "l2 norm bound S",
+        "share_stddev": "standard deviation of the noise of one record",
+        "min_shares": "records with noise, at least",
+    }
+
+    l1_norm_bound: float
+    l2_norm_bound: float
+    share_stddev: float
+    min_shares: int
+    seeded: bool = False
+
+    def __post_init__(self):
+        for name in ("l1_norm_bound", "l2_norm_bound", "share_stddev"):
+            inclusive = name == "share_stddev"
+            value = real_number(name, getattr(self, name), minimum=0, inclusive=inclusive)
+            set_field(self, name, value)
+        set_field(self, "min_shares", positive_integer("min_shares", self.min_shares))
+        check_type("seeded", self.seeded, bool)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of all the noise, relative to the l2 bound; zero if seeded."""
+        noise = 0.0 if self.seeded else self.share_stddev
+        return math.sqrt(self.min_shares) * (noise / self.l2_norm_bound)
+
+    def scaled(self, factor: float) -> Event:
+        return dataclasses.replace(
+            self,
+            l1_norm_bound=self.l1_norm_bound * factor,
+            l2_norm_bound=self.l2_norm_bound * factor,
+        )
+
+    def why_not_private(self) -> str | None:
+        if self.seeded:
+            return "the noise was seeded: whoever knows the seed can subtract it"
+        return None if self.noise_multiplier else "the noise was zero"

@@ -22,6 +22,8 @@ for _class in (
     queries.DiscreteGaussianSumQuery,
     queries.DiscretizedSumQuery,
     queries.DistributedDiscreteGaussianSumQuery,
+    queries.DistributedSkellamAverageQuery,
+    queries.DistributedSkellamSumQuery,
     queries.ExactGaussianSumQuery,
     queries.ExponentialMechanismQuery,
     queries.GaussianHistogramQuery,

@@ -14,7 +14,11 @@ from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.automatic_clip import AutomaticClippingSumQuery
 from tfdp.query.correlated import CorrelatedGaussianSumQuery
 from tfdp.query.discretized import DiscretizedSumQuery
-from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
+from tfdp.query.distributed import (
+    DistributedDiscreteGaussianSumQuery,
+    DistributedSkellamAverageQuery,
+    DistributedSkellamSumQuery,
+)
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.encoding import rounded_norm_bound
 from tfdp.query.exact import ExactGaussianSumQuery
@@ -62,6 +66,8 @@ __all__ = [
     "DiscreteGaussianSumQuery",
     "DiscretizedSumQuery",
     "DistributedDiscreteGaussianSumQuery",
+    "DistributedSkellamAverageQuery",
+    "DistributedSkellamSumQuery",
     "ExactGaussianSumQuery",
     "ExponentialMechanismQuery",
     "GaussianAverageQuery",

@@ -9,11 +9,19 @@ import tensorflow as tf
 from tfdp.events.arguments import check_type, positive_integer, real_number
 from tfdp.query import encoding
 from tfdp.query.arguments import clip_norm, source_of
-from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery, SharesSampleState
+from tfdp.query.distributed import (
+    DistributedDiscreteGaussianSumQuery,
+    DistributedSkellamSumQuery,
+    SharesSampleState,
+)
 from tfdp.query.dp_query import DPQuery, Structure, record_dtype
 from tfdp.query.integer_sums import DiscreteGaussianSumQuery
 
-_SUMS = (DiscreteGaussianSumQuery, DistributedDiscreteGaussianSumQuery)
+_SUMS = (
+    DiscreteGaussianSumQuery,
+    DistributedDiscreteGaussianSumQuery,
+    DistributedSkellamSumQuery,
+)
 
 
 class DiscretizedGlobalState(NamedTuple):

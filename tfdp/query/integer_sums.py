@@ -29,14 +29,14 @@ def norm_bound(name: str, value: float) -> float:
     return real_number(name, value, minimum=0, inclusive=True, maximum=_LARGEST_NORM)
 
 
-def integer_stddev(name: str, value: float) -> float:
+def integer_stddev(name: str, value: float, most: float = _MOST_NOISE) -> float:
     """Returns the size of integer noise as a float.
 
     Raises:
         TypeError: it is not a number.
-        ValueError: it is neither zero nor between 2^-10 and 2^50.
+        ValueError: it is neither zero nor between 2^-10 and `most`.
     """
-    stddev = real_number(name, value, minimum=0, inclusive=True, maximum=_MOST_NOISE)
+    stddev = real_number(name, value, minimum=0, inclusive=True, maximum=most)
     if 0 < stddev < _LEAST_NOISE:
         raise ValueError(
             f"{name} must be zero or at least 2^-10: integers hardly have less noise. Received: "
@@ -67,6 +67,19 @@ def within_norm(record: Structure, l2_norm_bound: float) -> tf.Tensor:
     )
     leaves = [tf.where(small, leaf, tf.zeros_like(leaf)) for leaf in leaves]
     return small & ~is_longer(leaves, math.floor(Fraction(l2_norm_bound) ** 2))
+
+
+def within_norms(record: Structure, l1_norm_bound: float, l2_norm_bound: float) -> tf.Tensor:
+    """Returns whether the l1 and l2 norms of a record of integers are within bounds, exactly.
+
+    Raises:
+        TypeError: a leaf does not hold integers.
+    """
+    short = within_norm(record, l2_norm_bound)
+    leaves = [tf.cast(leaf, tf.int64) for leaf in tf.nest.flatten(record)]
+    # Of those that are short enough no sum overflows: it is below that of the squares.
+    sums = [tf.reduce_sum(tf.where(short, tf.abs(leaf), 0)) for leaf in leaves]
+    return short & (tf.add_n(sums) <= math.floor(l1_norm_bound))
 
 
 def refuse_unless(holds: tf.Tensor, message: str, record: Structure) -> Structure:
