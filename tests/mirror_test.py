@@ -10,6 +10,7 @@ PACKAGE = pathlib.Path(tfdp.__file__).parent
 # Modules without a file of tests of their own, and why.
 WITHOUT = {
     "cli/budget.py": "Its arguments are tested where commands take them: cli/calibrate_test.py.",
+    "federated/selective/charging.py": "private_uploads_test.py tests what is charged when.",
     "gradients/attached.py": "gradients/mixing_test.py tests masks and logits of records.",
     "gradients/engines/batched.py": "gradients/clipped_sum_test.py compares the engines.",
     "gradients/indices.py": "gradients/integers_test.py tests it with the rewriting.",

@@ -11,6 +11,7 @@ from tests.mutation.mutants_of_extensions import EXTENSIONS
 from tests.mutation.mutants_of_federated import ROUNDS, SUMMED
 from tests.mutation.mutants_of_integers import INTEGERS
 from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
+from tests.mutation.mutants_of_selective import SELECTIVE
 from tests.mutation.mutants_of_statistics import ASKED, COUNTED, PARTS
 from tests.mutation.mutants_of_steps import RANDOMNESS, TRAINING
 from tests.mutation.mutants_of_sums import MECHANISM, SUMS
@@ -26,6 +27,7 @@ MUTANTS = [
     *COUNTED,
     *PARTS,
     *ASKED,
+    *SELECTIVE,
     *SUMS,
     *RANDOMNESS,
     *TRAINING,

@@ -39,7 +39,7 @@ def probability(sums, answers, threshold_scale, sum_scale, released=None):
 
 def scales(query):
     """Returns the two scales in units of the sensitivity."""
-    return [float(scale) / STEPS for scale in query._scales[:2]]
+    return [float(scale) / STEPS for scale in query.scales[:2]]
 
 
 # Every pattern that ends with the last answer that may be above, or goes through all sums.

@@ -102,8 +102,8 @@ class AboveThresholdQuery(ScoresQuery):
         check_random_source(self.random_source)
 
     @property
-    def _scales(self) -> tuple[Fraction, Fraction, Fraction | None]:
-        """Those of the threshold's noise, the sums' and the released numbers', in steps."""
+    def scales(self) -> tuple[Fraction, Fraction, Fraction | None]:
+        """Of the noise on the threshold, on the sums and on the released numbers, in steps."""
         several = self.max_above * (1 if self.monotonic else 2)
         for_threshold = Fraction(self.epsilon / (1 + several ** (2 / 3)))
         for_sums = Fraction(self.epsilon) - for_threshold
@@ -118,7 +118,7 @@ class AboveThresholdQuery(ScoresQuery):
 
         def compare(fill, sums):
             above, answered, values = above_threshold(
-                fill, sums.tolist(), threshold, *self._scales, self.max_above
+                fill, sums.tolist(), threshold, *self.scales, self.max_above
             )
             return [above, np.int64(answered), np.float64(values) * float(step)]
 

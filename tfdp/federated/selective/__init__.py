@@ -10,6 +10,7 @@ from tfdp.federated.selective.exchange import (
 )
 from tfdp.federated.selective.local_sgd import LocalSGD
 from tfdp.federated.selective.participant import Participant, Server
+from tfdp.federated.selective.private_uploads import GaussianUpload, SparseVectorUpload
 from tfdp.federated.selective.selection import LargestValues, RandomAboveThreshold
 from tfdp.federated.selective.server import ParameterServer
 from tfdp.federated.selective.sparse import BadMessageError, SparseVector
@@ -17,6 +18,7 @@ from tfdp.federated.selective.sparse import BadMessageError, SparseVector
 __all__ = [
     "AsynchronousExchange",
     "BadMessageError",
+    "GaussianUpload",
     "LargestValues",
     "LocalSGD",
     "ParameterServer",
@@ -24,6 +26,7 @@ __all__ = [
     "RandomAboveThreshold",
     "Server",
     "SparseVector",
+    "SparseVectorUpload",
     "Turn",
     "random_order",
     "run_epoch",
