@@ -38,6 +38,14 @@ ROUNDS = in_folder(
         "array.dtype.name != form[1]",
         f"{SERVER}::test_bad_update_is_the_same_as_no_answer",
     ),
+    (
+        "control_of_another_client",
+        "the correction of SCAFFOLD has the other sign",
+        "simulation.py",
+        "[c - c_i for c, c_i in",
+        "[c_i - c for c, c_i in",
+        "tests/federated/simulation_test.py::test_scaffold_is_the_loop_of_the_paper",
+    ),
 )
 
 SUMMED = in_folder(

@@ -68,7 +68,7 @@ class Round:
         self._server.add([array[None] for array in arrays], None, [weight])
 
     def receive_all(self, updates: Sequence[Any], mask: Any = None, weights: Any = None) -> None:
-        """Takes the answers of the whole cohort at once, from a simulation.
+        """Takes answers of many clients at once, each of which has not answered, from a simulation.
 
         Args:
             updates: As in `receive`, every array with an axis of clients in front.
@@ -85,7 +85,8 @@ class Round:
             raise ValueError(
                 f"{len(self._missing)} clients have not answered. Received: {answers} answers."
             )
-        self._missing.clear()
+        for _ in range(answers):
+            self._missing.pop()
         self._server.add(updates, mask, weights)
 
     def close(self) -> None:

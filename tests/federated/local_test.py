@@ -1,0 +1,146 @@
+"""Local SGD of many clients against Keras' own training, client by client."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfdp
+from tests.federated import rounds as making
+from tfdp.federated import Clients, LocalSGD, LocalTraining
+
+L = keras.layers
+SIZES = (5, 0, 12, 1, 8)
+WIDTH = 3
+
+
+def _mlp():
+    return [
+        L.Dense(4, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)),
+        L.Dense(2),
+    ]
+
+
+MODELS = {
+    "mlp": ((WIDTH,), _mlp),
+    "sequence": ((4, WIDTH), lambda: [L.Dense(3, activation="relu"), L.Flatten(), L.Dense(2)]),
+    "convolution": ((5, 5, 1), lambda: [L.Conv2D(2, 3), L.Flatten(), L.Dense(2)]),
+}
+
+
+def _model(kind):
+    keras.utils.set_random_seed(7)
+    shape, layers = MODELS[kind]
+    model = keras.Sequential([keras.Input(shape), *layers()])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    # Eagerly, because batches have many sizes.
+    model.compile(keras.optimizers.SGD(0.3), loss=loss, run_eagerly=True)
+    return model
+
+
+def _data(shape, sizes=SIZES):
+    rng = np.random.default_rng(2)
+    return [(rng.normal(size=[n, *shape]).astype("float32"), rng.integers(0, 2, n)) for n in sizes]
+
+
+def _stacked(data, sgd, generator):
+    rows = max(len(x) for x, _ in data)
+    x = np.zeros([len(data), rows, *data[0][0].shape[1:]], "float32")
+    y = np.zeros([len(data), rows], "int64")
+    order = np.full([len(data), sgd.steps(rows), sgd.batch_size], -1, np.int32)
+    for i, (own_x, own_y) in enumerate(data):
+        x[i, : len(own_x)], y[i, : len(own_y)] = own_x, own_y
+        batches = sgd.batches(len(own_x), generator)
+        order[i, : len(batches)] = batches
+    return Clients(x, y, order)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_clients_at_once_are_keras_training_client_by_client(kind):
+    model = _model(kind)
+    sgd = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3)
+    data = _data(MODELS[kind][0])
+    clients = _stacked(data, sgd, np.random.default_rng(1))
+    start = [np.array(w) for w in model.get_weights()]
+    updates = LocalTraining(model, sgd).updates(start, clients)
+    making.assert_close(model.get_weights(), start, 0)
+    for i, (x, y) in enumerate(data):
+        model.set_weights(start)
+        for batch in clients.order[i]:
+            rows = batch[batch >= 0]
+            if len(rows):
+                model.train_on_batch(x[rows], y[rows])
+        expected = [a - b for a, b in zip(model.get_weights(), start, strict=True)]
+        making.assert_close([u[i] for u in updates], expected, 3e-6)
+        assert (max(np.abs(u[i]).max() for u in updates) > 1e-3) == (len(x) > 0)
+
+
+def _by_hand(model, start, data, order, rate, proximal, corrections):
+    """One client, with plain loops; the gradient is that of a step of SGD(1)."""
+    weights = [w.copy() for w in start]
+    for batch in order:
+        rows = batch[batch >= 0]
+        if not len(rows):
+            continue
+        model.set_weights(weights)
+        model.train_on_batch(data[0][rows], data[1][rows])
+        gradients = [a - b for a, b in zip(weights, model.get_weights(), strict=True)]
+        weights = [
+            w - rate * (g + proximal * (w - s) + c)
+            for w, g, s, c in zip(weights, gradients, start, corrections, strict=True)
+        ]
+    return [w - s for w, s in zip(weights, start, strict=True)]
+
+
+def test_proximal_term_and_corrections_are_those_of_the_papers():
+    model = _model("mlp")
+    model.optimizer.learning_rate = 1.0
+    sgd = LocalSGD(epochs=2, batch_size=4, learning_rate=0.2, proximal=0.7)
+    data = _data((WIDTH,))
+    clients = _stacked(data, sgd, np.random.default_rng(1))
+    start = [np.array(w) for w in model.get_weights()]
+    rng = np.random.default_rng(4)
+    corrections = [rng.normal(size=[len(data), *w.shape]).astype("float32") for w in start]
+    updates = LocalTraining(model, sgd).updates(start, clients, corrections)
+    for i, own in enumerate(data):
+        expected = _by_hand(
+            model, start, own, clients.order[i], 0.2, 0.7, [c[i] for c in corrections]
+        )
+        making.assert_close([u[i] for u in updates], expected, 5e-6)
+
+
+def test_dropout_differs_between_clients_and_rounds():
+    model = keras.Sequential([keras.Input((40,)), L.Dropout(0.5), L.Dense(1, use_bias=False)])
+    model.compile(loss="mse")
+    sgd = LocalSGD(epochs=1, batch_size=1, learning_rate=0.1)
+    clients = Clients(
+        np.ones([3, 1, 40], "float32"), np.ones([3, 1, 1], "float32"), np.zeros([3, 1, 1], int)
+    )
+    training = LocalTraining(model, sgd)
+    seen = [training.updates(model.get_weights(), clients)[0] == 0 for _ in range(2)]
+    masks = {mask.tobytes() for masks in seen for mask in masks}
+    assert len(masks) == 6  # Two masks of 40 coins are equal with probability 1e-12.
+
+
+def test_batches_hold_every_example_once_an_epoch():
+    sgd = LocalSGD(epochs=3, batch_size=4, learning_rate=0.1)
+    batches = sgd.batches(10, tfdp.noise.host_generator())
+    assert batches.shape == (sgd.steps(10), 4) == (9, 4)
+    for epoch in batches.reshape(3, -1):
+        assert sorted(epoch) == [-1, -1, *range(10)]
+        assert list(epoch[-2:]) == [-1, -1]
+    assert sgd.batches(0, tfdp.noise.host_generator()).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"proximal": -1.0}],
+    ids=str,
+)
+def test_numbers_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError, match="must be"):
+        LocalSGD(**{"epochs": 1, "batch_size": 1, "learning_rate": 0.1, **arguments})
+
+
+def test_model_without_a_loss_is_refused():
+    with pytest.raises(ValueError, match="compiled with a loss"):
+        LocalTraining(making.plain(), LocalSGD(1, 1, 0.1))

@@ -1,0 +1,107 @@
+"""Simulated clients against a loop over them."""
+
+import numpy as np
+import pytest
+
+from tests.federated import rounds as making
+from tfdp.federated import Clients, LocalSGD, LocalTraining, Server, Simulation
+from tfdp.federated.simulation import control_changes
+from tfdp.query import WeightedAverageQuery
+from tfdp.sampling import FullBatch
+
+SIZES = (5, 0, 12, 1, 8, 3)
+SGD = LocalSGD(epochs=2, batch_size=4, learning_rate=0.1)
+
+
+def _data():
+    rng = np.random.default_rng(2)
+    return {
+        name: (
+            rng.normal(size=[n, 3]).astype("float32"),
+            rng.normal(size=[n, 2]).astype("float32"),
+        )
+        for name, n in zip(making.NAMES, SIZES, strict=True)
+    }
+
+
+def _alone(x, y):
+    """Returns a client, all of whose examples are in one batch, whatever their order."""
+    order = np.full([1, 2, 16], -1)
+    order[0, :, : len(x)] = np.arange(len(x))
+    rows = max(SIZES)  # So that one graph serves all clients.
+    padded = [np.concatenate([a, np.zeros([rows - len(a), a.shape[1]], a.dtype)]) for a in (x, y)]
+    return Clients(padded[0][None], padded[1][None], order)
+
+
+@pytest.mark.parametrize(("at_once", "weighted"), [(2, False), (8, True)])
+def test_simulation_is_the_loop_over_clients(at_once, weighted):
+    # One batch an epoch holds all, so that the order of examples does not matter.
+    sgd = LocalSGD(epochs=2, batch_size=16, learning_rate=0.1)
+    results = []
+    for simulated in (True, False):
+        query = (
+            WeightedAverageQuery(making.CLIP, stddev=0.0, denominator=6, max_weight=6.0)
+            if weighted
+            else None
+        )
+        model = making.model(stddev=0.0, query=query)
+        server = Server(model, making.NAMES, sampling=FullBatch())
+        if simulated:
+            answer = Simulation(server, _data(), sgd, clients_at_once=at_once)
+        else:
+            training = LocalTraining(model, sgd)
+
+            def answer(current, training=training):
+                for name, (x, y) in _data().items():
+                    if len(x):
+                        updates = training.updates(current.weights, _alone(x, y))
+                        weight = float(len(x)) if weighted else None
+                        current.receive(name, [u[0] for u in updates], weight=weight)
+
+        server.train(answer, 2)
+        results.append(making.weights(model))
+    making.assert_close(*results, 3e-6)
+
+
+def test_scaffold_is_the_loop_of_the_paper():
+    sgd = LocalSGD(epochs=2, batch_size=16, learning_rate=0.1)
+    model = making.model(query=making.QUERIES["gaussian"](0.0))
+    server = Server(model, making.NAMES, sampling=FullBatch(), controls=True)
+    simulation = Simulation(server, _data(), sgd, clients_at_once=4)
+    twin = LocalTraining(making.model(), sgd)
+    weights = making.weights(model)
+    controls = [np.zeros_like(w) for w in weights]
+    own = {name: [np.zeros_like(w) for w in weights] for name in making.NAMES}
+    server.train(simulation, 3)
+    for _ in range(3):
+        total = [np.zeros_like(part) for part in [*weights, *controls]]
+        for name, (x, y) in _data().items():
+            if not len(x):
+                continue
+            corrections = [(c - c_i)[None] for c, c_i in zip(controls, own[name], strict=True)]
+            update = [u[0] for u in twin.updates(weights, _alone(x, y), corrections)]
+            # c_i+ = c_i - c + (x - y_i) / (K learning_rate)
+            change = [-c - u / (2 * 0.1) for c, u in zip(controls, update, strict=True)]
+            own[name] = [a + b for a, b in zip(own[name], change, strict=True)]
+            record = [*update, *change]
+            norm = np.sqrt(sum(np.sum(np.square(part)) for part in record))
+            total = [t + min(1, making.CLIP / norm) * r for t, r in zip(total, record, strict=True)]
+        weights = [w + t / 6 for w, t in zip(weights, total[:2], strict=True)]
+        controls = [c + t / 6 for c, t in zip(controls, total[2:], strict=True)]
+    making.assert_weights(model, weights, 2e-5)
+    making.assert_close(server.controls, controls, 2e-5)
+    assert max(np.abs(c).max() for c in controls) > 0.01
+
+
+def test_control_of_a_client_without_a_step_stays():
+    changes = control_changes([np.ones([2, 3])], [np.ones(3)], np.array([0, 2]), 0.5)
+    np.testing.assert_array_equal(changes[0], [[0, 0, 0], [-2, -2, -2]])
+
+
+def test_lengths_that_differ_are_refused():
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    data = {**_data(), making.NAMES[0]: (np.zeros([2, 3]), np.zeros([3, 2]))}
+    with pytest.raises(ValueError, match="one length"):
+        Simulation(server, data, SGD)
+    with pytest.raises(KeyError):
+        Simulation(server, {}, SGD)

@@ -1,0 +1,124 @@
+"""Clients of a cohort in one process, many at a time."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdp.events.arguments import positive_integer
+from tfdp.federated.local import Clients, LocalSGD, LocalTraining
+from tfdp.federated.server import Round, Server
+from tfdp.noise import host_generator
+
+
+class Simulation:
+    """Answers rounds for clients whose data are all here: `server.train(simulation, 100)`.
+
+    For a query that takes weights, a client's weight is its number of examples.
+
+    Args:
+        server: Whose rounds, and whose model's loss.
+        data: For every registered client its (x, y); a client without examples is one that does not
+            answer.
+        sgd: What each client does.
+        clients_at_once: Whose weights are in memory at the same time.
+        generator: Draws the orders of examples; by default from secret bits.
+
+    Raises:
+        KeyError: a registered client has no data.
+        ValueError: x and y of a client differ in length, or `clients_at_once` is out of range.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        data: Mapping[Hashable, tuple[Any, Any]],
+        sgd: LocalSGD,
+        *,
+        clients_at_once: int = 50,
+        generator: Any = None,
+    ):
+        self._server = server
+        self._data = {name: tuple(map(np.asarray, data[name])) for name in server.clients}
+        for name, (x, y) in self._data.items():
+            if len(x) != len(y):
+                raise ValueError(
+                    f"x and y of a client must have one length. Received: {len(x)} and {len(y)}, "
+                    f"of client {name!r}."
+                )
+        self._training = LocalTraining(server.model, sgd)
+        self._sgd = sgd
+        self._at_once = positive_integer("clients_at_once", clients_at_once)
+        self._rows = max(1, max(len(x) for x, _ in self._data.values()))
+        self._generator = host_generator() if generator is None else generator
+        # c_i of SCAFFOLD, of those clients that were asked.
+        self._controls: dict[Hashable, list[np.ndarray]] = {}
+
+    def __call__(self, current: Round) -> None:
+        """Answers a round for its whole cohort."""
+        # Clients of like size are together, so that none waits long for another.
+        present = [name for name in current.cohort if len(self._data[name][0])]
+        present.sort(key=lambda name: len(self._data[name][0]))
+        for start in range(0, len(present), self._at_once):
+            names = present[start : start + self._at_once]
+            updates = self._updates(current, names)
+            weights = None
+            if self._server.form.is_weighted:
+                sizes = [float(len(self._data[name][0])) for name in names]
+                weights = np.array(sizes + [0.0] * (self._at_once - len(names)))
+            current.receive_all(updates, np.arange(self._at_once) < len(names), weights)
+
+    def _updates(self, current: Round, names: Sequence[Hashable]) -> list[np.ndarray]:
+        clients = self._stacked(names)
+        if not current.controls:
+            return self._training.updates(current.weights, clients)
+        zeros = [np.zeros_like(c) for c in current.controls]
+        own = [self._controls.get(name, zeros) for name in names]
+        own += [zeros] * (self._at_once - len(names))
+        stacked = [np.stack(parts) for parts in zip(*own, strict=True)]
+        corrections = [c - c_i for c, c_i in zip(current.controls, stacked, strict=True)]
+        updates = self._training.updates(current.weights, clients, corrections)
+        steps = np.sum(np.any(clients.order >= 0, axis=2), axis=1)
+        changes = control_changes(updates, current.controls, steps, self._sgd.learning_rate)
+        for i, name in enumerate(names):
+            self._controls[name] = [a + b[i] for a, b in zip(own[i], changes, strict=True)]
+        return [*updates, *changes]
+
+    def _stacked(self, names: Sequence[Hashable]) -> Clients:
+        number, rows = self._at_once, self._rows
+        first_x, first_y = self._data[names[0]]
+        x = np.zeros([number, rows, *first_x.shape[1:]], first_x.dtype)
+        y = np.zeros([number, rows, *first_y.shape[1:]], first_y.dtype)
+        order = np.full([number, self._sgd.steps(rows), self._sgd.batch_size], -1, np.int32)
+        for i, name in enumerate(names):
+            own_x, own_y = self._data[name]
+            x[i, : len(own_x)], y[i, : len(own_y)] = own_x, own_y
+            batches = self._sgd.batches(len(own_x), self._generator)
+            order[i, : len(batches)] = batches
+        return Clients(x, y, order)
+
+
+def control_changes(
+    updates: Sequence[np.ndarray],
+    controls: Sequence[np.ndarray],
+    steps: np.ndarray,
+    learning_rate: float,
+) -> list[np.ndarray]:
+    """Returns by how much clients' control variates change: -c - update / (steps learning_rate).
+
+    Args:
+        updates: Of the weights, [clients, ...].
+        controls: c, of the server.
+        steps: [clients]; where there are none, nothing changes.
+        learning_rate: Of the clients.
+
+    References:
+        Karimireddy et al. 2020, arXiv:1910.06378, algorithm 1, option II.
+    """
+    changes = []
+    for update, control in zip(updates, controls, strict=True):
+        shape = [-1] + [1] * (update.ndim - 1)
+        scale = (np.maximum(steps, 1) * learning_rate).reshape(shape)
+        change = -control - update / scale
+        changes.append(np.where(steps.reshape(shape) > 0, change, 0).astype(update.dtype))
+    return changes
