@@ -30,6 +30,7 @@ def for_budget(
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
     private_metrics: Sequence[PrivateMetric] = (),
+    batch_norm_noise_multiplier: float | None = None,
     **kwargs: Any,
 ) -> Any:
     """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
@@ -60,6 +61,7 @@ def for_budget(
         privacy_unit: As in `DPOptimizer`.
         private_metrics: As in `DPOptimizer`. What they cost is taken from the budget, so that
             gradients get more noise.
+        batch_norm_noise_multiplier: As in `DPOptimizer`; it is taken from the budget, too.
         **kwargs: As in `DPOptimizer`.
 
     Raises:
@@ -81,9 +83,12 @@ def for_budget(
     microbatching = Microbatching(num_microbatches, privacy_unit)
     microbatching.set_batch_size(batch_size)
     metrics = check_metrics(private_metrics)
+    besides = [metric.noise_multiplier for metric in metrics]
+    if batch_norm_noise_multiplier is not None:
+        besides.append(batch_norm_noise_multiplier)
     query = GaussianAverageQuery(
         l2_norm_clip,
-        noise_multiplier=noise_beside(noise_multiplier, microbatching.sensitivity_factor, metrics),
+        noise_multiplier=noise_beside(noise_multiplier, microbatching.sensitivity_factor, besides),
         denominator=batch_size if num_microbatches is None else num_microbatches,
     )
     return optimizer_class(
@@ -92,5 +97,6 @@ def for_budget(
         num_microbatches,
         privacy_unit=privacy_unit,
         private_metrics=metrics,
+        batch_norm_noise_multiplier=batch_norm_noise_multiplier,
         **kwargs,
     )

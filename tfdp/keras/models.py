@@ -10,7 +10,7 @@ from tfdp.gradients import RecordWise, register_rule
 from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
-from tfdp.keras.normalization import convert_norm
+from tfdp.keras.normalization import convert_norm, with_plain_norms, with_private_norms
 from tfdp.keras.training import PrivateTraining
 from tfdp.keras.weights_file import holds_ledger
 
@@ -30,6 +30,9 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
         batch_norm: What becomes of trainable `BatchNormalization`. None: such models are refused by
             `compile`. "group": the result is made of a copy of the model, in which group
             normalization stands for it (`convert_norm`); the log of "tfdp" says what was replaced.
+            "private": the result is made of a copy, in which these layers normalize by their moving
+            statistics, and training estimates those with noise
+            (`DPOptimizer(batch_norm_noise_multiplier=...)`). What is saved has Keras' own layers.
 
     Raises:
         TypeError: `model` is not a Keras model, or of a form that `convert_norm` cannot copy.
@@ -45,22 +48,21 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"make_private takes a keras.Model. Received: {model!r}.")
-    if batch_norm not in (None, "group"):
+    if batch_norm not in (None, "group", "private"):
         raise ValueError(
-            'batch_norm must be None or "group". Moving statistics are not estimated privately: '
-            f"freeze the layers or replace them. Received: batch_norm={batch_norm!r}."
+            f'batch_norm must be None, "group" or "private". Received: batch_norm={batch_norm!r}.'
         )
     if isinstance(model, PrivateTraining):
         if batch_norm is not None:
-            raise ValueError(
-                'The model is private already: give batch_norm="group" with the plain model.'
-            )
+            raise ValueError("The model is private already: give batch_norm with the plain model.")
         return model
     validation.check_plain_training(model)
     if batch_norm == "group":
         model, replaced = convert_norm(model)
         if replaced:
             _logger.warning("Batch normalization was replaced: %s.", "; ".join(replaced))
+    if batch_norm == "private":
+        model, _ = with_private_norms(model)
     if type(model) is keras.Sequential:
         return DPSequential(_sequential_layers(model), name=model.name)
     if type(model) is FUNCTIONAL:
@@ -108,7 +110,7 @@ class DPSequential(PrivateTraining, keras.Sequential):
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
         plain = keras.Sequential(_sequential_layers(self), name=self.name)
-        self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
+        self._save_plain(with_plain_norms(plain), filepath, overwrite=overwrite, **kwargs)
 
 
 @dataclasses.dataclass
@@ -142,7 +144,7 @@ class _DPFunctional(PrivateTraining, keras.Model):
             plain = keras.Model(self.input, self.output, name=self.name)
         else:
             plain = self._task.model
-        self._save_plain(plain, filepath, overwrite=overwrite, **kwargs)
+        self._save_plain(with_plain_norms(plain), filepath, overwrite=overwrite, **kwargs)
 
     def _load_values(self, filepath: Any, **kwargs: Any) -> None:
         if self._task is None or holds_ledger(filepath):

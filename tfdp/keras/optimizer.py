@@ -14,7 +14,15 @@ from tfdp.gradients.clipped_sum import check_weights
 from tfdp.gradients.inputs import check_call
 from tfdp.keras import distribution
 from tfdp.keras.adam_bc import AdamBC
+from tfdp.keras.batch_statistics import (
+    BatchMoments,
+    check_moments,
+    check_replicas,
+    moments,
+    update_moving,
+)
 from tfdp.keras.charging import Charging
+from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.for_budget import for_budget
 from tfdp.keras.issued import Issued
 from tfdp.keras.microbatching import Microbatching
@@ -37,6 +45,7 @@ from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, comp
 from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
+from tfdp.query.parts import denominators
 from tfdp.sampling import SamplingPolicy
 
 
@@ -76,6 +85,9 @@ class DPOptimizer(WrappingOptimizer):
             model.
         private_metrics: Metrics of training that each step releases beside its gradients, a list of
             `tfdp.keras.PrivateMetric`. `fit` shows them and no others.
+        batch_norm_noise_multiplier: For a model with private batch normalization
+            (`make_private(model, batch_norm="private")`), which estimates the moving statistics of
+            all its layers with noise that costs what one release of this noise multiplier does.
         ledger: Where events go; by default a new `tfdp.PrivacyLedger`, or that of the weights where
             they were privately trained before.
         name: Name of the optimizer.
@@ -97,6 +109,7 @@ class DPOptimizer(WrappingOptimizer):
         engine: str = "auto",
         loss_scale_factor: float | None = None,
         private_metrics: Sequence[PrivateMetric] = (),
+        batch_norm_noise_multiplier: float | None = None,
         ledger: PrivacyLedger | None = None,
         name: str | None = None,
     ):
@@ -115,6 +128,15 @@ class DPOptimizer(WrappingOptimizer):
         super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
         self._query = query
         self._private_metrics = check_metrics(private_metrics)
+        if batch_norm_noise_multiplier is not None:
+            batch_norm_noise_multiplier = real_number(
+                "batch_norm_noise_multiplier",
+                batch_norm_noise_multiplier,
+                minimum=0,
+                inclusive=False,
+            )
+        self.batch_norm_noise_multiplier = batch_norm_noise_multiplier
+        self._batch_moments: tuple[BatchMoments, ...] = ()
         self._mechanism = joined_query(query, self._private_metrics)
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
@@ -135,6 +157,50 @@ class DPOptimizer(WrappingOptimizer):
     def private_metrics(self) -> tuple[PrivateMetric, ...]:
         """What each step releases beside the gradients."""
         return self._private_metrics
+
+    @property
+    def batch_moments(self) -> tuple[BatchMoments, ...]:
+        """What each step releases about the inputs of layers of private batch normalization."""
+        return self._batch_moments
+
+    def release_moments_of(self, layers: Sequence[Any]) -> None:
+        """Makes steps release the moments of these layers' inputs; `compile` calls it.
+
+        Args:
+            layers: All layers of private batch normalization that the model has.
+
+        Raises:
+            NotPrivateError: noise is missing for them, or is given and there are none; or steps of
+                a model with other layers were taken.
+        """
+        multiplier = self.batch_norm_noise_multiplier
+        check_moments(layers, multiplier)
+        found = moments(layers, multiplier) if multiplier is not None else ()
+        if found == self._batch_moments:
+            return
+        if self.built:
+            raise NotPrivateError(
+                "This optimizer was built for a model with other layers of private batch "
+                "normalization. Make a new optimizer."
+            )
+        self._batch_moments = found
+        self._mechanism = joined_query(self._query, self._released_besides)
+
+    def move_statistics(self, layers: Sequence[Any], released: Sequence[tf.Tensor]) -> None:
+        """Updates the moving statistics of layers by what a step released about them.
+
+        Args:
+            layers: As `release_moments_of` was given them.
+            released: By layer.
+        """
+        for layer, one, value in zip(layers, self._batch_moments, released, strict=True):
+            denominator = denominators(self._query)[0]
+            stddev = one.noise_multiplier * one.l2_norm_clip / denominator
+            update_moving(layer, value, stddev)
+
+    @property
+    def _released_besides(self) -> tuple[PrivateMetric, ...]:
+        return (*self._private_metrics, *self._batch_moments)
 
     @property
     def num_microbatches(self) -> int | None:
@@ -349,12 +415,15 @@ class DPOptimizer(WrappingOptimizer):
             self.charging,
             self.engine,
             self.physical_batch_size,
-            templates(self._private_metrics),
+            templates(self._released_besides),
         )
 
     def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any, list[tf.Tensor]]:
         """Returns (what `use` makes of a step's noised gradients, aux, noised statistics)."""
-        check_step(self._private_metrics, arguments.has_statistics)
+        check_step(self._released_besides, arguments.has_statistics)
+        if self.batch_norm_noise_multiplier is not None:
+            check_moments(self._batch_moments, self.batch_norm_noise_multiplier)
+            check_replicas()
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_call(
             arguments.loss_fn,

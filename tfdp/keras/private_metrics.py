@@ -281,28 +281,27 @@ def values_of_record(
     return result
 
 
-def noise_beside(together: float, factor: int, metrics: Sequence[PrivateMetric]) -> float:
+def noise_beside(together: float, factor: int, besides: Sequence[float]) -> float:
     """Returns the noise multiplier of the gradients' query for a given one of the whole step.
 
         factor^2 (z^-2 + sum_m z_m^-2) = together^-2, solved for z
 
     Args:
-        together: The noise multiplier of gradients and metrics as one Gaussian sum.
+        together: The noise multiplier of gradients and all else as one Gaussian sum.
         factor: How often a query's bound one privacy unit can move its sum.
-        metrics: What a step releases besides.
+        besides: Noise multipliers of what a step releases beside the gradients.
 
     Raises:
-        ValueError: the metrics alone cost as much as the step may.
+        ValueError: that alone costs as much as the step may.
     """
-    if not metrics:
+    if not besides:
         return together * factor
-    cost = math.fsum(metric.noise_multiplier**-2 for metric in metrics)
-    remaining = (together * factor) ** -2 - cost
+    remaining = (together * factor) ** -2 - math.fsum(z**-2 for z in besides)
     if remaining <= 0:
         raise ValueError(
-            f"The private metrics alone cost more than the budget allows a step: give them noise "
-            f"multipliers well above {together * factor * math.sqrt(len(metrics)):.4g}. Received: "
-            f"{[metric.noise_multiplier for metric in metrics]}."
+            "Private metrics and batch statistics alone cost more than the budget allows a step: "
+            "give them noise multipliers well above "
+            f"{together * factor * math.sqrt(len(besides)):.4g}. Received: {list(besides)}."
         )
     # Rounding must not take the step over its budget.
     return remaining**-0.5 * (1 + 1e-9)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients import LayeredLoss
 from tfdp.gradients.keras_internals import attach_mask, mask_of
+from tfdp.keras import batch_statistics
 from tfdp.keras.private_metrics import values_of_record
 
 
@@ -27,11 +28,16 @@ class RecordLoss(LayeredLoss):
         return self._model
 
     def forward(self, examples, scope):
-        return self._model(examples[0], training=True)
+        if not self._moments:
+            return self._model(examples[0], training=True)
+        with batch_statistics.collecting() as found:
+            outputs = self._model(examples[0], training=True)
+        return outputs, found
 
     def loss(self, example, outputs, scope):
         x, y, sample_weight = example
         model = self._model
+        outputs, found = outputs if self._moments else (outputs, {})
         sample_weight = None if self.is_weighed else sample_weight
         with model.losses_of_record(scope):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
@@ -42,9 +48,12 @@ class RecordLoss(LayeredLoss):
         self._masked = [mask is not None for mask in masks]
         aux = (loss, (outputs, [mask for mask in masks if mask is not None]))
         metrics = model.optimizer.private_metrics
-        if not metrics:
+        if not metrics and not self._moments:
             return loss, aux
-        return loss, ((), values_of_record(metrics, y, outputs, loss))
+        values = values_of_record(metrics, y, outputs, loss)
+        values += batch_statistics.values_of_record(self._moments, found)
+        # Nothing raw is needed where the logs hold private metrics.
+        return loss, (() if metrics else aux, values)
 
     def unbatch(self, outputs: Any) -> Any:
         """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n,
@@ -56,6 +65,10 @@ class RecordLoss(LayeredLoss):
             if masked:
                 attach_mask(leaf, next(remaining))
         return y_pred
+
+    @property
+    def _moments(self) -> tuple[batch_statistics.BatchMoments, ...]:
+        return self._model.optimizer.batch_moments
 
     @property
     def is_weighed(self) -> bool:

@@ -11,7 +11,10 @@ from tfdp import query as queries
 from tfdp.query.dp_query import DPQuery, check_config
 
 PACKAGE = "tfdp"
-_SAME_NAME = ("num_microbatches", "privacy_unit", "physical_batch_size", "engine", "name")
+_SAME_NAME = (
+    *("num_microbatches", "privacy_unit", "physical_batch_size", "engine", "name"),
+    "batch_norm_noise_multiplier",
+)
 _NAMES = ("inner_optimizer", "query", "loss_scale_factor", "private_metrics", *_SAME_NAME)
 
 for _class in (

@@ -21,6 +21,7 @@ from tfdp.keras import (
     metric_updates,
     validation,
 )
+from tfdp.keras.batch_statistics import private_norms
 from tfdp.keras.carrying import CarriesLedger
 from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
@@ -94,6 +95,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 f"tfdp.keras.DPOptimizer(optimizer, query=...). Received: optimizer={optimizer!r}."
             )
         validation.check_layers(self)
+        optimizer.release_moments_of(private_norms(self))
         # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
         super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
         if self.jit_compile and validation.has_loops(self):
@@ -359,8 +361,10 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             of_fit=True,
             has_statistics=True,
         )
+        shown = released[: len(optimizer.private_metrics)]
+        optimizer.move_statistics(private_norms(self), released[len(shown) :])
         if self._shown is not None:
-            self._shown.update(released, penalty)
+            self._shown.update(shown, penalty)
             return distribution.for_keras(self._shown.result())
         losses, y_pred = aux
         if weights is not None:  # As Keras shows losses.

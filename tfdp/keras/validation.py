@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import layers_in
+from tfdp.keras.batch_statistics import PrivateBatchNormalization
 from tfdp.keras.callbacks import LogsEpsilon
 from tfdp.keras.errors import NotPrivateError
 
@@ -23,7 +24,9 @@ def check_layers(model: keras.Model) -> None:
     norms = [
         layer.name
         for layer in layers
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not isinstance(layer, PrivateBatchNormalization)
+        and layer.trainable
     ]
     if norms:
         problems.insert(0, _batch_normalization(norms))
@@ -40,8 +43,8 @@ def _batch_normalization(names: list[str]) -> str:
         f"BatchNormalization ({shown}{more}) normalizes each record by the others of its batch, "
         "and its moving averages publish raw statistics. tfdp.keras.convert_norm(model), or "
         'make_private(model, batch_norm="group"), makes a model with GroupNormalization in its '
-        "place, gamma and beta kept; or freeze it: "
-        "layer.trainable = False."
+        'place, gamma and beta kept. make_private(model, batch_norm="private") estimates the '
+        "moving averages with noise. Or freeze it: layer.trainable = False."
     )
 
 
