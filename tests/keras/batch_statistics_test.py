@@ -178,6 +178,7 @@ def test_one_record_moves_the_sums_by_their_bounds_at_most(engine):
     def moved(x):
         for variable, value in zip(variables, start, strict=True):
             variable.assign(value)
+        tfdp.keras.declare_weights(model, "fresh_start")
         _fit(model, x=x)
         means = [np.array(norm.moving_mean) for norm in _norms(model)]
         assert all(np.all(np.isfinite(values)) for values in _moving(model))
@@ -197,8 +198,8 @@ def test_one_record_moves_the_sums_by_their_bounds_at_most(engine):
         for with_it, without, unit in zip(one, found[0], units, strict=True):
             bound = math.sqrt(2 * len(unit)) / len(X)
             assert np.linalg.norm(with_it - without) <= bound * (1 + 1e-4)
-    # The power of the bound: an extreme record reaches a good part of it.
-    assert np.linalg.norm(found[3][0] - found[0][0]) > 1e-5
+    # What is bounded is not nothing.
+    assert np.linalg.norm(found[4][0] - found[0][0]) > 1e-3
 
 
 def test_positions_that_a_mask_leaves_out_do_not_count():

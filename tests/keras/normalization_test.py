@@ -114,8 +114,8 @@ def test_make_private_replaces_batch_normalization_and_says_so(caplog):
 
 
 def test_batch_norm_is_replaced_by_what_is_known_or_not_at_all():
-    with pytest.raises(ValueError, match="not estimated privately"):
-        tfdp.keras.make_private(_sequential(), batch_norm="private")
+    with pytest.raises(ValueError, match="batch_norm must be None"):
+        tfdp.keras.make_private(_sequential(), batch_norm="layer")
     private = tfdp.keras.make_private(_sequential())
     with pytest.raises(ValueError, match="private already"):
         tfdp.keras.make_private(private, batch_norm="group")

@@ -232,8 +232,8 @@ TRAINING = in_folder(
         "batch_normalization_accepted",
         "layers that mix records are accepted",
         "validation.py",
-        "isinstance(layer, keras.layers.BatchNormalization) and layer.trainable",
-        "isinstance(layer, keras.layers.BatchNormalization) and False",
+        "and not isinstance(layer, PrivateBatchNormalization)\n",
+        "and False\n",
         f"{ACCOUNTING_TRAPS}::test_batch_norm_moving_averages_ship_raw_statistics",
     ),
     (
@@ -295,10 +295,27 @@ TRAINING = in_folder(
         "test_value_that_is_not_finite_counts_as_zero_and_spares_the_gradient",
     ),
     (
+        "layers_each_cost_what_all_may",
+        "the statistics of every layer get the noise of all layers together",
+        "batch_statistics.py",
+        ") * math.sqrt(len(layers))",
+        ") * 1.0",
+        f"{KERAS}/batch_statistics_test.py::"
+        "test_event_holds_every_layer_and_all_of_them_cost_what_was_asked",
+    ),
+    (
+        "statistics_updated_raw",
+        "batch normalization that is to be private updates its averages in the forward pass",
+        "batch_statistics.py",
+        "super().call(inputs, training=False, mask=mask)",
+        "super().call(inputs, training=training, mask=mask)",
+        f"{KERAS}/batch_statistics_test.py::test_nothing_but_the_step_moves_the_statistics",
+    ),
+    (
         "metrics_free_of_charge",
         "a budget is spent on gradients alone, and metrics come on top",
         "private_metrics.py",
-        "    remaining = (together * factor) ** -2 - cost\n",
+        "    remaining = (together * factor) ** -2 - math.fsum(z**-2 for z in besides)\n",
         "    remaining = (together * factor) ** -2\n",
         f"{KERAS}/private_metrics_test.py::"
         "test_for_budget_keeps_gradients_and_metrics_together_within_the_budget",

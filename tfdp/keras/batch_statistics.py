@@ -16,7 +16,6 @@ from tfdp.gradients.keras_internals import layers_in
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.private_metrics import PrivateMetric
-from tfdp.numerics.norms import to_accumulate
 
 
 @keras.saving.register_keras_serializable("tfdp")
@@ -233,9 +232,9 @@ class _Rule(LayerRule):
         recording.add(
             tap,
             layer.gamma,
-            lambda g: Explicit(tf.reduce_sum(to_accumulate(g * normalized(g.dtype)), others)),
+            lambda g: Explicit(tf.reduce_sum(g * normalized(g.dtype), others)),
         )
-        recording.add(tap, layer.beta, lambda g: Explicit(tf.reduce_sum(to_accumulate(g), others)))
+        recording.add(tap, layer.beta, lambda g: Explicit(tf.reduce_sum(g, others)))
         return tap.tensor
 
 

@@ -43,8 +43,8 @@ def _batch_normalization(names: list[str]) -> str:
         f"BatchNormalization ({shown}{more}) normalizes each record by the others of its batch, "
         "and its moving averages publish raw statistics. tfdp.keras.convert_norm(model), or "
         'make_private(model, batch_norm="group"), makes a model with GroupNormalization in its '
-        'place, gamma and beta kept. make_private(model, batch_norm="private") estimates the '
-        "moving averages with noise. Or freeze it: layer.trainable = False."
+        'place, gamma and beta kept. make_private(model, batch_norm="private") estimates those '
+        "averages with noise. Or freeze it: layer.trainable = False."
     )
 
 
