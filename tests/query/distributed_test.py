@@ -9,7 +9,9 @@ from scipy import special, stats
 
 import tfdp
 from tfdp import query as tfdp_query
-from tfdp.events import GaussianSharesSumEvent, SkellamSharesSumEvent
+from tfdp.accounting import RDPAccountant
+from tfdp.audit import epsilon_lower_bound
+from tfdp.events import FullBatchSampling, GaussianSharesSumEvent, SkellamSharesSumEvent
 from tfdp.noise import SeededRandomSource
 from tfdp.query import (
     DistributedDiscreteGaussianSumQuery,
@@ -210,3 +212,22 @@ def test_skellam_noise_has_its_own_distribution():
     zeros = int(np.sum(share == 0))
     assert stats.binomtest(zeros, 20_000, special.ive(0, 1.0)).pvalue > 1e-9
     assert stats.binomtest(zeros, 20_000, 0.3989).pvalue < 1e-9
+
+
+@ALL
+def test_audit_finds_no_more_than_the_claim_and_finds_a_claim_that_is_too_small(make):
+    def bound_and_claim(stddev):
+        query = make(100.0, stddev, min_contributors=4)
+        # Every coordinate has noise of its own: each is a run. One of four records differs.
+        scores = []
+        for moved in (1, 0):
+            records = [tf.fill([6000], moved), *[tf.zeros([6000], tf.int32)] * 3]
+            scores.append(query.get_noised_result(_sum(query, records), ())[0].numpy())
+        one = make(1.0, stddev, min_contributors=4).derive_event(())
+        event = tfdp.SampledEvent(FullBatchSampling(), one, tfdp.NeighboringRelation.ZERO_OUT)
+        claim = RDPAccountant().compose(event).get_epsilon(1e-6)
+        return epsilon_lower_bound(*scores, 1e-6, confidence=1 - 1e-7), claim
+
+    (small, _), (large, claim) = bound_and_claim(0.25), bound_and_claim(2.5)
+    assert large <= claim
+    assert small > claim

@@ -47,6 +47,7 @@ from tfdp.query.restart import (
     RestartQuery,
 )
 from tfdp.query.scheduled import ScheduledGaussianSumQuery
+from tfdp.query.secure_sum import secure_sum_query
 from tfdp.query.selection import (
     ExponentialMechanismQuery,
     QuantileSelectionQuery,
@@ -107,4 +108,5 @@ __all__ = [
     "per_layer",
     "proportional_noise",
     "rounded_norm_bound",
+    "secure_sum_query",
 ]

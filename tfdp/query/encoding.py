@@ -41,7 +41,7 @@ def rounded_norm_bound(norm: float, num_coordinates: int, beta: float = LARGEST_
 
     Example:
         >>> round(rounded_norm_bound(1000.0, 2**20), 1)
-        1137.0
+        1124.1
 
     References:
         Kairouz, Liu, Steinke 2021, arXiv:2102.06387, theorem 1.

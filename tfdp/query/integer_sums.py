@@ -14,7 +14,7 @@ from tfdp.query.dp_query import Structure, SumAggregationDPQuery, numeric_zeros_
 from tfdp.query.grid import is_longer
 
 # Norms and coordinates up to here have squares within 62 bits.
-_LARGEST_NORM = 2**31 - 1
+LARGEST_NORM = 2**31 - 1
 # Less noise is none; more does not fit into 64 bits.
 _LEAST_NOISE, _MOST_NOISE = 2.0**-10, 2.0**50
 
@@ -26,7 +26,7 @@ def norm_bound(name: str, value: float) -> float:
         TypeError: it is not a number.
         ValueError: it is not between 0 and 2^31 - 1.
     """
-    return real_number(name, value, minimum=0, inclusive=True, maximum=_LARGEST_NORM)
+    return real_number(name, value, minimum=0, inclusive=True, maximum=LARGEST_NORM)
 
 
 def integer_stddev(name: str, value: float, most: float = _MOST_NOISE) -> float:
@@ -63,7 +63,7 @@ def within_norm(record: Structure, l2_norm_bound: float) -> tf.Tensor:
     """
     leaves = [tf.cast(leaf, tf.int64) for leaf in tf.nest.flatten(record)]
     small = tf.reduce_all(
-        [tf.reduce_all((leaf <= _LARGEST_NORM) & (leaf >= -_LARGEST_NORM)) for leaf in leaves]
+        [tf.reduce_all((leaf <= LARGEST_NORM) & (leaf >= -LARGEST_NORM)) for leaf in leaves]
     )
     leaves = [tf.where(small, leaf, tf.zeros_like(leaf)) for leaf in leaves]
     return small & ~is_longer(leaves, math.floor(Fraction(l2_norm_bound) ** 2))
