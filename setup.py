@@ -30,6 +30,7 @@ setup(
         "dp-accounting>=0.5",
     ],
     extras_require={
+        "audit": ["scikit-learn>=1.3", "matplotlib>=3.8"],
         "plots": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1", "matplotlib>=3.8"],
         "tutorials": ["scikit-learn>=1.3", "matplotlib>=3.8"],
