@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
@@ -69,6 +70,32 @@ def test_mnist_tutorial_stays_within_its_epsilon(tmp_path, small_mnist, clipping
     assert 1.98 < epsilons(output)["rdp"] <= 2.0
     assert tfdp.PrivacyLedger.load(tmp_path / "l").total_count == 2
     assert (tmp_path / "p.png").exists()
+
+
+SHOWN = {
+    "table": ["theta_u = 0.1 ", "paper 0.8832"],
+    "figure9": ["N = 2, asynchronous", "N = 3, round robin"],
+    "figure10": ["theta_d = 0.5"],
+    "figure11": ["gamma = 0.01, tau = 0.01"],
+    # Epsilon 1 for each of 14,010 numbers, in two epochs.
+    "private": ["14010 numbers", "1.401e+04 2.802e+04", "Gaussian, C 0.3, z 0.5"],
+}
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_selective_sgd_shows_table_and_figures(tmp_path, small_mnist, show, monkeypatch, capsys):
+    folder = ROOT / "tutorials"
+    plot = tmp_path / "p.png"
+    options = ["--data", small_mnist, "--show", show, "--participants", 2, 3, "--plot", plot]
+    options += ["--epochs", 2, "--epochs-of-sgd", 1, "--theta-u", 0.1, "--batch-size", 128]
+    if show == "private":
+        options += ["--epsilon-per-parameter", 1, "--noise-multiplier", 0.5]
+    monkeypatch.setattr(sys, "argv", ["dssgd_mnist.py", *map(str, options)])
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(str(folder / "dssgd_mnist.py"), run_name="__main__")
+    output = capsys.readouterr().out
+    assert "140,106 parameters" in output and plot.stat().st_size > 10_000
+    assert all(words in output for words in SHOWN[show])
 
 
 def test_mnist_file_has_what_the_tutorial_reads():

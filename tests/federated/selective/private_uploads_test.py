@@ -10,6 +10,7 @@ from tfdp.accounting import Budget, PrivacyBudgetExceededError, RDPAccountant
 from tfdp.events import (
     ComposedEvent,
     DiscreteGaussianSumEvent,
+    GaussianSumEvent,
     NonPrivateEvent,
     PureEpsilonEvent,
 )
@@ -79,7 +80,8 @@ def test_events_say_what_the_noise_is_for():
     expected = ComposedEvent((PureEpsilonEvent(8.0), PureEpsilonEvent(1.0)))
     assert sparse().event(40) == expected
     # From one vector of norm 1 to another.
-    event = gaussian().event(40)
+    assert gaussian().event(40) == GaussianSumEvent(2.0, 2.0)
+    event = gaussian(precision="exact").event(40)
     assert isinstance(event, DiscreteGaussianSumEvent)
     assert (event.l2_norm_bound, event.noise_stddev, event.seeded) == (2.0, 2.0, False)
 
@@ -150,6 +152,14 @@ def test_scales_are_those_of_the_formula(scales):
     assert np.array_equal(
         found.values, (np.trunc(np.clip(CHANGES[found.indices] * 2, -1, 1) * STEPS) / STEPS / 2)
     )
+
+
+def test_noise_of_the_threshold_moves_it(monkeypatch):
+    def draw(fill, scale, size):
+        return np.full(size, 2 * STEPS if size == 1 else 0)
+
+    monkeypatch.setattr(private_uploads, "discrete_laplaces", draw)
+    assert len(sparse()(CHANGES).indices) == 0
 
 
 def test_data_move_magnitudes_by_one_bound_and_numbers_by_two(monkeypatch):
@@ -246,8 +256,9 @@ def test_numbers_have_the_noise_of_their_share(check_independent):
     )
 
 
-def test_gaussian_noise_is_that_of_the_event(check_stddev):
-    upload = gaussian(theta_u=0.5, clip=0.5, multiplier=3.0)
+@pytest.mark.parametrize("precision", ["float", "exact"])
+def test_gaussian_noise_is_that_of_the_event(check_stddev, precision):
+    upload = gaussian(theta_u=0.5, clip=0.5, multiplier=3.0, precision=precision)
     check_stddev(upload(np.zeros(4000, np.float32)).values, 1.5)
 
 
@@ -284,7 +295,8 @@ def test_places_are_chosen_without_looking():
         (lambda: sparse(random_source=np.random), TypeError),
         (lambda: gaussian(clip=0.0), ValueError),
         (lambda: gaussian(multiplier=-1.0), ValueError),
-        (lambda: gaussian(multiplier=2.0**-30), ValueError),
+        (lambda: gaussian(multiplier=2.0**-30, precision="exact"), ValueError),
+        (lambda: gaussian(precision="double"), ValueError),
         (lambda: gaussian(ledger=None, budget="b"), TypeError),
     ],
 )

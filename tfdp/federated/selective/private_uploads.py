@@ -145,7 +145,7 @@ class GaussianUpload:
     Guarantees:
         When a participant's data are replaced by any others, what is noised moves by at most 2 C:
         the event is that of a Gaussian sum with this bound, and in the ledger before any noise is
-        drawn. Sum and noise are discrete (`GaussianSumQuery` with precision="exact").
+        drawn.
 
     Edge cases:
         A change that is not finite counts as zero. Where no change may be shared, nothing is
@@ -160,6 +160,8 @@ class GaussianUpload:
         ledger: The participant's own.
         budget: What may be spent, or None.
         random_source: Where noise comes from; by default keyed by the operating system.
+        precision: "float" (default), or "exact", as of `GaussianSumQuery`. Exact noise has a price
+            only where epsilon is small, below 20 or so.
     """
 
     theta_u: float
@@ -169,6 +171,7 @@ class GaussianUpload:
     ledger: PrivacyLedger = dataclasses.field(compare=False)
     budget: Budget | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
+    precision: str = "float"
 
     def __post_init__(self):
         object.__setattr__(self, "theta_u", check_fraction("theta_u", self.theta_u))
@@ -205,4 +208,4 @@ class GaussianUpload:
 
     def _query(self, source: RandomSource | None) -> GaussianSumQuery:
         stddev = self.noise_multiplier * self.l2_norm_clip
-        return GaussianSumQuery(self.l2_norm_clip, stddev, source, precision="exact")
+        return GaussianSumQuery(self.l2_norm_clip, stddev, source, precision=self.precision)
