@@ -69,3 +69,40 @@ def test_calibrate_says_what_is_wrong(capsys, flags, message):
     status, out, err = run(capsys, "calibrate", *BUDGET, *flags)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def test_calibrate_noise_that_remembers(capsys):
+    flags = ("--mechanism", "bandmf", "--bands", "4", "--batch-size", "6000", "--epochs", "2")
+    found = calibrate(capsys, *flags, "--epsilon", "2")
+    assert (found["steps"], found["period"], found["sampling"]) == (20, 10, "fixed_order")
+    assert 0.998 < found["epsilon"] / 2 <= 1
+    noise = ("--noise", str(found["noise_multiplier"]))
+    assert calibrate(capsys, *flags, *noise)["epsilon"] == found["epsilon"]
+    status, out, err = run(capsys, "calibrate", *BUDGET, *flags, "--epsilon", "2")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[2:] == [
+        "20 steps, a unit in every 10th, on batches of 6000 of 60000 (fixed_order, zero_out)",
+        "error of running sums of average gradients, in clip norms: "
+        f"{found['root_mean_squared_error']:.6g} root mean squared, {found['max_error']:.6g} at "
+        "most",
+    ]
+    turns = calibrate(capsys, *flags, "--epsilon", "2", "--sampling", "cyclic_poisson")
+    assert turns["period"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--bands", "4", "--steps", "3"], "--bands is for noise that remembers"),
+        (["--sampling", "fixed_order", "--steps", "3"], "--sampling fixed_order is for noise"),
+        (["--mechanism", "bandmf", "--steps", "3"], "needs bands"),
+        (["--mechanism", "tree"], "either steps or epochs"),
+        (["--mechanism", "tree", "--steps", "3", "--solve", "steps"], "--solve steps"),
+    ],
+)
+def test_calibrate_refuses_what_has_no_meaning_for_the_mechanism(capsys, flags, message):
+    status, out, err = run(
+        capsys, "calibrate", *BUDGET, "--epsilon", "2", "--batch-size", "256", *flags
+    )
+    assert (status, out) == (2, "")
+    assert message in err

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     )
     from tfdp.accounting.planning.calibration import calibrate as calibrate
     from tfdp.accounting.planning.calibration import noise_for_budget as noise_for_budget
+    from tfdp.accounting.planning.correlated_plan import CorrelatedPlan as CorrelatedPlan
+    from tfdp.accounting.planning.correlated_plan import (
+        calibrate_correlated as calibrate_correlated,
+    )
     from tfdp.accounting.planning.plan import plan as plan
     from tfdp.accounting.planning.training_plan import TrainingPlan as TrainingPlan
     from tfdp.accounting.pld import PLDAccountant as PLDAccountant
@@ -42,6 +46,7 @@ _NAMES = {
     "ACCOUNTANTS": "tfdp.accounting.registry",
     "Accountant": "tfdp.accounting.accountant",
     "BasicComposition": "tfdp.accounting.composition",
+    "CorrelatedPlan": "tfdp.accounting.planning.correlated_plan",
     "Budget": "tfdp.accounting.planning.budget",
     "EpsilonInterval": "tfdp.accounting.prv",
     "GDPAccountant": "tfdp.accounting.gdp",
@@ -59,6 +64,7 @@ _NAMES = {
     "UnsupportedEventError": "tfdp.events",
     "ZCDPAccountant": "tfdp.accounting.zcdp",
     "calibrate": "tfdp.accounting.planning.calibration",
+    "calibrate_correlated": "tfdp.accounting.planning.correlated_plan",
     "from_dp_event": "tfdp.accounting.dp_events",
     "group_delta": "tfdp.accounting.groups",
     "group_epsilon": "tfdp.accounting.groups",

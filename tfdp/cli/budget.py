@@ -3,20 +3,29 @@
 import argparse
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tfdp import events
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 
 
-def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what every command about a budget takes."""
+def add_budget_arguments(
+    parser: argparse.ArgumentParser, more_samplings: Sequence[str] = ()
+) -> None:
+    """Adds what every command about a budget takes.
+
+    Args:
+        parser: Of the command.
+        more_samplings: Names that --sampling takes besides those of `TrainingPlan`. Where there are
+            any, it has no default.
+    """
     from tfdp.accounting.planning.training_plan import SAMPLINGS
 
     parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
     parser.add_argument("--population", type=int, required=True, help="units in the data set")
     parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
-    parser.add_argument("--sampling", choices=list(SAMPLINGS), default="poisson")
+    default = None if more_samplings else "poisson"
+    parser.add_argument("--sampling", choices=[*SAMPLINGS, *more_samplings], default=default)
     parser.add_argument(
         "--relation",
         choices=[relation.value for relation in events.NeighboringRelation],
@@ -26,12 +35,16 @@ def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
 
 # The arguments of functions, and what the command line calls them.
 _OPTIONS = {
+    "bands": "--bands",
     "batch_size": "--batch-size",
     "batch_sizes": "--batch-size",
     "epochs": "--epochs",
+    "groups": "--groups",
+    "mechanism": "--mechanism",
     "neighboring_relation": "--relation",
     "noise_multiplier": "--noise",
     "population_size": "--population",
+    "sampling": "--sampling",
     "steps": "--steps",
     "target_delta": "--delta",
     "target_epsilon": "--epsilon",

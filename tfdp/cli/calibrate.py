@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from typing import Any
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import counted, finite, read_delta
@@ -18,7 +19,9 @@ _QUANTITIES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
-    add_budget_arguments(parser)
+    from tfdp.accounting.planning.correlated_plan import MECHANISMS, RUN_SAMPLINGS
+
+    add_budget_arguments(parser, RUN_SAMPLINGS)
     parser.add_argument("--epsilon", type=float, help="the budget")
     parser.add_argument("--noise", type=float, help="noise multiplier")
     parser.add_argument("--batch-size", type=int, help="(expected) units in a sample")
@@ -27,6 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solve", choices=list(_QUANTITIES), help="what to find; default: what is not given"
     )
+    parser.add_argument(
+        "--mechanism",
+        choices=["gaussian", *MECHANISMS],
+        default="gaussian",
+        help="independent noise (default), or noise that remembers: banded matrix factorization "
+        "(bandmf), banded inverse square root (bisr), binary tree",
+    )
+    parser.add_argument("--bands", type=int, help="of bandmf or bisr")
+    parser.add_argument("--groups", type=int, help="of cyclic_poisson; default: as many as bands")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -35,6 +47,16 @@ def run(arguments: argparse.Namespace) -> str:
     from tfdp.accounting.planning.calibration import calibrate
 
     delta = read_delta(arguments.delta)
+    if arguments.mechanism != "gaussian":
+        return _of_run(arguments, delta)
+    for name in ("bands", "groups"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--{name} is for noise that remembers: give --mechanism bandmf.")
+    if arguments.sampling in ("fixed_order", "cyclic_poisson"):
+        raise ValueError(
+            f"--sampling {arguments.sampling} is for noise that remembers: give --mechanism, or "
+            "another sampling."
+        )
     given = {
         "target_epsilon": arguments.epsilon,
         "noise_multiplier": arguments.noise,
@@ -55,7 +77,7 @@ def run(arguments: argparse.Namespace) -> str:
             population_size=arguments.population,
             epochs=arguments.epochs,
             accountant=arguments.accountant,
-            sampling=arguments.sampling,
+            sampling=arguments.sampling or "poisson",
             neighboring_relation=relation_of(arguments),
             **given,
         )
@@ -74,19 +96,82 @@ def run(arguments: argparse.Namespace) -> str:
     }
     if arguments.json:
         return json.dumps(result, indent=2)
-    epsilon = (
-        result["epsilon"] if isinstance(result["epsilon"], str) else f"{result['epsilon']:.6g}"
-    )
     lines = [
-        f"noise multiplier {plan.noise_multiplier:.6g}",
-        f"epsilon = {epsilon} at delta = {delta:g} ({arguments.accountant})",
+        *_noise_and_epsilon(result),
         f"{counted(plan.steps, 'step')} ({plan.epochs:.6g} epochs) on batches of "
         f"{plan.batch_size} of {plan.population_size} "
         f"({plan.sampling}, {plan.neighboring_relation.value})",
         f"noise-batch ratio {plan.noise_batch_ratio:.6g}",
     ]
-    if delta >= 1 / plan.population_size:
-        lines.append(
-            "careful: delta is not below 1 / population, so it would allow to publish a unit as is"
+    return "\n".join([*lines, *_warnings(delta, plan.population_size)])
+
+
+def _of_run(arguments: argparse.Namespace, delta: float) -> str:
+    """Returns what is printed about noise that remembers."""
+    from tfdp.accounting.planning.correlated_plan import calibrate_correlated
+
+    if arguments.solve not in (None, "noise", "epsilon"):
+        raise ValueError(
+            f"--mechanism {arguments.mechanism} finds the noise, or the epsilon: its steps and "
+            f"batches are one run. Received: --solve {arguments.solve}."
         )
-    return "\n".join(lines)
+    if arguments.batch_size is None:
+        raise ValueError(f"--mechanism {arguments.mechanism} needs --batch-size.")
+    with named_by_options():
+        plan = calibrate_correlated(
+            target_delta=delta,
+            population_size=arguments.population,
+            batch_size=arguments.batch_size,
+            mechanism=arguments.mechanism,
+            bands=arguments.bands,
+            steps=arguments.steps,
+            epochs=arguments.epochs,
+            target_epsilon=arguments.epsilon,
+            noise_multiplier=arguments.noise,
+            sampling=arguments.sampling or "fixed_order",
+            groups=arguments.groups,
+            accountant=arguments.accountant,
+            neighboring_relation=relation_of(arguments),
+        )
+    result = {
+        "mechanism": arguments.mechanism,
+        "bands": arguments.bands,
+        "noise_multiplier": plan.noise_multiplier,
+        "epsilon": finite(plan.epsilon(delta, arguments.accountant)),
+        "delta": delta,
+        "accountant": arguments.accountant,
+        "population_size": plan.population_size,
+        "batch_size": plan.batch_size,
+        "steps": plan.steps,
+        "period": plan.period,
+        "root_mean_squared_error": plan.error(),
+        "max_error": plan.error("max"),
+        "sampling": plan.sampling,
+        "neighboring_relation": plan.neighboring_relation.value,
+    }
+    if arguments.json:
+        return json.dumps(result, indent=2)
+    lines = [
+        *_noise_and_epsilon(result),
+        f"{counted(plan.steps, 'step')}, a unit in every {plan.period}th, on batches of "
+        f"{plan.batch_size} of {plan.population_size} "
+        f"({plan.sampling}, {plan.neighboring_relation.value})",
+        f"error of running sums of average gradients, in clip norms: {plan.error():.6g} root mean "
+        f"squared, {plan.error('max'):.6g} at most",
+    ]
+    return "\n".join([*lines, *_warnings(delta, plan.population_size)])
+
+
+def _noise_and_epsilon(result: dict[str, Any]) -> list[str]:
+    epsilon = result["epsilon"]
+    shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
+    return [
+        f"noise multiplier {result['noise_multiplier']:.6g}",
+        f"epsilon = {shown} at delta = {result['delta']:g} ({result['accountant']})",
+    ]
+
+
+def _warnings(delta: float, population_size: int) -> list[str]:
+    if delta < 1 / population_size:
+        return []
+    return ["careful: delta is not below 1 / population, so it would allow to publish a unit as is"]

@@ -46,6 +46,9 @@ _ROUGH = 0.05
 _CORRECTIONS = 3
 
 
+NOISE_AXIS = Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE)
+
+
 class UnreachableBudgetError(ValueError):
     """No choice of the free quantity is within the budget; the message says what would be."""
 
@@ -230,7 +233,7 @@ def _left_out(
 def _axis(free: str, population_size: int) -> Axis:
     """Returns where the quantity is searched."""
     if free == "noise_multiplier":
-        return Axis(_SMALLEST_NOISE, _LARGEST_NOISE, integer=False, tolerance=_TOLERANCE)
+        return NOISE_AXIS
     most = _MOST_STEPS if free == "steps" else population_size
     return Axis(1, most, integer=True, tolerance=0.0)
 

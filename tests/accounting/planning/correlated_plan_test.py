@@ -1,0 +1,116 @@
+"""tfdp.accounting.planning.correlated_plan: noise of runs against closed forms and ledgers."""
+
+import dataclasses
+import math
+
+import pytest
+
+from tfdp.accounting import PRVAccountant, calibrate_correlated, noise_for_budget
+from tfdp.accounting.planning.calibration import UnreachableBudgetError
+from tfdp.events import GaussianSumEvent, NeighboringRelation
+from tfdp.factorizations import BinaryTree, optimal_banded
+from tfdp.ledger import PrivacyLedger
+
+RUN = {"target_delta": 1e-5, "population_size": 1000, "batch_size": 50}
+MECHANISMS = [("bandmf", 4), ("bisr", 4), ("tree", None)]
+
+
+def _of_gaussian(sensitivity, z):
+    return PRVAccountant().compose(GaussianSumEvent(sensitivity, z)).get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize(("mechanism", "bands"), MECHANISMS)
+def test_noise_in_a_fixed_order_is_that_of_one_gaussian(mechanism, bands):
+    plan = calibrate_correlated(
+        **RUN, target_epsilon=3.0, mechanism=mechanism, bands=bands, epochs=3
+    )
+    assert (plan.steps, plan.period) == (60, 20)
+    assert 0.998 * 3 < plan.epsilon(1e-5) <= 3.0
+    sensitivity = plan.factorization.sensitivity(60, 20)
+    assert plan.epsilon(1e-5) == pytest.approx(_of_gaussian(sensitivity, plan.noise_multiplier))
+    less = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * 0.998)
+    assert less.epsilon(1e-5) > 3.0
+
+
+@pytest.mark.parametrize("mechanism", ["bandmf", "tree"])
+def test_all_steps_of_the_plan_cost_what_it_says(mechanism):
+    bands = 4 if mechanism == "bandmf" else None
+    plan = calibrate_correlated(
+        **RUN, target_epsilon=3.0, mechanism=mechanism, bands=bands, epochs=2
+    )
+    ledger = PrivacyLedger()
+    for i in range(plan.steps):
+        first = plan.event()
+        sampling = dataclasses.replace(first.sampling, batch_index=i % plan.period)
+        release = dataclasses.replace(first.event, position=i)
+        ledger.append(dataclasses.replace(first, sampling=sampling, event=release))
+    assert ledger.replay(PRVAccountant()).get_epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5))
+
+
+def test_one_band_in_one_group_is_dp_sgd():
+    plan = calibrate_correlated(
+        **RUN,
+        target_epsilon=3.0,
+        mechanism="bandmf",
+        bands=1,
+        steps=100,
+        sampling="cyclic_poisson",
+    )
+    expected = noise_for_budget(3.0, 1e-5, population_size=1000, batch_size=50, steps=100)
+    assert plan.noise_multiplier == pytest.approx(expected, rel=2e-3)
+    assert plan.error("max") == pytest.approx(plan.noise_multiplier * 10 / 50)
+
+
+def test_random_groups_need_less_noise_than_a_fixed_order():
+    arguments = {**RUN, "target_epsilon": 1.0, "mechanism": "bandmf", "bands": 4, "steps": 100}
+    ordered = calibrate_correlated(**arguments)
+    groups = calibrate_correlated(**arguments, sampling="cyclic_poisson")
+    assert groups.period == 4 and groups.factorization == optimal_banded(100, 4)
+    assert groups.error() < ordered.error()
+
+
+def test_epsilon_of_given_noise():
+    plan = calibrate_correlated(**RUN, noise_multiplier=2.0, mechanism="tree", epochs=1)
+    assert plan.epsilon(1e-5) == pytest.approx(_of_gaussian(math.sqrt(5), 2.0))
+    assert plan.error("max") == pytest.approx(
+        2.0 * BinaryTree().max_error(20) / math.sqrt(5) / 50, rel=1e-9
+    )
+    replaced = dataclasses.replace(plan, neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    assert replaced.epsilon(1e-5) == pytest.approx(_of_gaussian(2 * math.sqrt(5), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mechanism": "banded"}, "mechanism must be one of"),
+        ({"bands": None}, "needs bands"),
+        ({"mechanism": "tree"}, "has no bands"),
+        ({"bands": 0}, "bands"),
+        ({"mechanism": "bisr", "sampling": "cyclic_poisson"}, "amplify banded noise only"),
+        ({"sampling": "poisson"}, "sampling must be one of"),
+        ({"groups": 3}, "groups are those of"),
+        ({"sampling": "cyclic_poisson", "groups": 3}, "no more bands"),
+        ({"noise_multiplier": 1.0}, "either target_epsilon or noise_multiplier"),
+        ({"target_epsilon": None}, "either target_epsilon or noise_multiplier"),
+        ({"steps": 3}, "either steps or epochs"),
+        ({"epochs": None}, "either steps or epochs"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 2000}, "at most population_size"),
+        ({"target_epsilon": -1.0}, "target_epsilon"),
+    ],
+)
+def test_refuses(change, message):
+    arguments = {**RUN, "target_epsilon": 3.0, "mechanism": "bandmf", "bands": 4, "epochs": 1}
+    with pytest.raises(ValueError, match=message):
+        calibrate_correlated(**{**arguments, **change})
+
+
+def test_says_where_no_noise_is_enough():
+    with pytest.raises(UnreachableBudgetError, match="No noise keeps"):
+        calibrate_correlated(
+            **{**RUN, "target_delta": 1e-300},
+            target_epsilon=1e-9,
+            mechanism="tree",
+            epochs=1,
+            accountant="rdp",
+        )
