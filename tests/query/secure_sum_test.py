@@ -31,6 +31,14 @@ def test_noise_is_what_was_asked_for_and_the_scale_the_largest(noise, min_contri
     assert 8 * spread == pytest.approx(2**14)
 
 
+def test_scale_stays_where_the_noise_can_be_drawn():
+    many = ARGUMENTS | {"modulus_bits": 40}
+    assert secure_sum_query(**many).sum_query.l2_norm_bound == pytest.approx(2**31, rel=1e-3)
+    skellam = secure_sum_query(**many, noise="skellam").sum_query
+    assert skellam.local_stddev == pytest.approx(2**14, rel=1e-6)
+    assert skellam.local_stddev <= 2**14
+
+
 @pytest.mark.parametrize("noise", ["discrete_gaussian", "skellam"])
 def test_a_sum_of_records_that_are_all_alike_comes_out(noise):
     query = secure_sum_query(**ARGUMENTS | {"noise_multiplier": 0.2}, noise=noise)

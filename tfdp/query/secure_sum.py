@@ -5,12 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.events.arguments import positive_integer, real_number
+from tfdp.noise.skellam import LARGEST_VARIANCE
 from tfdp.query.arguments import clip_norm
 from tfdp.query.discretized import DiscretizedSumQuery
 from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery, DistributedSkellamSumQuery
 from tfdp.query.encoding import padded_length, rounded_norm_bound
 from tfdp.query.integer_sums import LARGEST_NORM
 
+# Standard deviations of shares that there are tables for, at most.
+_MOST_NOISE = {"discrete_gaussian": math.inf, "skellam": math.sqrt(LARGEST_VARIANCE)}
 # By the names of the noise: the sum of integers of a bound, the noise of a share, how many shares
 # there are at least, and the number of coordinates.
 _SUMS: dict[str, Callable[[float, float, int, int], Any]] = {
@@ -36,8 +39,8 @@ def secure_sum_query(
 ) -> DiscretizedSumQuery:
     """Returns a sum of real numbers in integers of so many bits, with shares of noise.
 
-    The scale is the largest with which the sum, of records that are all alike, and its noise fit
-    into the modulus:
+    The scale is the largest whose noise can be drawn, and with which the sum, of records that are
+    all alike, and its noise fit into the modulus:
 
         2 room sqrt((n scale l2_norm_clip)^2 / d + n / 4 + n local_stddev^2) <= 2^modulus_bits
 
@@ -92,7 +95,8 @@ def secure_sum_query(
     def fits(norm: float) -> bool:
         bound, stddev = of_scale(norm)
         spread = math.sqrt((n * norm) ** 2 / length + n / 4 + n * stddev**2)
-        return bound <= LARGEST_NORM and 2 * room * spread <= 2.0**bits
+        possible = bound <= LARGEST_NORM and stddev <= _MOST_NOISE[noise]
+        return possible and 2 * room * spread <= 2.0**bits
 
     low, high = 2.0**-20, float(LARGEST_NORM)
     if not fits(low):
