@@ -33,7 +33,7 @@ ALLOWED = {
         *("accounting", "events", "gradients", "keras", "ledger"),
         *("noise", "numerics", "query", "sampling"),
     },
-    "cli": {"accounting", "events", "ledger", "report"},
+    "cli": {"accounting", "audit", "events", "ledger", "report"},
 }
 
 HEAVY = ("tensorflow", "keras", "tensorflow_probability", "tf_keras")

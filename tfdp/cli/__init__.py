@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from tfdp import __version__
-from tfdp.cli import calibrate, common, export, extensions, plan, replay, report, verify
+from tfdp.cli import audit, calibrate, common, export, extensions, plan, replay, report, verify
 
 __all__ = ["main"]
 
@@ -21,6 +21,7 @@ _COMMANDS = {
     "calibrate": calibrate,
     "plan": plan,
     "report": report,
+    "audit": audit,
 }
 
 

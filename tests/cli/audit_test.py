@@ -1,0 +1,161 @@
+"""`tfdp audit`: attacks on predictions and bounds from canaries, beside what a ledger claims."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from tests.cli.running import run
+from tfdp.audit import attack, membership_scores, mu_lower_bound_of_independent_guesses
+from tfdp.events import GaussianSumEvent
+from tfdp.ledger import PrivacyLedger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = PrivacyLedger()
+    made.append(GaussianSumEvent(1.0, noise_stddev=1.0))
+    made.save(tmp_path / "run.ledger")
+    return str(tmp_path / "run.ledger")
+
+
+def _new(folder):
+    """Returns the path of a file that there is not yet."""
+    return folder / f"{len(list(folder.iterdir()))}.npz"
+
+
+def predictions(tmp_path, confident=1.5, **changes):
+    rng = np.random.default_rng(0)
+    members = np.arange(600) < 300
+    labels = rng.integers(0, 3, 600)
+    logits = rng.normal(size=(600, 3))
+    logits[np.arange(600), labels] += np.where(members, confident, 1.0)
+    arrays = {"logits": logits, "labels": labels, "members": members, **changes}
+    path = _new(tmp_path)
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    return str(path), arrays
+
+
+def canaries(tmp_path, mu=1.0, **changes):
+    rng = np.random.default_rng(1)
+    inserted = rng.integers(0, 2, 1000) == 1
+    scores = mu * inserted + rng.normal(size=1000)
+    path = _new(tmp_path)
+    arrays = {"scores": scores, "inserted": inserted, **changes}
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    return str(path)
+
+
+def test_attacks_are_those_of_the_library(tmp_path, capsys, ledger):
+    path, arrays = predictions(tmp_path)
+    status, out, err = run(
+        capsys, "audit", "membership", path, "--ledger", ledger, "--delta", "1e-5", "--json"
+    )
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    p = np.exp(arrays["logits"])
+    p /= p.sum(axis=1, keepdims=True)
+    expected = attack("loss", membership_scores("loss", p, arrays["labels"]), arrays["members"])
+    first = found["attacks"][0]
+    assert first["score"] == "loss" and len(found["attacks"]) == 5
+    assert first["auc"]["value"] == pytest.approx(expected.auc.value)
+    assert first["advantage"] == pytest.approx(expected.advantage)
+    # N(1, 1) against N(0, 1): epsilon, 2 Phi(1 / 2) - 1, and 1 - Phi(Phi^-1(0.99) - 1).
+    assert found["claim"]["epsilon"] == pytest.approx(4.377, abs=0.01)
+    assert found["claim"]["advantage"] == pytest.approx(0.3829, abs=0.005)
+    assert first["claimed_true_positive_rate"]["0.01"] == pytest.approx(0.0924, abs=0.002)
+    assert first["above_the_claim"] == []
+
+
+def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
+    path, _ = predictions(tmp_path, confident=20.0)
+    flags = ["--score", "loss", "--per-class", "--ledger", ledger, "--delta", "1e-5"]
+    status, out, err = run(capsys, "audit", "membership", path, *flags)
+    assert (status, err) == (0, "")
+    assert "loss, all records: 300 members, 300 others" in out
+    assert "loss, class 2: " in out
+    assert "above the claim: TPR" in out
+    assert "not authenticated" in out
+
+
+def test_predictions_without_labels_have_two_scores(tmp_path, capsys):
+    path, _ = predictions(tmp_path, labels=None)
+    found = json.loads(run(capsys, "audit", "membership", path, "--json")[1])
+    assert [a["score"] for a in found["attacks"]] == ["confidence", "entropy"]
+    assert found["claim"] is None
+    assert "claim" not in run(capsys, "audit", "membership", path)[1]
+
+
+def test_plot_has_the_curves_and_the_bound(tmp_path, capsys, ledger):
+    path, _ = predictions(tmp_path)
+    plots = [tmp_path / "with.png", tmp_path / "without.png"]
+    for plot, flags in zip(plots, (["--ledger", ledger, "--delta", "1e-5"], []), strict=True):
+        run(capsys, "audit", "membership", path, "--plot", str(plot), *flags)
+    with_bound, without = (image.imread(plot) for plot in plots)
+    assert with_bound.shape == without.shape and not np.array_equal(with_bound, without)
+    status, _, err = run(capsys, "audit", "membership", path, "--plot", str(tmp_path / "x.txt"))
+    assert status == 2 and ".png" in err
+
+
+def test_canaries_prove_what_the_library_proves(tmp_path, capsys, ledger):
+    path = canaries(tmp_path)
+    flags = ["--ledger", ledger, "--delta", "1e-5"]
+    status, out, err = run(capsys, "audit", "epsilon", path, *flags, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    independent = found["independent_canaries"]
+    assert (independent["guesses"], found["any_canaries"]["guesses"]) == (700, 100)
+    mu = mu_lower_bound_of_independent_guesses(independent["correct"], 700, 1000)
+    assert independent["gaussian"]["mu"] == mu and 0.7 < mu < 1
+    assert len(independent["assumptions"]) == 3
+    assert not found["claim_refuted_if_independent"] and not found["epsilon_above_the_claim"]
+    bounds = found["any_canaries"]
+    assert 0 < bounds["epsilon"] < bounds["gaussian"]["epsilon"]
+    assert bounds["gaussian"]["epsilon"] < independent["gaussian"]["epsilon"] < 4.377
+
+
+def test_claim_that_is_refuted_is_said(tmp_path, capsys, ledger):
+    flags = ["--ledger", ledger, "--delta", "1e-5"]
+    _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path, mu=2.0), *flags)
+    assert "independent: refuted" in out
+    assert "scores of different canaries are independent" in out
+    assert "refuted, whatever" not in out
+    told = canaries(tmp_path, mu=100.0)
+    _, out, _ = run(capsys, "audit", "epsilon", told, *flags, "--guesses", "900")
+    assert "900 of 900 guesses are right" in out
+    assert "refuted, whatever the canaries have to do with each other" in out
+
+
+def test_canaries_without_a_ledger(tmp_path, capsys):
+    status, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path), "--delta", "1e-5")
+    assert status == 0 and "claim" not in out
+
+
+def test_files_that_say_something_else_are_refused(tmp_path, capsys):
+    (tmp_path / "text.npz").write_text("no array")
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    ones = np.ones(600, int)
+    epsilon, membership = ["audit", "epsilon"], ["audit", "membership"]
+    cases = [
+        ([*membership, str(tmp_path / "nothing.npz")], "no file of arrays"),
+        ([*membership, str(tmp_path / "text.npz")], "no *.npz"),
+        ([*membership, str(tmp_path / "one.npy")], "no *.npz"),
+        ([*membership, predictions(tmp_path, logits=None)[0]], "either probabilities or logits"),
+        ([*membership, predictions(tmp_path, members=None)[0]], "lacks members"),
+        ([*membership, predictions(tmp_path, members=ones)[0]], "booleans"),
+        ([*membership, predictions(tmp_path, labels=ones * 0.5)[0]], "integers"),
+        ([*membership, predictions(tmp_path, labels=ones * 7)[0]], "0 to 2"),
+        ([*membership, predictions(tmp_path)[0], "--score", "luck"], "'luck'"),
+        ([*membership, predictions(tmp_path, labels=None)[0], "--per-class"], "needs labels"),
+        ([*membership, predictions(tmp_path)[0], "--confidence", "1"], "confidence"),
+        ([*epsilon, canaries(tmp_path, inserted=None), "--delta", "1e-5"], "lacks inserted"),
+        ([*epsilon, canaries(tmp_path, scores=ones), "--delta", "1e-5"], "same length"),
+        ([*epsilon, canaries(tmp_path, scores=ones > 0), "--delta", "1e-5"], "numbers"),
+        ([*epsilon, canaries(tmp_path), "--delta", "2"], "--delta"),
+        ([*epsilon, canaries(tmp_path), "--delta", "1e-5", "--guesses", "1001"], "guesses=1001"),
+    ]
+    for arguments, text in cases:
+        status, out, err = run(capsys, *arguments)
+        assert (status, out) == (2, ""), arguments
+        assert text in err

@@ -1,0 +1,342 @@
+"""The command `tfdp audit`: what predictions or scores of canaries show, against a claim."""
+
+import argparse
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.accounting.replay import open_ledger
+from tfdp.cli.common import add_key_argument, check_out, finite, read_delta, read_key
+from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.storage.files import check_regular
+
+HELP = "hold predictions of a model, or scores of canaries, against what a ledger claims"
+_PLOTS = (".png", ".svg", ".pdf")
+# Shares of the canaries that are guessed where --guesses is not given: what shows most of a
+# Gaussian with mu = 1 where canaries may depend on each other, and where they do not.
+_GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
+_SMALLEST_RATE = 1e-4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command takes."""
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    membership = kinds.add_parser("membership", help="attacks on predictions of a trained model")
+    membership.add_argument(
+        "predictions",
+        help="*.npz with probabilities or logits [records, classes], labels [records] (integers) "
+        "and members [records] (booleans)",
+    )
+    membership.add_argument(
+        "--score", action="append", help="may be given several times; default: all that there are"
+    )
+    membership.add_argument("--per-class", action="store_true", help="attack each class, too")
+    membership.add_argument("--plot", help="file for the curves: *.png, *.svg or *.pdf")
+    epsilon = kinds.add_parser("epsilon", help="lower bounds from one run with canaries")
+    epsilon.add_argument(
+        "scores",
+        help="*.npz with scores [canaries], larger where a canary is believed to be in, and "
+        "inserted [canaries] (booleans), drawn by fair coins",
+    )
+    epsilon.add_argument(
+        "--guesses",
+        type=int,
+        help="how many coins to guess, decided upon before the coins are looked at; default: "
+        "10 % of the canaries, and 70 % where they count as independent",
+    )
+    for kind in (membership, epsilon):
+        kind.add_argument("--ledger", help="what is claimed: file of PrivacyLedger, or *.jsonl")
+        add_key_argument(kind)
+        kind.add_argument("--delta", required=kind is epsilon, help="target delta")
+        kind.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
+        kind.add_argument("--confidence", type=float, default=0.95)
+        kind.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Runs the command and returns what it prints."""
+    delta = None if arguments.delta is None else read_delta(arguments.delta)
+    if arguments.kind == "membership":
+        return _membership(arguments, delta)
+    if delta is None:
+        raise ValueError("--delta is needed.")
+    return _epsilon(arguments, delta)
+
+
+def _load(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    check_regular(Path(path), "file of arrays")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no *.npz file; write it with numpy.savez.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names if name in file}
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _check(found: dict[str, np.ndarray], path: str, needed: Sequence[str]) -> None:
+    """Raises ValueError unless the arrays are there and of a kind that says what is meant."""
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}.")
+    for name, kinds in (("members", "b"), ("inserted", "b"), ("labels", "iu")):
+        if name in found and found[name].dtype.kind not in kinds:
+            meant = "integers" if name == "labels" else "booleans"
+            raise ValueError(
+                f"{name} of {path} must be {meant}. Received: dtype={found[name].dtype}."
+            )
+    for name in ("probabilities", "logits", "scores"):
+        if name in found and found[name].dtype.kind not in "fiu":
+            raise ValueError(
+                f"{name} of {path} must be numbers. Received: dtype={found[name].dtype}."
+            )
+
+
+def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any] | None:
+    """Returns what the ledger claims, with its trade-off curve; None without a ledger."""
+    from tfdp import report
+
+    if arguments.ledger is None:
+        return None
+    with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:
+        ledger = PrivacyLedger.from_stream(stream)
+    says = stream.evidence.value
+    costs = report.gather(ledger, delta, [arguments.accountant], authentication=says).costs
+    if costs.headline is None or costs.headline.profile is None:
+        raise ValueError(
+            f"{arguments.accountant} has no price for {arguments.ledger}: `tfdp replay` says why."
+        )
+    return {
+        "ledger": arguments.ledger,
+        "authentication": says,
+        "epsilon": costs.epsilon,
+        "delta": costs.target_delta,
+        "accountant": arguments.accountant,
+        "profile": costs.headline.profile,
+    }
+
+
+def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
+    if claim is None:
+        return None
+    shown = {name: value for name, value in claim.items() if name != "profile"}
+    return {**shown, "epsilon": finite(claim["epsilon"]), "advantage": claim["profile"].advantage}
+
+
+def _claim_line(claim: dict[str, Any]) -> str:
+    return (
+        f"claimed by {claim['ledger']} ({claim['authentication']}): epsilon = "
+        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})"
+    )
+
+
+# Predictions.
+
+
+def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
+    from tfdp.audit import attack, attack_slices, membership_scores
+    from tfdp.audit.membership import class_slices
+    from tfdp.audit.predictions import SCORES, WITHOUT_LABELS, probabilities_of_logits
+
+    if arguments.plot is not None:
+        check_out(arguments.plot, _PLOTS, [arguments.predictions, arguments.ledger or ""])
+    path = arguments.predictions
+    found = _load(path, ("probabilities", "logits", "labels", "members"))
+    if ("probabilities" in found) == ("logits" in found):
+        raise ValueError(f"{path} must have either probabilities or logits.")
+    _check(found, path, ("members",))
+    labels = found.get("labels")
+    if arguments.per_class and labels is None:
+        raise ValueError(f"--per-class needs labels, which {path} lacks.")
+    p = found.get("probabilities")
+    if p is None:
+        p = probabilities_of_logits(found["logits"])
+    names = arguments.score or (SCORES if labels is not None else WITHOUT_LABELS)
+    claim = _claim(arguments, delta)
+    attacks = []
+    for name in dict.fromkeys(names):
+        scores = membership_scores(name, p, labels)
+        attacks.append(attack(name, scores, found["members"], arguments.confidence))
+        if arguments.per_class:
+            slices = class_slices(labels)
+            attacks += attack_slices(name, scores, found["members"], slices, arguments.confidence)
+    if arguments.plot is not None:
+        _plot(arguments.plot, [a for a in attacks if a.slice_name == "all records"], claim)
+    results = [_attack_result(found_attack, claim) for found_attack in attacks]
+    if arguments.json:
+        shown = {"confidence": arguments.confidence, "claim": _shown(claim), "attacks": results}
+        return json.dumps(shown, indent=2)
+    return "\n".join(_membership_lines(results, claim, arguments.confidence))
+
+
+def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
+    from tfdp.audit.membership import above_the_bound
+
+    def interval(estimate: Any) -> dict[str, float]:
+        return {"value": estimate.value, "lower": estimate.lower, "upper": estimate.upper}
+
+    result = {
+        "score": found.name,
+        "records": found.slice_name,
+        "members": found.roc.members,
+        "others": found.roc.others,
+        "auc": interval(found.auc),
+        "advantage": found.advantage,
+        "true_positive_rate": {
+            f"{rate:g}": interval(estimate) for rate, estimate in found.true_positive_rates.items()
+        },
+    }
+    if claim is not None:
+        rate = claim["profile"].true_positive_rate
+        result["claimed_true_positive_rate"] = {
+            f"{x:g}": rate(x) for x in found.true_positive_rates
+        }
+        result["above_the_claim"] = above_the_bound(found, rate)
+    return result
+
+
+def _membership_lines(
+    results: Sequence[dict[str, Any]], claim: dict[str, Any] | None, confidence: float
+) -> list[str]:
+    def interval(number: dict[str, float]) -> str:
+        return f"{number['value']:.4f} ({number['lower']:.4f} to {number['upper']:.4f})"
+
+    lines = [f"intervals hold the truth with a confidence of {confidence:g}, each"]
+    for result in results:
+        lines += [
+            "",
+            f"{result['score']}, {result['records']}: "
+            f"{result['members']} members, {result['others']} others",
+            f"  AUC {interval(result['auc'])}, advantage {result['advantage']:.4f}",
+        ]
+        for rate, found in result["true_positive_rate"].items():
+            line = f"  TPR at FPR {rate}: {interval(found)}"
+            if claim is not None:
+                line += f"; at most {result['claimed_true_positive_rate'][rate]:.4f} is claimed"
+            lines.append(line)
+        lines += [f"  above the claim: {said}" for said in result.get("above_the_claim", ())]
+    if claim is not None:
+        lines += ["", _claim_line(claim)]
+        lines.append(f"  an advantage of {claim['profile'].advantage:.4f} at most")
+    return lines
+
+
+def _plot(path: str, attacks: Sequence[Any], claim: dict[str, Any] | None) -> None:
+    from tfdp.accounting.planning.plots import line_plot
+
+    rates = np.geomspace(_SMALLEST_RATE, 1, 200).tolist()
+    lines = {
+        found.name: [(x, max(found.roc.true_positive_rate(x), _SMALLEST_RATE)) for x in rates]
+        for found in attacks
+    }
+    if claim is not None:
+        bound = claim["profile"].true_positive_rate
+        lines["at most, by the ledger"] = [(x, bound(x)) for x in rates]
+    lines["guessing"] = [(x, x) for x in rates]
+    line_plot(
+        path,
+        lines,
+        x_label="false positive rate",
+        y_label="true positive rate",
+        title="membership inference",
+        logarithmic=True,
+    )
+
+
+# Canaries.
+
+
+def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
+    from tfdp import audit
+    from tfdp.accounting.analytic_gaussian import gaussian_epsilon
+    from tfdp.audit.order_statistics import ASSUMPTIONS
+
+    path = arguments.scores
+    found = _load(path, ("scores", "inserted"))
+    _check(found, path, ("scores", "inserted"))
+    scores, inserted = found["scores"], found["inserted"]
+    claim = _claim(arguments, delta)
+
+    def counts(share: float) -> tuple[int, int, int]:
+        guesses = arguments.guesses
+        if guesses is None:
+            guesses = max(1, round(share * scores.size))
+        return audit.correct_guesses(scores, inserted, guesses), guesses, scores.size
+
+    few, many = counts(_GUESSED), counts(_GUESSED_INDEPENDENTLY)
+
+    def gaussian(mu: float) -> dict[str, float]:
+        return {"mu": mu, "epsilon": gaussian_epsilon(mu, delta) if mu > 0 else 0.0}
+
+    confidence = arguments.confidence
+    result: dict[str, Any] = {
+        "confidence": confidence,
+        "delta": delta,
+        "canaries": int(scores.size),
+        "inserted": int(inserted.sum()),
+        "any_canaries": {
+            "guesses": few[1],
+            "correct": few[0],
+            "epsilon": audit.epsilon_lower_bound_of_guesses(*few, delta, confidence),
+            "gaussian": gaussian(audit.mu_lower_bound_of_guesses(*few, confidence)),
+        },
+        "independent_canaries": {
+            "guesses": many[1],
+            "correct": many[0],
+            "gaussian": gaussian(audit.mu_lower_bound_of_independent_guesses(*many, confidence)),
+            "assumptions": list(ASSUMPTIONS),
+        },
+        "claim": _shown(claim),
+    }
+    if claim is not None:
+        p = audit.p_value_of_independent_guesses(*many, claim["profile"].true_positive_rate)
+        result["independent_canaries"]["p_value_of_the_claim"] = p
+        result["epsilon_above_the_claim"] = result["any_canaries"]["epsilon"] > claim["epsilon"]
+        result["claim_refuted_if_independent"] = p < 1 - confidence
+    if arguments.json:
+        return json.dumps(result, indent=2)
+    return "\n".join(_epsilon_lines(result, claim))
+
+
+def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list[str]:
+    any_canaries, independent = result["any_canaries"], result["independent_canaries"]
+
+    def gaussian(found: dict[str, Any]) -> str:
+        return (
+            f"mu >= {found['gaussian']['mu']:.4g}, which is epsilon >= "
+            f"{found['gaussian']['epsilon']:.4g} of a Gaussian trade-off"
+        )
+
+    def guessed(found: dict[str, Any]) -> str:
+        return f"{found['correct']} of {found['guesses']} guesses are right"
+
+    lines = [
+        f"{result['canaries']} canaries, {result['inserted']} of them in; "
+        f"delta = {result['delta']:g}, confidence {result['confidence']:g} for each bound",
+        "",
+        f"whatever the canaries have to do with each other: {guessed(any_canaries)}",
+        f"  epsilon >= {any_canaries['epsilon']:.4g} (Steinke et al. 2023)",
+        f"  {gaussian(any_canaries)} (Mahloujifar et al. 2024)",
+        "",
+        f"independent canaries: {guessed(independent)}",
+        f"  {gaussian(independent)} (order statistics)",
+        "  assumed:",
+        *(f"    - {assumption}" for assumption in independent["assumptions"]),
+    ]
+    if claim is not None:
+        refuted = result["claim_refuted_if_independent"]
+        lines += [
+            "",
+            _claim_line(claim),
+            f"  under the claim, so many right guesses have a probability of "
+            f"{independent['p_value_of_the_claim']:.3g} at most, if canaries are independent: "
+            f"{'refuted' if refuted else 'not refuted'}",
+        ]
+        if result["epsilon_above_the_claim"]:
+            lines.append("  refuted, whatever the canaries have to do with each other")
+    return lines
