@@ -134,8 +134,10 @@ def test_no_record_exceeds_the_bound_of_the_integers(kind):
             found = found.numpy() if kind == "central" else found.sum.numpy()
             bound = query.sum_query.l2_norm_bound
             assert sum(int(i) ** 2 for i in found) <= bound**2
-            if size * scale > 1:  # Squares that overflow make nothing of a record.
-                assert np.any(found) == (size < 1e30)
+            if size > 1e30:  # Squares that overflow make nothing of a record.
+                assert not np.any(found)
+            elif scale == 1e6:
+                assert np.any(found)
 
 
 @KINDS
@@ -222,7 +224,13 @@ def test_trains_and_a_broken_record_changes_no_number_of_shares(kind):
     step()
     kept = x[:3] * np.minimum(1, CLIP / np.linalg.norm(x[:3], axis=1, keepdims=True))
     np.testing.assert_allclose(variable.numpy(), -kept.sum(0) / 4, atol=1e-4)
-    step()
+    # What XLA cannot compile is not compiled.
+    tf.function(
+        lambda: optimizer.private_step(
+            lambda r: tf.reduce_sum(r @ variable[:, None]), [variable], x, jit_compile=True
+        )
+    )()
+    np.testing.assert_allclose(variable.numpy(), -kept.sum(0) / 2, atol=2e-4)
     entries = list(optimizer.ledger)
     assert sum(entry.count for entry in entries) == 2
     assert entries[0].event.event == query.derive_event(query.initial_global_state())

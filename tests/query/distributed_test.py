@@ -125,7 +125,7 @@ def test_a_record_that_counts_as_zero_has_its_share(make):
         query.preprocess_record((), tf.constant([10, 10]))
 
 
-def test_all_that_hold_a_query_say_that_every_record_counts():
+def test_all_that_hold_a_query_say_that_records_draw():
     query = DistributedDiscreteGaussianSumQuery(1.0, 1.0)
     holders = [
         tfdp.NormalizedQuery(query, 2.0),
@@ -134,8 +134,8 @@ def test_all_that_hold_a_query_say_that_every_record_counts():
         tfdp_query.TreeRangeSumQuery(query),
     ]
     for holder in holders:
-        assert holder.every_record_counts and holder.needs_separate_records
-    assert not tfdp.GaussianSumQuery(1.0, 1.0).every_record_counts
+        assert holder.draws_for_records and holder.needs_separate_records
+    assert not tfdp.GaussianSumQuery(1.0, 1.0).draws_for_records
     with pytest.raises(TypeError, match="take their noise"):
         tfdp_query.WeightedSumQuery(query, 2.0)
 

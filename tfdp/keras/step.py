@@ -1,6 +1,7 @@
 """One private step: it is charged, clipped gradients are added up, and noise is added."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.noise import staged
 from tfdp.query.dp_query import DPQuery, is_concrete
+
+_logger = logging.getLogger(__name__)
 
 Use = Callable[[list[tf.Tensor]], Any]  # What is done with noised gradients.
 
@@ -236,7 +239,14 @@ class PrivateStep:
 
         # For the same reason seeds are drawn here if XLA is used. Otherwise `clipped_gradient_sum`
         # draws them if it needs any.
-        seeds = draw_seeds(tf.shape(mask)[0]) if arguments.jit_compile else None
+        jit_compile = arguments.jit_compile
+        if jit_compile and self.query.draws_for_records:
+            _logger.info(
+                "The sum is computed without XLA, which cannot call the host: the query draws for "
+                "every record."
+            )
+            jit_compile = False
+        seeds = draw_seeds(tf.shape(mask)[0]) if jit_compile else None
 
         def total(examples, mask, ids, weights, state, seeds):
             return clipped_gradient_sum(
@@ -259,7 +269,7 @@ class PrivateStep:
 
         with distribution.alone():
             try:
-                clipped = compiled(total, arguments.jit_compile)(
+                clipped = compiled(total, jit_compile)(
                     arguments.examples, mask, ids, arguments.weights, state, seeds
                 )
             except SideEffectError as error:

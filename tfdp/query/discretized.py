@@ -122,8 +122,8 @@ class DiscretizedSumQuery(DPQuery):
         return True
 
     @property
-    def every_record_counts(self):
-        return self.sum_query.every_record_counts
+    def draws_for_records(self):
+        return True
 
     def initial_global_state(self):
         return DiscretizedGlobalState(tf.zeros([], tf.int64), self.sum_query.initial_global_state())

@@ -63,7 +63,7 @@ class _SharesSumQuery(SumAggregationDPQuery):
         return True
 
     @property
-    def every_record_counts(self):
+    def draws_for_records(self):
         return True
 
     def initial_sample_state(self, template):

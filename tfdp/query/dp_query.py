@@ -152,10 +152,11 @@ class DPQuery(abc.ABC):
         return False
 
     @property
-    def every_record_counts(self) -> bool:
-        """True where every record adds something that is not its own: a share of the noise.
+    def draws_for_records(self) -> bool:
+        """True where something is drawn for every record: its share of the noise, its rounding.
 
-        An engine must hand it records that are not finite, too, which count as zeros.
+        An engine must hand it records that are not finite, too: they count as zeros, with their
+        share. The host draws, so that XLA cannot compile `preprocess_record`.
         """
         return False
 

@@ -119,8 +119,8 @@ class NestedQuery(DPQuery):
         return any(query.needs_separate_records for query in self._flat_queries)
 
     @property
-    def every_record_counts(self):
-        return any(query.every_record_counts for query in self._flat_queries)
+    def draws_for_records(self):
+        return any(query.draws_for_records for query in self._flat_queries)
 
     @property
     def takes_weights(self):

@@ -124,8 +124,8 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         return self.inner_query.needs_separate_records
 
     @property
-    def every_record_counts(self):
-        return self.inner_query.every_record_counts
+    def draws_for_records(self):
+        return self.inner_query.draws_for_records
 
     def get_noised_result(self, sample_state, global_state):
         nodes, inner_state, event = self.inner_query.get_noised_result(

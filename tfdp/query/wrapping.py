@@ -56,8 +56,8 @@ class WrappingQuery(DPQuery):
         return self._inner.needs_separate_records
 
     @property
-    def every_record_counts(self):
-        return self._inner.every_record_counts
+    def draws_for_records(self):
+        return self._inner.draws_for_records
 
     @property
     def takes_weights(self):

@@ -83,11 +83,12 @@ def _sum_of_microbatches(gradient, clipping, examples, mask, groups):
 def _accumulate(clipping, state, record, is_real):
     """Returns the sample state with one record more, if that is real and finite.
 
-    Where every record counts, those that are not finite are the query's to make zeros of.
+    Where something is drawn for every record, those that are not finite are the query's to make
+    zeros of.
     """
     query, params, variables = clipping
     return tf.cond(
-        is_real if query.every_record_counts else is_real & is_finite(record),
+        is_real if query.draws_for_records else is_real & is_finite(record),
         lambda: query.accumulate_record(params, state, tf.nest.pack_sequence_as(variables, record)),
         lambda: tf.nest.map_structure(tf.identity, state),
     )
