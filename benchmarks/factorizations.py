@@ -19,9 +19,11 @@ from tfdp.factorizations import (
     independent,
     one_step_back,
     optimal_banded,
+    optimal_buffered,
 )
 
 BANDS = (2, 4, 16, 64)
+BUFFERS = (1, 2, 4)
 
 
 def factorizations(num_steps: int, period: int | None) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def factorizations(num_steps: int, period: int | None) -> dict[str, Any]:
         found[f"optimal for the last, {bands} bands"] = optimal_banded(
             num_steps, bands, period, error="max"
         )
+    for buffers in BUFFERS:
+        found[f"optimal, {buffers} buffers"] = optimal_buffered(num_steps, buffers, period)
     if num_steps <= 1024:
         found["square root, all bands"] = banded_square_root(num_steps)
     return found
@@ -57,8 +61,8 @@ def measure(num_steps: int, period: int | None) -> list[dict[str, float | str]]:
     ]
 
 
-def step_time(bands: int) -> float:
-    """Returns seconds of a private step whose noise has so many bands; 0 is plain DP-SGD."""
+def step_time(factorization: Any) -> float:
+    """Returns seconds of a private step with such noise; None is plain DP-SGD."""
     import keras
     import numpy as np
 
@@ -67,9 +71,9 @@ def step_time(bands: int) -> float:
     layers = [keras.layers.Dense(1000, "relu"), keras.layers.Dense(1000, "relu")]
     model = keras.Sequential([keras.layers.Input((784,)), *layers, keras.layers.Dense(10)])
     query: tfdp.query.DPQuery = tfdp.query.GaussianSumQuery(1.0, 1.0)
-    if bands:
+    if factorization is not None:
         query = tfdp.query.CorrelatedGaussianSumQuery(
-            1.0, 1.0, banded_square_root(bands), 10_000, 1, model.trainable_variables
+            1.0, 1.0, factorization, 10_000, 1, model.trainable_variables
         )
     query = tfdp.query.NormalizedQuery(query, 256)
     model = tfdp.keras.make_private(model)
@@ -98,8 +102,16 @@ def main() -> None:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        for bands in (0, 4, 16):
-            print(f"{bands} bands: {1000 * step_time(bands):.1f} ms")
+        kinds = {
+            "independent": None,
+            "4 bands": banded_square_root(4),
+            "16 bands": banded_square_root(16),
+            "2 buffers": optimal_buffered(10_000, 2),
+            "4 buffers": optimal_buffered(10_000, 4),
+            "binary tree": BinaryTree(),
+        }
+        for name, factorization in kinds.items():
+            print(f"{name}: {1000 * step_time(factorization):.1f} ms")
         return
     rows = [row for n in arguments.steps for row in measure(n, arguments.period)]
     if arguments.json:

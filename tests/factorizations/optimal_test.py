@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from tfdp.factorizations import ToeplitzFactorization, banded_square_root, optimal_banded
-from tfdp.factorizations.optimal import _log_loss
+from tfdp.factorizations import (
+    ToeplitzFactorization,
+    banded_square_root,
+    optimal_banded,
+    optimal_buffered,
+)
+from tfdp.factorizations.optimal import _log_loss, _log_loss_of_buffers
 
 
 @pytest.mark.parametrize("period", [1, 3, 30])
@@ -76,3 +81,74 @@ def test_errors_are_no_larger_than_those_of_jax_privacy(n, bands):
     assert optimal_banded(n, bands, error="max").max_error(n) <= last * (1 + 1e-6)
     # Both optimize the same, and so the other error agrees as well.
     assert best.max_error(n) == pytest.approx(last, rel=1e-3)
+
+
+@pytest.mark.parametrize("period", [1, 3, 30])
+@pytest.mark.parametrize("error", ["root_mean_squared", "max"])
+def test_gradient_of_buffers_is_that_of_differences(period, error):
+    n = 30
+    weights = np.arange(n, 0, -1) / n if error == "root_mean_squared" else np.ones(n)
+    point = np.array([3.0, 1.0, 0.5, 2.0])
+    loss, gradient = _log_loss_of_buffers(point, n, period, weights)
+    numeric = optimize.approx_fprime(
+        point, lambda f: _log_loss_of_buffers(f, n, period, weights)[0], 1e-7
+    )
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-7)
+    assert np.isfinite(loss)
+
+
+def test_one_buffer_is_the_best_of_a_grid():
+    n = 40
+    best = optimal_buffered(n, 1).root_mean_squared_error(n)
+    grid = [
+        ToeplitzFactorization((1.0, -b), (1.0, -a)).root_mean_squared_error(n)
+        for a in np.arange(0.5, 1, 0.01)
+        for b in np.arange(0.01, a, 0.01)
+    ]
+    assert best <= min(grid) * (1 + 1e-12)
+    assert best == pytest.approx(min(grid), rel=1e-3)
+
+
+@pytest.mark.parametrize("period", [None, 16, 1])
+def test_buffers_give_columns_without_signs_and_more_of_them_are_no_worse(period):
+    n = 128
+    found = [optimal_buffered(n, buffers, period) for buffers in (1, 2, 3, 4)]
+    errors = [each.root_mean_squared_error(n, period) for each in found]
+    assert errors == sorted(errors, reverse=True)
+    for buffers, each in enumerate(found, start=1):
+        assert each.memory(n) <= buffers and each.bands is None
+        assert each.column(n).min() >= 0
+    # All bands of the square root are a little better at most.
+    assert errors[-1] < 1.02 * banded_square_root(n).root_mean_squared_error(n, period)
+
+
+def test_refuses_buffers_that_cannot_be():
+    for buffers in (0, 11):
+        with pytest.raises(ValueError, match="buffers"):
+            optimal_buffered(8, buffers)
+    with pytest.raises(TypeError, match="buffers"):
+        optimal_buffered(8, 2.0)
+    with pytest.raises(ValueError, match="error must be one of"):
+        optimal_buffered(8, 2, error="mean")
+
+
+# As above, by jax_privacy 2.0.0, buffered_toeplitz.optimize(n=n, min_sep=n, max_participations=1,
+# min_buffers=d, max_buffers=d, error="mean"), in float64.
+BUFFERS_OF_JAX_PRIVACY = {
+    (1024, 1): (3.456791719319954, 3.9712759293170294),
+    (1024, 2): (3.083987875871166, 3.408255700572841),
+    (1024, 3): (3.0586711152919617, 3.3569910167948467),
+    (1024, 4): (3.057366694870923, 3.3525624496029556),
+    (4096, 1): (4.319859068006393, 4.968796928224317),
+    (4096, 2): (3.580116250940918, 3.936034363780055),
+    (4096, 3): (3.5060446752895555, 3.8138071725192173),
+    (4096, 4): (3.4988462427166165, 3.797466755926988),
+}
+
+
+@pytest.mark.parametrize(("n", "buffers"), BUFFERS_OF_JAX_PRIVACY)
+def test_errors_of_buffers_are_no_larger_than_those_of_jax_privacy(n, buffers):
+    mean, last = BUFFERS_OF_JAX_PRIVACY[n, buffers]
+    best = optimal_buffered(n, buffers)
+    assert best.root_mean_squared_error(n) <= mean * (1 + 1e-6)
+    assert best.max_error(n) == pytest.approx(last, rel=1e-5)

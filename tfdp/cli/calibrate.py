@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["gaussian", *MECHANISMS],
         default="gaussian",
         help="independent noise (default), or noise that remembers: banded matrix factorization "
-        "(bandmf), banded inverse square root (bisr), binary tree",
+        "(bandmf), banded inverse square root (bisr), buffered linear Toeplitz (blt), binary tree",
     )
-    parser.add_argument("--bands", type=int, help="of bandmf or bisr")
+    parser.add_argument("--bands", type=int, help="of bandmf or bisr; buffers of blt")
     parser.add_argument("--groups", type=int, help="of cyclic_poisson; default: as many as bands")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -4,7 +4,7 @@ Needs NumPy and SciPy only, and imports nothing else of tfdp.
 """
 
 from tfdp.factorizations.binary_tree import BinaryTree
-from tfdp.factorizations.optimal import optimal_banded
+from tfdp.factorizations.optimal import optimal_banded, optimal_buffered
 from tfdp.factorizations.toeplitz import (
     ToeplitzFactorization,
     banded_inverse_square_root,
@@ -21,4 +21,5 @@ __all__ = [
     "independent",
     "one_step_back",
     "optimal_banded",
+    "optimal_buffered",
 ]

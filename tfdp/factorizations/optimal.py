@@ -8,10 +8,12 @@ import numpy as np
 from tfdp.factorizations.toeplitz import (
     ToeplitzFactorization,
     banded_square_root,
+    check_steps,
     periodic_sum,
 )
 
 _ERRORS = ("root_mean_squared", "max")
+_MOST_BUFFERS = 10
 
 
 @functools.lru_cache(maxsize=64)
@@ -66,12 +68,7 @@ def optimal_banded(
     )
     coefficients = np.trim_zeros(np.append(1.0, found.x), "b")
     best = ToeplitzFactorization(numerator=tuple(coefficients.tolist()))
-    measure = (
-        ToeplitzFactorization.root_mean_squared_error
-        if error == "root_mean_squared"
-        else ToeplitzFactorization.max_error
-    )
-    return min(best, start, key=lambda each: measure(each, num_steps, period))
+    return min(best, start, key=lambda each: _error_of(each, error, num_steps, period))
 
 
 def _log_loss(
@@ -103,3 +100,117 @@ def _log_loss(
     by_error = np.array([weighted[j:] @ e[: num_steps - j] for j in range(1, bands)])
     gradient = 2 * backwards[1:bands] / squared_sensitivity - 2 * by_error / squared_error
     return float(np.log(squared_sensitivity) + np.log(squared_error)), gradient
+
+
+def _error_of(
+    factorization: ToeplitzFactorization, error: str, num_steps: int, period: int | None
+) -> float:
+    of_kind = {
+        "root_mean_squared": factorization.root_mean_squared_error,
+        "max": factorization.max_error,
+    }
+    return of_kind[error](num_steps, period)
+
+
+@functools.lru_cache(maxsize=64)
+def optimal_buffered(
+    num_steps: int, buffers: int, period: int | None = None, *, error: str = "root_mean_squared"
+) -> ToeplitzFactorization:
+    """Returns the buffered linear Toeplitz C (BLT) with the smallest error.
+
+    C(x) = prod_d (1 - b_d x) / (1 - a_d x), whose column decays as a sum of `buffers` powers and
+    never ends. So few numbers are remembered, and errors are close to those of all bands. With 1 >
+    a_1 > b_1 > a_2 > b_2 > ... > 0 neither C nor its sensitivity's bound has a negative entry, so
+    that the sensitivity is exact. These are found by L-BFGS from a spread over all scales of time.
+
+    Args:
+        num_steps: n.
+        buffers: How many numbers of a coordinate are remembered; 1 to 10. Four are enough for
+            thousands of steps.
+        period: As in `ToeplitzFactorization.sensitivity`.
+        error: "root_mean_squared" or "max".
+
+    Raises:
+        TypeError: `buffers` is no integer.
+        ValueError: `buffers` is out of range, or `error` is another one.
+
+    Example:
+        >>> best = optimal_buffered(1024, 4)
+        >>> best.memory(1024), best.bands
+        (4, None)
+
+    References:
+        McMahan, Xu, Zhang 2024, arXiv:2408.08868; Dvijotham, McMahan, Pillutla, Steinke, Thakurta
+        2024, arXiv:2404.16706 (rational approximation of the square root).
+    """
+    from scipy import optimize
+
+    if error not in _ERRORS:
+        raise ValueError(f"error must be one of {_ERRORS}. Received: error={error!r}.")
+    if check_steps("buffers", buffers) > _MOST_BUFFERS:
+        raise ValueError(f"buffers must be at most {_MOST_BUFFERS}. Received: buffers={buffers}.")
+    count = 2 * buffers
+    # 1 - v falls by equal factors from 1 to 1 / n.
+    values = 1 - (num_steps + 1.0) ** -((count - np.arange(count) - 0.5) / count)
+    ratios = values / np.append(1.0, values[:-1])
+    spacing = num_steps if period is None else period
+    steps = np.arange(num_steps, 0, -1) / num_steps
+    weights = steps if error == "root_mean_squared" else np.ones(num_steps)
+    found: Any = optimize.minimize(
+        _log_loss_of_buffers,
+        np.log(ratios / (1 - ratios)),
+        args=(num_steps, spacing, weights),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-12.0, 25.0)] * count,
+        options={"maxiter": 2000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30},
+    )
+    best = [_buffered(_descending(found.x))]
+    if buffers > 1:
+        best.append(optimal_buffered(num_steps, buffers - 1, period, error=error))
+    return min(best, key=lambda each: _error_of(each, error, num_steps, period))
+
+
+def _descending(free: np.ndarray) -> np.ndarray:
+    """Returns 1 > v_1 > v_2 > ... > 0 from the logits of ratios of neighbours."""
+    return np.cumprod(1 / (1 + np.exp(-free)))
+
+
+def _log_loss_of_buffers(
+    free: np.ndarray, num_steps: int, period: int, weights: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Returns log(sensitivity^2) + log(sum_t w_t b_t^2), and its gradient.
+
+    The series C has the derivative C x / (1 - v x) by the v of a denominator, and minus that by one
+    of a numerator; the series of 1 / C has the same with the other sign.
+    """
+    from scipy import signal
+
+    values = _descending(free)
+    made = _buffered(values)
+    column, inverse = made.column(num_steps), made.inverse_column(num_steps)
+    moved, b = periodic_sum(column, period), np.cumsum(inverse)
+    squared_sensitivity, squared_error = float(moved @ moved), float(weights @ (b * b))
+    by_value = np.zeros(len(values))
+    for k, v in enumerate(values):
+        sign = 1 if k % 2 == 0 else -1
+        of_column = sign * signal.lfilter([0.0, 1.0], [1.0, -v], column)
+        of_inverse = -sign * signal.lfilter([0.0, 1.0], [1.0, -v], inverse)
+        by_value[k] = 2 * (moved @ periodic_sum(of_column, period)) / squared_sensitivity
+        by_value[k] += 2 * ((weights * b) @ np.cumsum(of_inverse)) / squared_error
+    # A ratio is a factor of its own value and of all after it.
+    downwards = np.cumsum((by_value * values)[::-1])[::-1]
+    gradient = downwards / (1 + np.exp(free))
+    return float(np.log(squared_sensitivity) + np.log(squared_error)), gradient
+
+
+def _buffered(values: np.ndarray) -> ToeplitzFactorization:
+    """Returns the factorization of a_1, b_1, a_2, b_2, ..."""
+
+    def polynomial(roots: np.ndarray) -> tuple[float, ...]:
+        coefficients = np.array([1.0])
+        for root in roots:
+            coefficients = np.convolve(coefficients, [1.0, -root])
+        return tuple(coefficients.tolist())
+
+    return ToeplitzFactorization(polynomial(values[1::2]), polynomial(values[::2]))

@@ -148,8 +148,8 @@ def DPFTRLTreeAggregationOptimizer(  # noqa: N802
 ) -> DPOptimizer:
     """Returns DP-FTRL: a `DPOptimizer` around `keras.optimizers.SGD` with noise of a binary tree.
 
-    Banded noise is better at the same price: give a `DPOptimizer` a `CorrelatedGaussianSumQuery`
-    with `tfdp.factorizations.optimal_banded`.
+    Other noise is better at the same price: give a `DPOptimizer` a `CorrelatedGaussianSumQuery`
+    with `tfdp.factorizations.optimal_buffered`.
 
     Args:
         l2_norm_clip: As in `DPKerasSGDOptimizer`.

@@ -19,8 +19,8 @@ class TreeResidualSumQuery(CorrelatedGaussianSumQuery):
     `CorrelatedGaussianSumQuery` with `factorization=BinaryTree()`: t results add up to the sum of t
     steps plus the noise of at most log2(t) + 1 nodes, each with deviation `stddev` (with estimates
     from below between 0.71 and 1 of it). It stands wherever a `GaussianSumQuery` can; with SGD it
-    makes DP-FTRL. A banded factorization has less noise for the same price
-    (`tfdp.factorizations.optimal_banded`).
+    makes DP-FTRL. `tfdp.factorizations.optimal_buffered` has less noise for the same price, and
+    keeps less of it.
 
     Arguments, guarantees and errors are those of `CorrelatedGaussianSumQuery`; `factorization` must
     be a `BinaryTree`, and `stddev` is that of the noise of a node.

@@ -12,7 +12,7 @@ from tfdp.factorizations import BinaryTree, optimal_banded
 from tfdp.ledger import PrivacyLedger
 
 RUN = {"target_delta": 1e-5, "population_size": 1000, "batch_size": 50}
-MECHANISMS = [("bandmf", 4), ("bisr", 4), ("tree", None)]
+MECHANISMS = [("bandmf", 4), ("bisr", 4), ("blt", 3), ("tree", None)]
 
 
 def _of_gaussian(sensitivity, z):

@@ -16,11 +16,12 @@ from tfdp.factorizations import (
     ToeplitzFactorization,
     banded_inverse_square_root,
     optimal_banded,
+    optimal_buffered,
 )
 from tfdp.ledger.ledger import PrivacyLedger
 
 # Names of mechanisms, and whether they have a number of bands.
-MECHANISMS = {"bandmf": True, "bisr": True, "tree": False}
+MECHANISMS = {"bandmf": True, "bisr": True, "blt": True, "tree": False}
 RUN_SAMPLINGS = ("fixed_order", "cyclic_poisson")
 
 
@@ -141,8 +142,8 @@ def calibrate_correlated(
         population_size: Units in the data set; public.
         batch_size: (Expected) units in a sample.
         mechanism: "bandmf" (the banded C with the least error, `optimal_banded`), "bisr" (its
-            inverse is banded) or "tree" (`BinaryTree`).
-        bands: Of C, or of its inverse; "tree" has none.
+            inverse is banded), "blt" (`optimal_buffered`) or "tree" (`BinaryTree`).
+        bands: Of C, or of its inverse; of "blt" the number of buffers. "tree" has none.
         steps: How many. Give either these or `epochs`.
         epochs: Passes over the data.
         target_epsilon: The budget, positive.
@@ -237,6 +238,8 @@ def _factorization(
         return BinaryTree()
     if mechanism == "bisr":
         return banded_inverse_square_root(positive_integer("bands", bands))
+    if mechanism == "blt":
+        return optimal_buffered(steps, positive_integer("bands", bands), period)
     # Of random samples a unit is in one at a time, and what counts is a column's norm.
     spacing = None if sampling == "cyclic_poisson" else period
     return optimal_banded(steps, min(positive_integer("bands", bands), steps), spacing)
