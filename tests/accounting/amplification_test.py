@@ -8,17 +8,22 @@ from tfdp.accounting.amplification import (
     FIXED_SIZE_REPLACE,
     POISSON,
     POISSON_REPLACE,
+    UNAMPLIFIED,
+    as_a_whole,
     pure_epsilon,
 )
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     FixedSizeGaussian,
     PureEpsilon,
     RandomizedResponse,
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SkellamNoise,
 )
+from tfdp.events import UnsupportedEventError
 
 EVERYTHING = [
     BoundedRange(0.7),
@@ -68,3 +73,17 @@ def test_reports_that_can_be_told_apart_gain_nothing():
 def test_epsilon_of_laplace_noise_is_bound_over_scale():
     assert pure_epsilon(SampledLaplace(1.0, 4.0)) == 0.25
     assert pure_epsilon(PureEpsilon(0.7)) == 0.7
+
+
+NEVER_AMPLIFIED = [Concentrated(0.5), SkellamNoise(2.0, 1.0, 3.0)]
+
+
+@pytest.mark.parametrize("mechanism", [*EVERYTHING, *NEVER_AMPLIFIED], ids=repr)
+def test_without_amplification_a_sample_is_a_full_batch(mechanism):
+    assert {type(m) for m in NEVER_AMPLIFIED} == set(UNAMPLIFIED)
+    for table in (POISSON, FIXED_SIZE_REPLACE):
+        assert as_a_whole(mechanism, table) == mechanism
+    replaced = as_a_whole(mechanism, POISSON_REPLACE)
+    assert (replaced == mechanism) == isinstance(mechanism, RandomizedResponse)
+    with pytest.raises(UnsupportedEventError, match="amplification is not tfdp's"):
+        as_a_whole(mechanism, dict(POISSON_REPLACE))

@@ -9,18 +9,29 @@ import pytest
 from tfdp import accounting
 from tfdp.accounting import integer_sums
 from tfdp.accounting.dp_events import to_dp_event
-from tfdp.accounting.mechanisms import Concentrated, NoPrivacy, SkellamNoise
+from tfdp.accounting.mechanisms import (
+    BoundedRange,
+    Concentrated,
+    NoPrivacy,
+    PureEpsilon,
+    SampledGaussian,
+    SampledLaplace,
+    SkellamNoise,
+)
 from tfdp.accounting.normal_form import normal_form
 from tfdp.events import (
     ComposedEvent,
+    ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSharesSumEvent,
     GaussianSumEvent,
     IntegerGaussianSumEvent,
+    LaplaceSumEvent,
     NeighboringRelation,
     ParallelComposition,
     PoissonSampling,
+    PureEpsilonEvent,
     SampledEvent,
     SkellamSharesSumEvent,
     UnsupportedEventError,
@@ -109,11 +120,30 @@ def test_samples_are_charged_as_the_whole(sampling, relation, times):
     assert accountant.rho == times * RHO
 
 
-def test_is_not_mixed_with_what_is_amplified():
-    both = ComposedEvent((SUM, GaussianSumEvent(1.0, 2.0)))
-    assert len(normal_form(both).mechanisms) == 2
-    with pytest.raises(UnsupportedEventError, match="Draw a sample for each"):
-        normal_form(SampledEvent(PoissonSampling(0.5), both))
+@pytest.mark.parametrize(
+    ("sampling", "relation", "factor"),
+    [
+        (PoissonSampling(0.5), ADD, 1),
+        (PoissonSampling(0.5), REPLACE, 2),
+        (FixedSizeSampling(1, 9), ADD, 2),
+        (FixedSizeSampling(1, 9), REPLACE, 2),
+    ],
+)
+def test_beside_a_sum_of_integers_nothing_is_amplified(sampling, relation, factor):
+    beside = {
+        GaussianSumEvent(1.0, 2.0): SampledGaussian(1.0, 2.0 / factor),
+        LaplaceSumEvent(1.0, 2.0): SampledLaplace(1.0, 2.0 / factor),
+        PureEpsilonEvent(0.5): PureEpsilon(0.5 * factor),
+        ExponentialMechanismEvent(0.5): BoundedRange(0.5 * factor),
+    }
+    step = SampledEvent(sampling, ComposedEvent((SUM, *beside)), relation)
+    expected = {Concentrated(factor**2 * RHO), *beside.values()}
+    assert set(normal_form(step).mechanisms) == expected
+    # So the price is that of all of them in a full batch.
+    whole = FullBatchSampling()
+    if relation is REPLACE:
+        full = SampledEvent(whole, ComposedEvent((SUM, *beside)), relation)
+        assert set(normal_form(full).mechanisms) == expected
 
 
 def test_disjoint_parts_cost_what_the_dearest_does():

@@ -136,11 +136,19 @@ INTEGERS = in_folder(
         f"{QUERY}/distributed_test.py::test_both_norms_are_checked_exactly",
     ),
     (
+        "amplified_beside_integers",
+        "a sum about the same sample as a sum of integers is amplified",
+        "tfdp/accounting/normal_form.py",
+        "    if rule.amplification is not None and kinds & set(UNAMPLIFIED):",
+        "    if rule.amplification is not None and kinds <= set(UNAMPLIFIED):",
+        f"{PRICE}::test_beside_a_sum_of_integers_nothing_is_amplified",
+    ),
+    (
         "integers_replaced_on_a_sample",
         "a unit that is replaced in a Poisson sample moves a sum of integers by one unit only",
         "tfdp/accounting/amplification.py",
-        "return Concentrated(4 * mechanism.rho)",
-        "return mechanism",
+        "lambda m: Concentrated(4 * m.rho),",
+        "lambda m: m,",
         f"{PRICE}::test_samples_are_charged_as_the_whole",
     ),
 )

@@ -16,6 +16,7 @@ from tfdp.accounting.mechanisms import (
     SkellamNoise,
     amplified_epsilon,
 )
+from tfdp.events import UnsupportedEventError
 
 # Mechanism type -> a function of a mechanism that sees everything and of the sampling's parameters:
 # q, and for samples of fixed size n and N.
@@ -53,15 +54,6 @@ def _epsilon_on_sample_twice(mechanism: Any, q: float) -> Mechanism:
     return type(amplified)(2 * amplified.epsilon)
 
 
-def _concentrated_twice(mechanism: Concentrated, q: float) -> Mechanism:
-    # The square root of rho is a distance (Bun and Steinke 2016, arXiv:1605.02065, section 5).
-    return Concentrated(4 * mechanism.rho)
-
-
-def _skellam_twice(mechanism: SkellamNoise, q: float) -> Mechanism:
-    return SkellamNoise(2 * mechanism.l1_norm, 2 * mechanism.l2_norm, mechanism.variance)
-
-
 def _gaussian_on_fixed_size(mechanism: Any, q: float, n: int, population: int) -> Mechanism:
     return FixedSizeGaussian(n, population, mechanism.noise_multiplier)
 
@@ -75,28 +67,56 @@ def _epsilon_on_fixed_size(mechanism: Any, q: float, n: int, population: int) ->
 UNAMPLIFIED: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
 POISSON: Amplification = {
     BoundedRange: _epsilon_on_sample,
-    Concentrated: _unchanged,
     PureEpsilon: _epsilon_on_sample,
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample,
     SampledLaplace: _on_sample,
-    SkellamNoise: _unchanged,
 }
 POISSON_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_sample_twice,
-    Concentrated: _concentrated_twice,
     PureEpsilon: _epsilon_on_sample_twice,
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample_twice,
     SampledLaplace: _on_sample_twice,
-    SkellamNoise: _skellam_twice,
 }
 FIXED_SIZE_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_fixed_size,
-    Concentrated: _unchanged,
     PureEpsilon: _epsilon_on_fixed_size,
     RandomizedResponse: _unchanged,
     SampledGaussian: _gaussian_on_fixed_size,
     SampledLaplace: _epsilon_on_fixed_size,
-    SkellamNoise: _unchanged,
 }
+
+# What a mechanism is where two units in a row differ: one goes out of the sample, another comes in.
+_REPLACED: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
+    BoundedRange: lambda m: BoundedRange(2 * m.epsilon),
+    # The square root of rho is a distance (Bun and Steinke 2016, arXiv:1605.02065, section 5).
+    Concentrated: lambda m: Concentrated(4 * m.rho),
+    PureEpsilon: lambda m: PureEpsilon(2 * m.epsilon),
+    RandomizedResponse: _unchanged,
+    SampledGaussian: lambda m: SampledGaussian(1.0, m.noise_multiplier / 2),
+    SampledLaplace: lambda m: SampledLaplace(1.0, m.noise_multiplier / 2),
+    SkellamNoise: lambda m: SkellamNoise(2 * m.l1_norm, 2 * m.l2_norm, m.variance),
+}
+
+
+def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
+    """Returns what a mechanism on a sample costs as if the sample held every unit.
+
+    Args:
+        mechanism: One that sees everything.
+        amplification: What the sampling would make of it.
+
+    Raises:
+        UnsupportedEventError: the table is not one of tfdp's, so that nobody knows by how many
+            units neighbours differ.
+    """
+    if amplification is POISSON_REPLACE:
+        return _REPLACED[type(mechanism)](mechanism)
+    if amplification is POISSON or amplification is FIXED_SIZE_REPLACE:
+        # The mechanism is already that of the neighbours of a sample.
+        return mechanism
+    raise UnsupportedEventError(
+        f"{mechanism!r} is not supported on samples whose amplification is not tfdp's: what it "
+        "costs without amplification is not known there."
+    )

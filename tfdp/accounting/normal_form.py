@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tfdp import events
-from tfdp.accounting.amplification import UNAMPLIFIED, pure_epsilon
+from tfdp.accounting.amplification import UNAMPLIFIED, as_a_whole, pure_epsilon
 from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.integer_sums import (
@@ -252,7 +252,10 @@ def _amplified(
 ) -> list[Mechanism]:
     """Returns what the mechanisms, all about the one sample, cost together."""
     kinds = {type(mechanism) for mechanism in mechanisms}
-    if len(mechanisms) == 1 or kinds <= set(UNAMPLIFIED):
+    if rule.amplification is not None and kinds & set(UNAMPLIFIED):
+        # Beside one that is not amplified nothing is: all are about the same sample.
+        return [within_range(as_a_whole(each, rule.amplification)) for each in mechanisms]
+    if len(mechanisms) == 1:
         together = mechanisms
     elif kinds <= {SampledLaplace, BoundedRange, PureEpsilon}:
         epsilon = sum(map(pure_epsilon, mechanisms))
