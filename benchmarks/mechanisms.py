@@ -6,6 +6,7 @@ Each section is one function that returns rows; all are run by default.
 """
 
 import argparse
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -131,9 +132,49 @@ def secure_sums() -> Iterator[Row]:
             }
 
 
+def correlated_noise() -> Iterator[Row]:
+    """Errors of running sums at sensitivity 1, and those of JAX Privacy where it is installed."""
+    import factorizations
+
+    for num_steps in (1024, 4096):
+        peers = dict(_of_jax_privacy(num_steps))
+        for row in factorizations.measure(num_steps, None):
+            peer = peers.get(row["factorization"])
+            yield {**row, "jax_privacy_root_mean_squared": peer} if peer else row
+
+
+def _of_jax_privacy(num_steps: int) -> Iterator[tuple[str, float]]:
+    if importlib.util.find_spec("jax_privacy") is None:
+        return
+    import jax
+    from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
+
+    jax.config.update("jax_enable_x64", True)
+
+    def error(column: Any) -> float:
+        column = np.asarray(column)
+        squares = np.asarray(toeplitz.per_query_error(strategy_coef=column, n=num_steps))
+        return float(np.linalg.norm(column) * np.sqrt(squares.mean()))
+
+    for bands in (2, 4, 16, 64):
+        found = toeplitz.optimize_banded_toeplitz(n=num_steps, bands=bands)
+        yield f"optimal, {bands} bands", error(found)
+    for buffers in (1, 2, 4):
+        found = buffered_toeplitz.optimize(
+            n=num_steps,
+            min_sep=num_steps,
+            max_participations=1,
+            min_buffers=buffers,
+            max_buffers=buffers,
+            error="mean",
+        )
+        yield f"optimal, {buffers} buffers", error(found.toeplitz_coefs(num_steps))
+
+
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "statistics": statistics,
     "secure_sums": secure_sums,
+    "correlated_noise": correlated_noise,
 }
 
 

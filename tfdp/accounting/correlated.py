@@ -12,9 +12,11 @@ follows from the steps that a unit may be in.
 
 A step that was taken m times, from copies of one state, released m values with fresh z each. With
 m the most of all steps, in a fixed order all of them are the rows of C g, each at most m times with
-independent noise: the squared sensitivity is at most m times as large, which m runs cost. Of random
-samples, each of the m draws of a turn is in rows that were released at most m times: m draws, each
-of them with sqrt(m) times the sensitivity.
+independent noise: the squared sensitivity is at most m times as large, which m runs cost. That is
+so row by row: the bound of absolute values holds for every row by itself, whatever copies the sums
+in it come from, so it does not matter which copy went on and which one ended. Of random samples,
+each of the m draws of a turn is in rows that were released at most m times: m draws, each of them
+with sqrt(m) times the sensitivity.
 """
 
 import math
