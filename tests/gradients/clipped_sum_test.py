@@ -66,7 +66,7 @@ MODELS = {
     "separable": lambda: (_chain(L.SeparableConv2D(3, 3)), _normal(6, 6, 2)),
     "embedding": lambda: (_chain(L.Embedding(7, 4)), _tokens()),
     "masked_embedding": lambda: (
-        _chain(L.Embedding(7, 4, mask_zero=True), L.LSTM(3)),
+        _chain(L.Embedding(7, 4, mask_zero=True), L.SimpleRNN(3)),
         _tokens() % 4,
     ),
     "lstm": lambda: (_chain(L.LSTM(4)), _normal(4, 3)),
@@ -192,16 +192,20 @@ def run(problem, query, **kwargs):
 IDS = tf.constant([0, 3, 3, 1, 0, 0, 3])  # Sizes 3, 1, 0, 3: ragged, and one empty.
 
 
-@pytest.mark.parametrize("make_query", QUERIES, ids=QUERY_IDS)
+# Of seven examples. Records are added up by a contraction, or one by one: one query for each.
+SIZES = {"flat": (None, 1, 3, 7, 10), "not_a_scaling": (None, 1, 3, 7, 10)}
+
+
+@pytest.mark.parametrize("name", QUERY_IDS)
 @pytest.mark.parametrize("microbatches", [False, True], ids=["examples", "microbatches"])
-def test_every_way_gives_the_same_sum(small, make_query, microbatches):
-    query = make_query(small[1])
+def test_every_way_gives_the_same_sum(small, name, microbatches):
+    query = QUERIES[QUERY_IDS.index(name)](small[1])
     mask = tf.constant([True] * 6 + [False])
     kwargs = {"mask": mask}
     if microbatches:
         kwargs |= {"num_microbatches": 4, "microbatch_ids": IDS}
     expected = run(small, query, engine="loop", **kwargs)
-    for physical in (None, 1, 3, 7, 10):
+    for physical in SIZES.get(name, (None, 3)):
         got = run(small, query, physical_batch_size=physical, **kwargs)
         assert_close(got.sample_state, expected.sample_state)
         np.testing.assert_allclose(got.losses, expected.losses, rtol=1e-5)
@@ -243,15 +247,18 @@ def test_microbatch_record_is_the_mean_gradient_of_its_examples(small):
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorized"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_record_that_is_not_finite_contributes_zero_to_every_group(small, engine, bad):
+def test_record_that_is_not_finite_contributes_zero_to_every_group(small, engine):
     loss_fn, variables, (x, y) = small
     query = nested_query(variables)
-    poisoned = tf.concat([x[:3], tf.fill([1, 5, 5, 1], bad), x[4:]], 0)
-    others = tf.constant([True, True, True, False, True, True, True])
-    expected = run(small, query, mask=others, engine=engine)
-    got = run((loss_fn, variables, (poisoned, y)), query, engine=engine)
-    assert_close(got.sample_state, expected.sample_state)
+
+    @tf.function(autograph=False)
+    def total(x, mask):
+        return run((loss_fn, variables, (x, y)), query, mask=mask, engine=engine).sample_state
+
+    expected = total(x, tf.constant([True, True, True, False, True, True, True]))
+    for bad in (np.nan, np.inf, -np.inf):
+        poisoned = tf.concat([x[:3], tf.fill([1, 5, 5, 1], bad), x[4:]], 0)
+        assert_close(total(poisoned, tf.ones([7], tf.bool)), expected)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorized"])

@@ -56,8 +56,17 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("layer", sorted(LAYERS))
 @pytest.mark.parametrize("activation", sorted(MIXING))
+def test_layer_whose_activation_mixes_records_has_no_rule(activation):
+    for make, _ in LAYERS.values():
+        assert rule_for(make(MIXING[activation]())) is None
+
+
+@pytest.mark.parametrize(
+    "layer, activation",
+    [(layer, "function") for layer in sorted(LAYERS)]
+    + [("dense", activation) for activation in sorted(MIXING) if activation != "function"],
+)
 def test_layer_whose_activation_mixes_records_runs_record_by_record(layer, activation):
     make, shape = LAYERS[layer]
     loss, variables, examples = problem(

@@ -109,18 +109,43 @@ def by_engine(loss, variables, examples, query, engine, **kwargs):
     return [np.asarray(leaf, np.float64) for leaf in tf.nest.flatten(total.sample_state)]
 
 
+def traced_sum(loss, variables, query):
+    """Returns a function of (examples, mask) that gives the sum, in one graph for all of them."""
+
+    @tf.function(autograph=False)
+    def total(examples, mask):
+        return tfdp.clipped_gradient_sum(
+            loss, variables, examples, query, mask=mask, engine="bookkeeping"
+        ).sample_state
+
+    return total
+
+
 def assert_engines_agree(loss, variables, examples, query=None, tolerance=1e-5, **kwargs):
     query = query or tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
     expected = by_engine(loss, variables, examples, query, "loop", **kwargs)
     actual = by_engine(loss, variables, examples, query, "bookkeeping", **kwargs)
+    assert_sums_agree(actual, expected, tolerance)
+
+
+def assert_sums_agree(actual, expected, tolerance=1e-5):
     scale = max(np.abs(leaf).max() for leaf in expected)
     assert scale > 0
     for a, e in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * scale)
 
 
+# What records are multiplied by; one of them by nothing.
+FACTORS = [0.5, 0.0, 2.0, 1.5]
+
+
 def norms_of(loss, variables, examples):
     """Returns [n, number of variables]: norms by the engine's own forms, and by the loop."""
+    return norms_and_sums_of(loss, variables, examples)[:2]
+
+
+def norms_and_sums_of(loss, variables, examples):
+    """Returns (norms, norms by the loop, sums of records times FACTORS, sums by the loop)."""
     leaves = tf.nest.flatten(examples)
 
     @tf.function(autograph=False)
@@ -132,7 +157,10 @@ def norms_of(loss, variables, examples):
             False,
             1.0,
         )
-        return [record.squared_norms() for record in gradients(*leaves)[2]]
+        records = gradients(*leaves)[2]
+        factors = tf.constant(FACTORS, keras.config.floatx())
+        squares = [record.squared_norms() for record in records]
+        return tf.stack(squares, 1), [record.weighted_sum(factors) for record in records]
 
     loop = []
     for i in range(BATCH):
@@ -140,10 +168,11 @@ def norms_of(loss, variables, examples):
             example = tuple(leaf[i : i + 1] for leaf in examples)
             value = loss.loss(example, loss.forward(example, None), None)[0]
         gradients = tape.gradient(value, [v.value for v in variables])
-        loop.append(
-            [np.linalg.norm(np.asarray(tf.convert_to_tensor(g), np.float64)) for g in gradients]
-        )
-    return np.sqrt(np.stack(book_kept(), 1)), np.array(loop)
+        loop.append([np.asarray(tf.convert_to_tensor(g), np.float64) for g in gradients])
+    squares, sums = book_kept()
+    expected = [np.tensordot(FACTORS, np.stack(g), 1) for g in zip(*loop, strict=True)]
+    norms = np.array([[np.linalg.norm(g) for g in gradients] for gradients in loop])
+    return np.sqrt(squares), norms, [np.asarray(s, np.float64) for s in sums], expected
 
 
 @contextlib.contextmanager
@@ -195,14 +224,16 @@ def built(model):
 
 
 def assert_layer_is_exact(make_layer, shape):
-    """Checks a layer in single precision, and in double precision the norm of every gradient."""
+    """Checks a layer in single precision, and in double precision the norm of every gradient and
+    what the engine makes of it before it is clipped.
+    """
     loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
     assert_engines_agree(loss, variables, examples)
     with floatx("float64"):
         loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
-        actual, expected = norms_of(loss, variables, examples)
+        actual, expected, sums, loop = norms_and_sums_of(loss, variables, examples)
         np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-12 * expected.max())
-        assert_engines_agree(loss, variables, examples, tolerance=1e-10)
+        assert_sums_agree(sums, loop, 1e-10)
 
 
 def assert_layer_agrees(make_layer, shape):

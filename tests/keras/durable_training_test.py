@@ -179,5 +179,5 @@ def test_passes_of_two_runs_are_two_passes(path):
 
 
 def test_killed_runs(tmp_path):
-    updates, steps = kill(tmp_path, kills=20, longest=0.3)
-    assert 20 < updates <= steps
+    updates, steps = kill(tmp_path, kills=8, longest=0.3)
+    assert 8 < updates <= steps

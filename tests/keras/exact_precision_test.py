@@ -61,7 +61,14 @@ def test_one_record_more_moves_the_sum_by_its_own_integers(jit_compile):
         return clipped_gradient_sum(loss, variables, (x, y), EXACT).sample_state.integers
 
     if jit_compile is not None:
-        step = tf.function(step, jit_compile=jit_compile, autograph=False)
+        # One graph for samples of all sizes, where XLA does not need to know them.
+        any_size = [tf.TensorSpec([None, 67]), tf.TensorSpec([None], tf.int64)]
+        step = tf.function(
+            step,
+            input_signature=None if jit_compile else any_size,
+            jit_compile=jit_compile,
+            autograph=False,
+        )
 
     def total(index):
         return np.concatenate([np.ravel(leaf) for leaf in step(*rows(examples, index))])

@@ -189,7 +189,7 @@ PART_B = (np.zeros(3), [np.zeros(()), Pair(np.zeros(1), np.zeros(2))])
 
 all_queries = pytest.mark.parametrize("build", ALL_QUERIES.values(), ids=ALL_QUERIES)
 dp_queries = pytest.mark.parametrize("build", DP_QUERIES.values(), ids=DP_QUERIES)
-few_examples = hypothesis.settings(max_examples=6)
+few_examples = hypothesis.settings(max_examples=4)
 
 
 def structures():

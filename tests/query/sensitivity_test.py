@@ -246,7 +246,7 @@ def check_sensitivity(query, template):
     records = _records(_size(template))
 
     @hypothesis.settings(
-        max_examples=150,
+        max_examples=80,
         database=None,
         report_multiple_bugs=False,
         phases=[hypothesis.Phase.generate],

@@ -70,7 +70,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_random_architecture(data):
     def draw(choices):
