@@ -58,13 +58,11 @@ def accuracy(
         query, sampling = tfdp.GaussianSumQuery(1.0, noise), Poisson()
     else:
         plan = calibrate_correlated(target_epsilon=epsilon, target_delta=DELTA, **size, **asked)
-        # An epoch of groups that take turns ends with a whole turn of all of them.
-        turns = plan.steps if plan.sampling == "fixed_order" else epochs * _epoch(plan, len(x))
         query = tfdp.query.CorrelatedGaussianSumQuery(
             1.0,
             plan.noise_multiplier,
             plan.factorization,
-            turns,
+            plan.steps,
             plan.period,
             model.trainable_variables,
         )
@@ -80,10 +78,6 @@ def accuracy(
     if not 0.9 * epsilon < spent <= 1.02 * epsilon:
         raise RuntimeError(f"The run cost {spent}, and {epsilon} was asked.")
     return model.evaluate(x_test, y_test, verbose=0)[1]
-
-
-def _epoch(plan: Any, population_size: int) -> int:
-    return plan.period * -(-(population_size // BATCH) // plan.period)
 
 
 def best(data: Any, asked: Any, epsilon: float, epochs: int, seeds: int) -> dict[str, Any]:

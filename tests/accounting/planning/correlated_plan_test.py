@@ -10,6 +10,7 @@ from tfdp.accounting.planning.calibration import UnreachableBudgetError
 from tfdp.events import GaussianSumEvent, NeighboringRelation
 from tfdp.factorizations import BinaryTree, optimal_banded
 from tfdp.ledger import PrivacyLedger
+from tfdp.sampling import CyclicPoisson, FixedOrder
 
 RUN = {"target_delta": 1e-5, "population_size": 1000, "batch_size": 50}
 MECHANISMS = [("bandmf", 4), ("bisr", 4), ("blt", 3), ("tree", None)]
@@ -67,6 +68,18 @@ def test_random_groups_need_less_noise_than_a_fixed_order():
     groups = calibrate_correlated(**arguments, sampling="cyclic_poisson")
     assert groups.period == 4 and groups.factorization == optimal_banded(100, 4)
     assert groups.error() < ordered.error()
+
+
+@pytest.mark.parametrize(("batch_size", "bands"), [(50, 4), (50, 3), (70, 3), (1000, 1), (30, 7)])
+def test_epochs_are_as_fit_counts_them(batch_size, bands):
+    arguments = {**RUN, "batch_size": batch_size, "noise_multiplier": 1.0, "epochs": 3}
+    plan = calibrate_correlated(
+        **arguments, mechanism="bandmf", bands=bands, sampling="cyclic_poisson"
+    )
+    policy = CyclicPoisson(bands).resolve(1000, batch_size)
+    assert plan.steps == 3 * policy.steps_per_epoch
+    ordered = calibrate_correlated(**arguments, mechanism="bandmf", bands=1)
+    assert ordered.steps == 3 * FixedOrder(batch_size, 1000).steps_per_epoch
 
 
 def test_epsilon_of_given_noise():

@@ -145,7 +145,7 @@ def calibrate_correlated(
             inverse is banded), "blt" (`optimal_buffered`) or "tree" (`BinaryTree`).
         bands: Of C, or of its inverse; of "blt" the number of buffers. "tree" has none.
         steps: How many. Give either these or `epochs`.
-        epochs: Passes over the data.
+        epochs: As `fit` counts them: of groups an epoch ends with a whole turn of all of them.
         target_epsilon: The budget, positive.
         noise_multiplier: In place of the budget.
         sampling: "fixed_order", or "cyclic_poisson" for "bandmf".
@@ -185,7 +185,7 @@ def calibrate_correlated(
         period = -(-population_size // batch_size)
     if steps is None:
         passes = real_number("epochs", epochs, minimum=0, inclusive=False)
-        steps = math.ceil(passes * -(-population_size // batch_size))
+        steps = math.ceil(passes * _steps_per_epoch(population_size, batch_size, period, sampling))
     positive_integer("steps", steps)
     made = functools.partial(
         CorrelatedPlan,
@@ -211,6 +211,13 @@ def calibrate_correlated(
             f"No noise keeps this run within epsilon {target:g} at delta {target_delta:g}."
         )
     return made(noise_multiplier=edge.within.x)
+
+
+def _steps_per_epoch(population_size: int, batch_size: int, period: int, sampling: str) -> int:
+    """Returns how many steps `fit` takes for an epoch: of groups, whole turns of all of them."""
+    if sampling == "fixed_order":
+        return period
+    return period * -(-max(1, round(population_size / batch_size)) // period)
 
 
 def _check_choice(mechanism: str, bands: int | None, sampling: str, groups: int | None) -> None:
