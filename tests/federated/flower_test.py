@@ -1,0 +1,324 @@
+"""Rounds over Flower's messages, with nodes in this process, honest and not."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+
+from tests.federated import rounds as making
+from tfdp.federated import Clients, InvalidUpdateError, LocalSGD, LocalTraining, Server
+from tfdp.federated.updates import form_of
+from tfdp.keras import PrivacyBudget
+from tfdp.query import WeightedAverageQuery
+from tfdp.sampling import FullBatch
+
+pytest.importorskip(
+    "flwr", reason="Flower is not installed: pip install tfdp[federated], in its own environment."
+)
+
+from flwr.app import (  # noqa: E402
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from tfdp.federated import flower  # noqa: E402
+
+NODES = tuple(range(101, 107))
+SGD = LocalSGD(epochs=2, batch_size=16, learning_rate=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server_app():
+    """Makes this process that of a ServerApp, which alone may make messages."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+
+class Nodes(Grid):
+    """A grid of functions in this process: node id -> function of (message, context)."""
+
+    def __init__(self, apps):
+        self._apps = apps
+        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in apps}
+        self.asked = []
+
+    def get_node_ids(self):
+        return list(self._apps)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            # As it arrives: nodes do not share objects with the server.
+            message.metadata._message_id = f"{node}"
+            reply = self._apps[node](message, self.contexts[node])
+            if reply is not None:
+                replies += reply if isinstance(reply, list) else [reply]
+        return replies
+
+    run = property(lambda self: None)
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    def create_message(self, *arguments, **others):
+        raise NotImplementedError
+
+    def push_messages(self, messages):
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids):
+        raise NotImplementedError
+
+
+def _data(node):
+    rng = np.random.default_rng(node)
+    n = 4 + node % 2  # Of which each needs a graph.
+    return rng.normal(size=[n, 3]).astype("float32"), rng.normal(size=[n, 2]).astype("float32")
+
+
+def _compiled(context):
+    model = making.plain()
+    model.compile(loss="mse")
+    return model
+
+
+def _keras_client(**arguments):
+    return flower.client(_compiled, lambda context: _data(context.node_id), SGD, **arguments)
+
+
+def _answer(message, arrays, **answer):
+    token = message.content["config"]["token"]
+    record = ConfigRecord({"token": token, **answer})
+    update = arrays if isinstance(arrays, ArrayRecord) else ArrayRecord(arrays)
+    return Message(RecordDict({"update": update, "answer": record}), reply_to=message)
+
+
+def _server(query=None, stddev=0.0, **arguments):
+    model = making.model(stddev=stddev, query=query)
+    return Server(model, NODES, sampling=FullBatch(), **arguments)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_keras_clients_on_a_grid_are_the_loop_over_them(weighted):
+    query = WeightedAverageQuery(making.CLIP, stddev=0.0, denominator=6, max_weight=4.0)
+    server, twin = (_server(query if weighted else None) for _ in range(2))
+    grid = Nodes(dict.fromkeys(NODES, _keras_client(weighted=weighted)))
+    result = flower.RoundStrategy(server).start(grid, num_rounds=2)
+    training = LocalTraining(_compiled(None), SGD)
+
+    def answer(current):
+        for node in NODES:
+            x, y = _data(node)
+            order = np.full([1, 2, 16], -1)
+            order[0, :, : len(x)] = np.arange(len(x))
+            update = training.updates(current.weights, Clients(x[None], y[None], order))
+            weight = float(len(x)) if weighted else None
+            current.receive(node, [part[0] for part in update], weight=weight)
+
+    twin.train(answer, 2)
+    making.assert_close(making.weights(server.model), making.weights(twin.model), 3e-6)
+    making.assert_close(result.arrays.to_numpy_ndarrays(), making.weights(server.model), 0)
+    assert server.model.ledger.total_count == 2
+
+
+def test_controls_of_nodes_stay_in_their_contexts():
+    server = _server(controls=True)
+    grid = Nodes(dict.fromkeys(NODES, _keras_client()))
+    flower.RoundStrategy(server).start(grid, num_rounds=2)
+    owned = [grid.contexts[node].state["controls"].to_numpy_ndarrays() for node in NODES]
+    assert len({own[0].tobytes() for own in owned}) == 6
+    assert max(np.abs(control).max() for control in server.controls) > 1e-3
+
+
+def _npy(array, **changes):
+    """Returns NumPy's bytes of an array, with another header where changes say so."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": array.shape, **changes}
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + array.tobytes()
+
+
+def _raw(data):
+    return Array(dtype="float32", shape=making.SHAPES[0], stype="numpy.ndarray", data=data)
+
+
+def _with_raw(message, data):
+    second = Array(making.update(0)[1])
+    return _answer(message, ArrayRecord({"0": _raw(data), "1": second}))
+
+
+GOOD = making.update(0)
+FIRST = GOOD[0]
+BAD = {
+    "error": lambda m: Message(Error(1, "secret"), reply_to=m),
+    "nothing": lambda m: None,
+    "empty": lambda m: Message(RecordDict(), reply_to=m),
+    "nan": lambda m: _answer(m, [FIRST * np.nan, GOOD[1]]),
+    "shape": lambda m: _answer(m, [FIRST.T.copy(), GOOD[1]]),
+    "dtype": lambda m: _answer(m, [np.float64(FIRST), GOOD[1]]),
+    "missing": lambda m: _answer(m, GOOD[:1]),
+    "extra": lambda m: _answer(m, [*GOOD, FIRST]),
+    "weight": lambda m: _answer(m, GOOD, weight=1.0),
+    "more_words": lambda m: _answer(m, GOOD, more="words"),
+    "stale": lambda m: _answer(m, GOOD, token="0" * 32),
+    "no_text": lambda m: _answer(m, GOOD, token=3),
+    "other_types": lambda m: Message(
+        RecordDict({"update": MetricRecord({"a": 1.0}), "answer": ConfigRecord()}), reply_to=m
+    ),
+    "no_token": lambda m: Message(
+        RecordDict({"update": ArrayRecord(GOOD), "answer": ConfigRecord()}), reply_to=m
+    ),
+    "more_records": lambda m: Message(
+        RecordDict(
+            {
+                "update": ArrayRecord(GOOD),
+                "answer": ConfigRecord({"token": m.content["config"]["token"]}),
+                "metrics": MetricRecord({"loss": 0.1}),
+            }
+        ),
+        reply_to=m,
+    ),
+    "garbage": lambda m: _with_raw(m, b"garbage"),
+    "no_bytes": lambda m: _with_raw(m, b""),
+    "pickled": lambda m: _with_raw(m, _npy(FIRST, descr="|O")),
+    "huge_header": lambda m: _with_raw(m, _npy(FIRST, shape=(10**6, 10**6))),
+    "negative_shape": lambda m: _with_raw(m, _npy(FIRST, shape=(-3, -2))),
+    "zip": lambda m: _with_raw(m, b"PK\x03\x04" + bytes(100)),
+    "too_long": lambda m: _with_raw(m, _npy(FIRST) + b"x"),
+    "too_short": lambda m: _with_raw(m, _npy(FIRST)[:-1]),
+    "other_endian": lambda m: _with_raw(m, _npy(FIRST, descr=">f4")),
+}
+
+
+@pytest.fixture(scope="module")
+def noiseless():
+    return _server()
+
+
+def _moved(server, first):
+    before = making.weights(server.model)
+    apps = {
+        node: lambda message, context: _answer(message, making.update(context.node_id))
+        for node in NODES
+    }
+    if first is None:
+        del apps[NODES[0]]  # It is not connected.
+    else:
+        apps[NODES[0]] = lambda message, context: first(message)
+    flower.RoundStrategy(server).start(Nodes(apps), num_rounds=1)
+    return [a - b for a, b in zip(making.weights(server.model), before, strict=True)]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_node_that_misbehaves_is_one_that_is_not_there(name, noiseless, caplog, capfd):
+    charged = noiseless.model.ledger.total_count
+    with caplog.at_level("DEBUG"):
+        bad = _moved(noiseless, BAD[name])
+    assert not [record for record in caplog.records if record.name != "tensorflow"]
+    assert capfd.readouterr() == ("", "")
+    assert noiseless.model.ledger.total_count == charged + 1
+    making.assert_close(bad, _moved(noiseless, None))
+
+
+def test_a_good_answer_counts_once(noiseless):
+    without = _moved(noiseless, None)
+    once = _moved(noiseless, lambda m: _answer(m, GOOD))
+    thrice = _moved(noiseless, lambda m: [_answer(m, GOOD)] * 3)
+    making.assert_close(once, thrice)
+    making.assert_close([a - b for a, b in zip(once, without, strict=True)], [g / 6 for g in GOOD])
+
+
+def test_arrays_of_numpy_are_read():
+    array = np.asfortranarray(np.arange(6, dtype="float32").reshape(3, 2))
+    stream = io.BytesIO()
+    np.save(stream, array)
+    np.testing.assert_array_equal(flower.decoded(stream.getvalue(), (3, 2), "float32"), array)
+    for shape in [(3, 2), (7,), (), (2, 1, 3)]:
+        for dtype in ("float32", "float64"):
+            stream = io.BytesIO()
+            np.save(stream, np.ones(shape, dtype))
+            np.testing.assert_array_equal(
+                flower.decoded(stream.getvalue(), shape, dtype), np.ones(shape, dtype)
+            )
+
+
+def test_random_bytes_are_refused_or_read():
+    form = form_of(making.plain().trainable_variables, False)
+    rng = np.random.default_rng(0)
+    good = _npy(FIRST)
+    refused = 0
+    for _ in range(2000):
+        data = bytearray(good)
+        for place in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[place] = rng.integers(256)
+        try:
+            found = flower.decoded(bytes(data), form.shapes[0], form.dtypes[0])
+        except InvalidUpdateError:
+            refused += 1
+        else:
+            assert (found.shape, found.dtype) == ((3, 2), np.float32)
+    assert 0 < refused < 2000
+
+
+def test_cohort_is_drawn_among_all_that_are_registered():
+    model = making.model(stddev=1.0)
+    server = Server(model, NODES, cohort_size=3)
+    connected = NODES[:4]
+    grid = Nodes({node: lambda message, context: None for node in (*connected, 999)})
+    flower.RoundStrategy(server).start(grid, num_rounds=6)
+    assert set(grid.asked) <= set(connected)
+    assert model.ledger.total_count == 6
+
+
+def test_budget_ends_the_rounds_and_evaluation_is_on_public_data():
+    server = _server(stddev=16.0)
+    grid = Nodes({node: lambda m, c: _answer(m, making.update(c.node_id)) for node in NODES})
+    strategy = flower.RoundStrategy(server, callbacks=[PrivacyBudget(1.0, 1e-5, "rdp")])
+    seen = []
+
+    def evaluate(number, arrays):
+        seen.append(arrays.to_numpy_ndarrays()[0])
+        return MetricRecord({"round": float(number)})
+
+    result = strategy.start(grid, num_rounds=50, evaluate_fn=evaluate)
+    rounds = server.model.ledger.total_count
+    assert 1 <= rounds < 50
+    assert list(result.evaluate_metrics_serverapp) == list(range(rounds + 1))
+    assert len({array.tobytes() for array in seen}) == rounds + 1
+
+
+def test_what_would_be_ignored_is_refused():
+    strategy = flower.RoundStrategy(_server())
+    with pytest.raises(ValueError, match="left out"):
+        strategy.start(Nodes({}), ArrayRecord(GOOD))
+    with pytest.raises(ValueError, match="left out"):
+        strategy.start(Nodes({}), evaluate_config=ConfigRecord())
+    with pytest.raises(RuntimeError, match="No round is open"):
+        strategy.aggregate_train(1, [])
+    assert strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), Nodes({})) == []
+
+
+def test_nodes_waits():
+    assert flower.nodes(Nodes(dict.fromkeys((3, 1, 2))), 2) == [1, 2, 3]
+    with pytest.raises(TimeoutError, match="Connected: 1"):
+        flower.nodes(Nodes({1: None}), 2, timeout=0.0)
+
+
+def test_an_empty_client_sends_nothing_but_zeros():
+    empty = np.zeros([0, 3], "float32"), np.zeros([0, 2], "float32")
+    app = flower.client(_compiled, lambda context: empty, SGD)
+    server = _server()
+    before = making.weights(server.model)
+    flower.RoundStrategy(server).start(Nodes(dict.fromkeys(NODES, app)), num_rounds=1)
+    making.assert_weights(server.model, before, 0)
+    assert keras.backend.backend() == "tensorflow"
