@@ -1,0 +1,196 @@
+"""Distributed selective SGD over Flower: the server asks nodes, and nodes are participants.
+
+This module needs Flower: `pip install tfdp[federated]`, Python 3.11 or newer.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from tfdp.federated.selective.exchange import Failure
+from tfdp.federated.selective.participant import Participant
+from tfdp.federated.selective.server import ParameterServer
+from tfdp.federated.selective.sparse import BadMessageError
+
+# Both directions have one record with one text: parameters, or changes. A node without parameters
+# answers a part of them with no text at all, and is sent all of them.
+_RECORD, _TEXT, _NEEDS_ALL = "selective", "message", b""
+# Where a node keeps its own parameters. Flower keeps this state on the node.
+_STATE, _PARAMETERS = "tfdp.selective", "parameters"
+
+
+class _Given:
+    """A server whose next download has arrived already."""
+
+    def __init__(self, text: bytes):
+        self._text = text
+
+    def download(self, theta_d: float = 1.0) -> bytes:
+        return self._text
+
+    def upload(self, message: bytes) -> None:
+        raise NotImplementedError("A node answers; it does not call.")
+
+
+def participant_app(make_participant: Callable[[Context], Participant]) -> ClientApp:
+    """Returns the app of a node.
+
+    The server says which fraction of parameters is downloaded, and not the participant. Its
+    parameters are kept in the state that Flower holds for the node. What protects them, if
+    anything, is what its `select` does, with a ledger that must outlive the process:
+    `PrivacyLedger.open(path, create=True, lease=1)`.
+
+    Args:
+        make_participant: From the node's context to its participant. It is called for every
+            message, because Flower may run each in a process of its own.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        participant = make_participant(context)
+        if _STATE in context.state:
+            participant.parameters = context.state[_STATE][_PARAMETERS].numpy().copy()
+        text = _NEEDS_ALL
+        if participant.parameters is not None or _is_whole(participant, message):
+            participant.download(_Given(text_of(message)))
+            text = participant.epoch()
+            held = {_PARAMETERS: Array(participant.parameters)}
+            context.state[_STATE] = ArrayRecord(held)
+        return Message(_content(text), reply_to=message)
+
+    return app
+
+
+def _is_whole(participant: Participant, message: Message) -> bool:
+    """Whether a participant without parameters can begin with what the message holds."""
+    try:
+        participant.download(_Given(text_of(message)))
+    except BadMessageError:
+        return False
+    return True
+
+
+def run_epoch(
+    grid: Grid,
+    server: ParameterServer,
+    nodes: Iterable[int],
+    *,
+    theta_d: float = 1.0,
+    timeout: float = 3600.0,
+) -> dict[int, Failure]:
+    """Gives every node one turn, one after the other; as `tfdp.federated.selective.run_epoch`.
+
+    Args:
+        grid: Of Flower.
+        server: Where parameters come from and changes go to.
+        nodes: Their ids, in the order of their turns.
+        theta_d: The fraction of parameters that is sent.
+        timeout: Seconds after which a node counts as away.
+
+    Returns:
+        Errors of those that were away or whose answer was refused.
+    """
+    failed: dict[int, Failure] = {}
+    for node in nodes:
+        try:
+            text = _asked(grid, node, server.download(theta_d), timeout)
+            if text == _NEEDS_ALL:
+                text = _asked(grid, node, server.download(1.0), timeout)
+            server.upload(text)
+        except (ConnectionError, BadMessageError) as error:
+            failed[node] = error
+    return failed
+
+
+def run_asynchronous(
+    grid: Grid,
+    server: ParameterServer,
+    nodes: Iterable[int],
+    uploads: int,
+    *,
+    theta_d: float = 1.0,
+    timeout: float = 3600.0,
+    pause: float = 0.05,
+) -> list[tuple[int, Failure]]:
+    """Lets all nodes train at the same time, on parameters that become stale meanwhile.
+
+    Who has answered is sent new parameters at once. Answers after the last upload are not taken.
+
+    Args:
+        grid: Of Flower.
+        server: Where parameters come from and changes go to.
+        nodes: Their ids.
+        uploads: It ends after so many accepted uploads.
+        theta_d: The fraction of parameters that is sent.
+        timeout: It also ends after so many seconds.
+        pause: Seconds between looks for answers, where there are none.
+
+    Returns:
+        (node, error) for every answer that was an error or refused. Such a node is not asked again.
+    """
+    end, failed = time.monotonic() + timeout, []
+    last = server.version + uploads
+
+    def send(node: int, fraction: float) -> tuple[str, int]:
+        message = Message(_content(server.download(fraction)), node, "train", ttl=timeout)
+        (number,) = grid.push_messages([message])
+        return number, node
+
+    waiting = dict(send(node, theta_d) for node in nodes)
+    while waiting and server.version < last and time.monotonic() < end:
+        replies = list(grid.pull_messages(list(waiting)))
+        for reply in replies:
+            node = waiting.pop(reply.metadata.reply_to_message_id)
+            try:
+                text = text_of(reply)
+                if text != _NEEDS_ALL:
+                    server.upload(text)
+            except (ConnectionError, BadMessageError) as error:
+                failed.append((node, error))
+                continue
+            if server.version >= last:
+                break
+            number, node = send(node, 1.0 if text == _NEEDS_ALL else theta_d)
+            waiting[number] = node
+        if not replies:
+            time.sleep(pause)
+    return failed
+
+
+def text_of(message: Message) -> bytes:
+    """Returns the text of a message from the other side, who may have put anything into it.
+
+    Raises:
+        ConnectionError: Flower says that something went wrong there.
+        BadMessageError: it holds something else than one text.
+    """
+    if message.has_error():
+        raise ConnectionError(f"The node failed. Flower's code: {message.error.code}.")
+    content = message.content
+    if set(content) != {_RECORD} or not isinstance(content[_RECORD], ConfigRecord):
+        raise BadMessageError("The message has other records than one text.")
+    record = content[_RECORD]
+    if set(record) != {_TEXT} or not isinstance(record[_TEXT], bytes):
+        raise BadMessageError("The record of the message is not one text.")
+    return record[_TEXT]
+
+
+def _content(text: bytes) -> RecordDict:
+    return RecordDict({_RECORD: ConfigRecord({_TEXT: text})})
+
+
+def _asked(grid: Grid, node: int, text: bytes, timeout: float) -> bytes:
+    """Returns the text with which a node answers."""
+    message = Message(_content(text), node, "train", ttl=timeout)
+    replies = [
+        reply
+        for reply in grid.send_and_receive([message], timeout=timeout)
+        if reply.metadata.src_node_id == node
+    ]
+    if not replies:
+        raise ConnectionError(f"Node {node} has not answered within {timeout:g} seconds.")
+    return text_of(replies[0])
