@@ -274,3 +274,36 @@ def test_is_no_event_of_dp_accounting():
     ledger.append(SampledEvent(FullBatchSampling(), _event(0, period=1), ZERO))
     with pytest.raises(UnsupportedEventError, match="cost together"):
         to_dp_event(list(ledger))
+
+
+@pytest.mark.parametrize(
+    ("factorization", "n", "period"),
+    [
+        # A series that leaves float64, one whose square does, and one whose sum of squares does.
+        (ToeplitzFactorization((1.0,), (1.0, -2.0)), 2000, 1),
+        (ToeplitzFactorization((1.0,), (1.0, -2.0)), 600, 1),
+        (ToeplitzFactorization((1.0,), (1.0, -2.0)), 512, 1),
+        (ToeplitzFactorization((1.0, 0.7e154, 0.7e154, 0.7e154, 0.7e154)), 8, 8),
+        # And one whose columns are finite but not their sums over participations.
+        (ToeplitzFactorization((1.0, 1e154)), 2000, 1),
+        (ToeplitzFactorization((1.0, 1e308)), 2000, 1),
+    ],
+)
+@pytest.mark.parametrize("name", UNSAMPLED)
+def test_coefficients_of_a_ledger_that_grow_without_bound_have_no_price(
+    factorization, n, period, name
+):
+    event = _event(0, factorization, n=n, period=period)
+    ledger = PrivacyLedger()
+    ledger.append(_ordered(0, event, period=period))
+    with pytest.raises(UnsupportedEventError, match="overflows within"):
+        ledger.replay(make_accountant(name))
+
+
+@pytest.mark.parametrize("name", UNSAMPLED)
+def test_large_coefficients_have_a_price_that_is_infinite_or_right(name):
+    # The last sensitivity that there is: noise is nothing beside it.
+    event = _event(0, ToeplitzFactorization((1.0, 1e153)), n=8)
+    ledger = PrivacyLedger()
+    ledger.append(_ordered(0, event))
+    assert ledger.replay(make_accountant(name)).get_epsilon(DELTA) > 1e6

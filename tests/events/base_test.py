@@ -23,6 +23,8 @@ EXAMPLES = {
     "l2_norm_bound": 1.0,
     "l1_norm_bound": 1.0,
     "noise_stddev": 2.0,
+    "share_stddev": 2.0,
+    "min_shares": 1,
     "noise_scale": 2.0,
     "granularity": 0.25,
     "max_coordinates": 4,

@@ -144,6 +144,10 @@ def test_periodic_sum():
         lambda: independent().column(2**20 + 1),
         lambda: independent().sensitivity(4, 0),
         lambda: ToeplitzFactorization((1.0,), (1.0, -1e300)).column(5),
+        lambda: ToeplitzFactorization((1.0,), (1.0, -1e60)).sensitivity(5),
+        lambda: ToeplitzFactorization((1.0, 1e308)).sensitivity(9, 1),
+        lambda: ToeplitzFactorization((1.0, 1e60), (1.0,)).max_error(5),
+        lambda: ToeplitzFactorization((1.0, 1e60), (1.0,)).root_mean_squared_error(5),
     ],
 )
 def test_refuses_what_is_no_factorization(make):

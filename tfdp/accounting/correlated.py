@@ -112,23 +112,26 @@ def run_of(
     # moves all behind it, so that neighbours differ in all steps, too.
     moves = protection(event).neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
     period = 1 if moves or not isinstance(event, events.SampledEvent) else first.period
+    sampled = rule.amplification is not None
     multipliers = []
     for leaf in leaves:
         if not leaf.protects:
             continue
         factorization = _factorization(leaf)
         bands = leaf.bands if is_correlated(leaf) else 1  # type: ignore[attr-defined]
-        if rule.amplification is None:
-            sensitivity = factorization.sensitivity(n, period)
-        elif bands is not None and bands <= period:
-            sensitivity = factorization.column_norm(n)
-        else:
+        if sampled and (bands is None or bands > period):
             raise UnsupportedEventError(
                 "Sampling is not known to amplify noise that remembers more steps than there are "
                 f"between two participations. Received: {event!r:.500}."
             )
+        try:
+            if sampled:
+                sensitivity = factorization.column_norm(n)
+            else:
+                sensitivity = factorization.sensitivity(n, period)
+        except ValueError as error:  # Coefficients of a ledger that grow without bound.
+            raise UnsupportedEventError(f"{error} Received: {event!r:.500}.") from error
         multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]
-    sampled = rule.amplification is not None
     times = -(-n // period) if sampled else 1
     return multipliers, Run(start or event, event.run_ids(), times, sampled)
 

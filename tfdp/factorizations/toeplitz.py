@@ -73,8 +73,11 @@ class ToeplitzFactorization:
                 step.
         """
         column = np.abs(self.column(num_steps))
-        total = periodic_sum(column, num_steps if period is None else check_steps("period", period))
-        return math.sqrt(math.fsum(total * total)) * (1 + 1e-12)
+        with np.errstate(over="ignore"):  # Then it is refused.
+            total = periodic_sum(
+                column, num_steps if period is None else check_steps("period", period)
+            )
+        return math.sqrt(self._weighted_squares(total, 1.0, num_steps)) * (1 + 1e-12)
 
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""
@@ -86,14 +89,27 @@ class ToeplitzFactorization:
         In units of what noise of standard deviation `sensitivity` makes: for one Gaussian mechanism
         with noise multiplier 1, whatever the factorization.
         """
-        b = np.cumsum(self.inverse_column(num_steps))
-        return self.sensitivity(num_steps, period) * math.sqrt(math.fsum(b * b))
+        return self.sensitivity(num_steps, period) * math.sqrt(self._error(num_steps, 1.0))
 
     def root_mean_squared_error(self, num_steps: int, period: int | None = None) -> float:
         """Returns the same, of all running sums on average."""
-        b = np.cumsum(self.inverse_column(num_steps))
-        mean = math.fsum(b * b * np.arange(num_steps, 0, -1)) / num_steps
-        return self.sensitivity(num_steps, period) * math.sqrt(mean)
+        weights = np.arange(num_steps, 0, -1) / num_steps
+        return self.sensitivity(num_steps, period) * math.sqrt(self._error(num_steps, weights))
+
+    def _error(self, num_steps: int, weights: np.ndarray | float) -> float:
+        """Returns the sum of weights times squares of the running sums of C^-1's first column."""
+        with np.errstate(over="ignore"):
+            sums = np.cumsum(self.inverse_column(num_steps))
+        return self._weighted_squares(sums, weights, num_steps)
+
+    def _weighted_squares(
+        self, values: np.ndarray, weights: np.ndarray | float, num_steps: int
+    ) -> float:
+        with np.errstate(over="ignore"):
+            squares = values * values * weights
+            if not np.isfinite(np.sum(squares)):
+                raise ValueError(_overflow(self.numerator, self.denominator, num_steps))
+        return math.fsum(squares)
 
 
 def check_coefficients(name: str, values: Iterable[float]) -> tuple[float, ...]:
@@ -137,12 +153,16 @@ def _series(numerator: tuple[float, ...], denominator: tuple[float, ...], n: int
     impulse[0] = 1
     found = signal.lfilter(numerator, denominator, impulse)
     if not np.all(np.isfinite(found)):
-        raise ValueError(
-            f"This factorization overflows within {n} steps: numerator={numerator!r:.200}, "
-            f"denominator={denominator!r:.200}. The roots must lie outside the unit circle."
-        )
+        raise ValueError(_overflow(numerator, denominator, n))
     found.setflags(write=False)
     return found
+
+
+def _overflow(numerator: tuple[float, ...], denominator: tuple[float, ...], n: int) -> str:
+    return (
+        f"This factorization overflows within {n} steps: numerator={numerator!r:.200}, "
+        f"denominator={denominator!r:.200}. The roots must lie outside the unit circle."
+    )
 
 
 def independent() -> ToeplitzFactorization:
