@@ -1,5 +1,6 @@
 """Prices of sums of integers, against divergences that are summed up to forty digits."""
 
+import itertools
 import math
 
 import mpmath
@@ -323,3 +324,30 @@ def test_who_prices_skellam_noise():
             accounting.make_accountant(name).compose(step)
     with pytest.raises(UnsupportedEventError, match="not supported in a ParallelComposition"):
         normal_form(SampledEvent(FullBatchSampling(), ParallelComposition((SKELLAM,)), ZERO))
+
+
+EXTREMES = [5e-324, 1e-310, 1e-170, 1e-150, 1e-10, 1.0, 1e10, 1e150, 1e170, 1e308]
+
+
+@pytest.mark.parametrize("name", ["rdp", "zcdp", "prv", "pld"])
+def test_numbers_at_the_ends_of_a_float_have_a_price(name):
+    priced = 0
+    for bound, stddev in itertools.product(EXTREMES, EXTREMES):
+        for event in (
+            IntegerGaussianSumEvent(bound, stddev),
+            GaussianSharesSumEvent(bound, stddev, 2, 1),
+            GaussianSharesSumEvent(bound, stddev, 1, 10**9),
+            SkellamSharesSumEvent(bound, bound, stddev, 2),
+            SkellamSharesSumEvent(1e308, bound, stddev, 2),
+        ):
+            accountant = accounting.make_accountant(name)
+            try:
+                accountant.compose(SampledEvent(FullBatchSampling(), event, REPLACE))
+                epsilon = accountant.get_epsilon(1e-5)
+            except UnsupportedEventError:
+                continue
+            priced += 1
+            assert epsilon >= 0
+            if stddev <= 1e-3 * bound:
+                assert epsilon > 1
+    assert priced >= 100

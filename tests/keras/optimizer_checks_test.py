@@ -4,9 +4,7 @@ import keras
 import pytest
 import toy
 
-from tfdp.keras import (
-    DPOptimizer,
-)
+from tfdp.keras import DPOptimizer
 
 
 @pytest.mark.parametrize(
@@ -18,7 +16,7 @@ from tfdp.keras import (
         ({"num_microbatches": 0}, ValueError, "num_microbatches"),
         ({"num_microbatches": 2.0}, TypeError, "num_microbatches"),
         ({"num_microbatches": True}, TypeError, "num_microbatches"),
-        ({"privacy_unit": "user"}, ValueError, "privacy_unit"),
+        ({"privacy_unit": "household"}, ValueError, "privacy_unit"),
         ({"privacy_unit": "microbatch"}, ValueError, "num_microbatches"),
         ({"physical_batch_size": 0}, ValueError, "physical_batch_size"),
         ({"physical_batch_size": 4.0}, TypeError, "physical_batch_size"),

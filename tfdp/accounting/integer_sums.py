@@ -47,6 +47,7 @@ from tfdp.events import NeighboringRelation, UnsupportedEventError
 
 # So many w_k are added up one by one. They fall as k grows: the rest is no more than the last.
 _MOST_TERMS = 1024
+_LARGEST_STDDEV = 1e150
 
 
 def discrete_gaussian_sum(event: Any, factor: float, _: NeighboringRelation) -> Mechanism:
@@ -72,7 +73,8 @@ def discrete_gaussian_shares(event: Any, factor: float, relation: NeighboringRel
     for count in counts:
         # Relative to z, so that nothing overflows.
         shift = math.sqrt(event.min_shares / count) / z
-        width = interval_of_shares(event.share_stddev, count)
+        # Integers that move by less than one do not move at all.
+        width = interval_of_shares(event.share_stddev, count) if moved else 0.0
         twice = shift * shift + 2 * width * shift * math.sqrt(moved) + width * width * moved
         rho = min(rho, twice / 2 * (1 + 1e-12))
     return within_range(Concentrated(rho))
@@ -87,7 +89,11 @@ def skellam_shares(event: Any, factor: float, relation: NeighboringRelation) -> 
     refuse_records_that_come_or_go(event, relation)
     if event.noise_multiplier / factor < SMALLEST_MULTIPLIER:
         return NoPrivacy()
-    l2, stddev = event.l2_norm_bound * factor, event.share_stddev * math.sqrt(event.min_shares)
+    # Integers that move do so by one at least, and a square of the noise stays a float.
+    l2 = max(1.0, event.l2_norm_bound * factor)
+    stddev = min(event.share_stddev * math.sqrt(event.min_shares), _LARGEST_STDDEV)
+    if stddev / l2 < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
     # The magnitude of an integer is no larger than its square.
     l1 = min(event.l1_norm_bound * factor, l2 * l2)
     return within_range(SkellamNoise(l1, l2, stddev * stddev))
@@ -111,6 +117,8 @@ def _width(variance: float) -> float:
         even, odd = 2 * q**4, 2 * (q + q**9)
         # log((1 + e + o) / (1 + e - o)); all further terms are below q^16.
         return 2 * math.atanh(odd / (1 + even)) * (1 + 1e-9)
+    if variance == 0:  # A square that is too small for a float.
+        return math.inf
     # By the sums themselves.
     whole = 1 + 2 * math.fsum(math.exp(-y * y / (2 * variance)) for y in range(1, 9))
     log_half = -1 / (8 * variance)  # Of 2 exp(-1 / (8 c^2)) (1 + exp(-8 / (8 c^2)) + ...).
