@@ -106,3 +106,40 @@ def test_calibrate_refuses_what_has_no_meaning_for_the_mechanism(capsys, flags, 
     )
     assert (status, out) == (2, "")
     assert message in err
+
+
+def test_calibrate_to_a_risk(capsys):
+    run_of = ["--batch-size", "600", "--steps", "2000", "--relation", "add_or_remove_one"]
+    found = calibrate(capsys, "--accountant", "prv", "--advantage", "0.2", *run_of)
+    # riskcal 1.5.1 finds 1.0902.
+    assert found["noise_multiplier"] == pytest.approx(1.0902, rel=0.01)
+    assert 0.198 < found["advantage"] <= 0.2
+    flags = [*BUDGET, "--accountant", "prv", "--tpr", "0.05", "--fpr", "0.01", *run_of]
+    status, out, err = run(capsys, "calibrate", *flags)
+    assert (status, err) == (0, "")
+    assert "no attack has a TPR above 0.0" in out
+    assert "at FPR 0.01" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--advantage", "0.2", "--epsilon", "2"], "leave out --epsilon"),
+        (["--advantage", "0.2", "--noise", "2"], "leave out --noise"),
+        (["--advantage", "0.2", "--solve", "steps"], "leave out --solve"),
+        (["--advantage", "0.2", "--mechanism", "bandmf"], "independent noise"),
+        (["--advantage", "0.2", "--sampling", "fixed_order"], "independent noise"),
+        (["--advantage", "0.2", "--tpr", "0.1", "--fpr", "0.01"], "Give either"),
+        (["--tpr", "0.1"], "--fpr"),
+        (["--advantage", "1.5"], "--advantage must"),
+        (["--fpr", "0.1", "--tpr", "0.1"], "guessing"),
+    ],
+)
+def test_calibrate_refuses_a_risk_that_it_cannot_keep(capsys, flags, message):
+    run_of = ["--batch-size", "600", "--steps", "20"]
+    status, _, err = run(capsys, "calibrate", *BUDGET, *run_of, *flags)
+    assert status == 2
+    assert message in err
+    status, _, err = run(capsys, "calibrate", *BUDGET, "--steps", "20", "--advantage", "0.2")
+    assert status == 2
+    assert "--batch-size" in err

@@ -12,6 +12,22 @@ TENSORFLOW_CHECKPOINT = "test_tensorflow_checkpoint_without_its_ledger_is_refuse
 PRICES = in_folder(
     "accounting",
     (
+        "risk_without_delta",
+        "an attack's true positive rate is bounded by epsilon alone",
+        "planning/risk.py",
+        "math.exp(epsilon) * rate + get_delta(epsilon), first",
+        "math.exp(epsilon) * rate, first",
+        f"{ACCOUNTING}/planning/risk_test.py",
+    ),
+    (
+        "risk_beyond_its_target",
+        "noise for a target risk is the largest that misses it",
+        "planning/risk.py",
+        "return plan_of(within.x)",
+        "return plan_of(beyond.x)",
+        f"{ACCOUNTING}/planning/risk_test.py",
+    ),
+    (
         "poisson_q_halved",
         "half the sampling probability is charged",
         "sampling_rules.py",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         calibrate_correlated as calibrate_correlated,
     )
     from tfdp.accounting.planning.plan import plan as plan
+    from tfdp.accounting.planning.risk import noise_for_risk as noise_for_risk
+    from tfdp.accounting.planning.risk import risk_of as risk_of
     from tfdp.accounting.planning.training_plan import TrainingPlan as TrainingPlan
     from tfdp.accounting.pld import PLDAccountant as PLDAccountant
     from tfdp.accounting.prices_of_others import register_price as register_price
@@ -70,10 +72,12 @@ _NAMES = {
     "group_epsilon": "tfdp.accounting.groups",
     "make_accountant": "tfdp.accounting.registry",
     "noise_for_budget": "tfdp.accounting.planning.calibration",
+    "noise_for_risk": "tfdp.accounting.planning.risk",
     "plan": "tfdp.accounting.planning.plan",
     "register_accountant": "tfdp.accounting.registry",
     "register_price": "tfdp.accounting.prices_of_others",
     "register_sampling_rule": "tfdp.accounting.sampling_rules",
+    "risk_of": "tfdp.accounting.planning.risk",
 }
 
 __all__ = list(_NAMES)

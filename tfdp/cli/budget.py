@@ -35,10 +35,12 @@ def add_budget_arguments(
 
 # The arguments of functions, and what the command line calls them.
 _OPTIONS = {
+    "advantage": "--advantage",
     "bands": "--bands",
     "batch_size": "--batch-size",
     "batch_sizes": "--batch-size",
     "epochs": "--epochs",
+    "false_positive_rate": "--fpr",
     "groups": "--groups",
     "mechanism": "--mechanism",
     "neighboring_relation": "--relation",
@@ -49,6 +51,7 @@ _OPTIONS = {
     "target_delta": "--delta",
     "target_epsilon": "--epsilon",
     "target_epsilons": "--epsilon",
+    "true_positive_rate": "--tpr",
 }
 _NAMED = re.compile(rf"(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))")
 

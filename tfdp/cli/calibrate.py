@@ -2,10 +2,14 @@
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import counted, finite, read_delta
+
+if TYPE_CHECKING:
+    from tfdp.accounting.planning.training_plan import TrainingPlan
 
 HELP = "find the noise, steps, batch size or epsilon that fits the rest"
 
@@ -39,14 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bands", type=int, help="of bandmf or bisr; buffers of blt")
     parser.add_argument("--groups", type=int, help="of cyclic_poisson; default: as many as bands")
+    parser.add_argument(
+        "--advantage",
+        type=float,
+        help="in place of --epsilon: the largest TPR - FPR of a membership attack",
+    )
+    parser.add_argument(
+        "--tpr", type=float, help="in place of --epsilon: the largest true positive rate at --fpr"
+    )
+    parser.add_argument("--fpr", type=float, help="false positive rate that --tpr is about")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
-    from tfdp.accounting.planning.calibration import calibrate
-
     delta = read_delta(arguments.delta)
+    risks = [arguments.advantage, arguments.tpr, arguments.fpr]
+    if any(risk is not None for risk in risks):
+        return _of_risk(arguments, delta)
     if arguments.mechanism != "gaussian":
         return _of_run(arguments, delta)
     for name in ("bands", "groups"):
@@ -57,6 +71,8 @@ def run(arguments: argparse.Namespace) -> str:
             f"--sampling {arguments.sampling} is for noise that remembers: give --mechanism, or "
             "another sampling."
         )
+    from tfdp.accounting.planning.calibration import calibrate
+
     given = {
         "target_epsilon": arguments.epsilon,
         "noise_multiplier": arguments.noise,
@@ -81,6 +97,56 @@ def run(arguments: argparse.Namespace) -> str:
             neighboring_relation=relation_of(arguments),
             **given,
         )
+    return _printed(arguments, plan, delta)
+
+
+def _of_risk(arguments: argparse.Namespace, delta: float) -> str:
+    """Returns what is printed about noise for a target risk."""
+    from tfdp.accounting.planning.risk import noise_for_risk, risk_of
+
+    for name in ("epsilon", "noise", "solve", "bands", "groups"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(
+                "A target risk (--advantage, or --tpr and --fpr) finds the noise of a run: leave "
+                f"out --{name}."
+            )
+    if arguments.mechanism != "gaussian" or arguments.sampling in ("fixed_order", "cyclic_poisson"):
+        raise ValueError(
+            "A target risk is for independent noise: leave out --mechanism, and take another "
+            "--sampling than those of noise that remembers."
+        )
+    if arguments.batch_size is None:
+        raise ValueError("A target risk needs --batch-size.")
+    with named_by_options():
+        plan = noise_for_risk(
+            population_size=arguments.population,
+            batch_size=arguments.batch_size,
+            steps=arguments.steps,
+            epochs=arguments.epochs,
+            advantage=arguments.advantage,
+            true_positive_rate=arguments.tpr,
+            false_positive_rate=arguments.fpr,
+            accountant=arguments.accountant,
+            sampling=arguments.sampling or "poisson",
+            neighboring_relation=relation_of(arguments),
+        )
+    risk = risk_of(plan, arguments.fpr, arguments.accountant)
+    if arguments.fpr is None:
+        line, found = f"no attack has an advantage above {risk:.6g}", {"advantage": risk}
+    else:
+        line = f"no attack has a TPR above {risk:.6g} at FPR {arguments.fpr:g}"
+        found = {"true_positive_rate": risk, "false_positive_rate": arguments.fpr}
+    return _printed(arguments, plan, delta, found, [line])
+
+
+def _printed(
+    arguments: argparse.Namespace,
+    plan: "TrainingPlan",
+    delta: float,
+    found: Mapping[str, float] | None = None,
+    said: Sequence[str] = (),
+) -> str:
+    """Returns a plan in words or as JSON, with what else was found, which words say so."""
     result = {
         "noise_multiplier": plan.noise_multiplier,
         "epsilon": finite(plan.epsilon(delta, arguments.accountant)),
@@ -93,11 +159,13 @@ def run(arguments: argparse.Namespace) -> str:
         "noise_batch_ratio": plan.noise_batch_ratio,
         "sampling": plan.sampling,
         "neighboring_relation": plan.neighboring_relation.value,
+        **(found or {}),
     }
     if arguments.json:
         return json.dumps(result, indent=2)
     lines = [
         *_noise_and_epsilon(result),
+        *said,
         f"{counted(plan.steps, 'step')} ({plan.epochs:.6g} epochs) on batches of "
         f"{plan.batch_size} of {plan.population_size} "
         f"({plan.sampling}, {plan.neighboring_relation.value})",
