@@ -82,6 +82,7 @@ SAMPLINGS = {
     "FixedSizeSampling": "FixedSize",
     "FullBatchSampling": "FullBatch",
     "PoissonSampling": "Poisson",
+    "RandomAllocationSampling": "RandomAllocation",
     "ShuffledSampling": "Shuffled",
     "TruncatedPoissonSampling": None,  # Only dp-accounting's events are read as such.
     "UnknownSampling": "Unknown",

@@ -5,6 +5,8 @@ import math
 import pytest
 
 from tfdp.accounting.amplification import (
+    ALLOCATION,
+    ALLOCATION_REPLACE,
     FIXED_SIZE_REPLACE,
     POISSON,
     POISSON_REPLACE,
@@ -35,7 +37,8 @@ EVERYTHING = [
 
 
 def test_every_table_knows_every_mechanism():
-    for table in (POISSON, POISSON_REPLACE, FIXED_SIZE_REPLACE):
+    tables = (POISSON, POISSON_REPLACE, FIXED_SIZE_REPLACE, ALLOCATION, ALLOCATION_REPLACE)
+    for table in tables:
         assert set(table) == {type(mechanism) for mechanism in EVERYTHING}
 
 

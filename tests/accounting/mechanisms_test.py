@@ -7,6 +7,7 @@ import pytest
 
 from tfdp.accounting.mechanisms import (
     DEARER,
+    AllocatedGaussian,
     BestOfPoissonRuns,
     BestOfPureRuns,
     BestOfRuns,
@@ -43,6 +44,8 @@ def test_everything_comes_down_to_gaussians_and_pure_epsilon():
 
 
 MECHANISMS = {
+    "allocated": AllocatedGaussian(10, 1.5),
+    "twice_allocated": RemoveThenAdd(AllocatedGaussian(10, 3.0)),
     "best_of_pure_runs": BestOfPureRuns(BestOfRuns((((PureEpsilon(0.2), 2),),), 1.0, 0.1), 0.4),
     "bounded_range": BoundedRange(0.7),
     "fixed_size": FixedSizeGaussian(10, 100, 1.5),
@@ -67,7 +70,14 @@ def test_dearer_mechanism_costs_at_least_as_much(name):
     assert np.all(cheap <= dear * (1 + 1e-12))
 
 
-@pytest.mark.parametrize("name", [n for n in MECHANISMS if "twice" not in n and n != "fixed_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        n
+        for n in MECHANISMS
+        if "twice" not in n and "epsilon" in dir(DEARER[type(MECHANISMS[n])](MECHANISMS[n]))
+    ],
+)
 def test_pure_epsilon_of_a_mechanism_is_its_largest_loss(name):
     mechanism = MECHANISMS[name]
     largest = renyi_curve([(mechanism, 1)])(np.array([1e5]))[0]

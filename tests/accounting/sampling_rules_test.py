@@ -21,6 +21,7 @@ from tfdp.events import (
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     SampledEvent,
     Sampling,
@@ -41,6 +42,7 @@ ROOT5 = math.sqrt(5)
 SHUFFLED = ShuffledSampling(batch_size=25, population_size=100)
 
 
+ALLOCATED = RandomAllocationSampling(4)
 POISSON, FIXED = PoissonSampling(0.1), FixedSizeSampling(10, 100)
 
 
@@ -66,6 +68,10 @@ def _mechanisms(sampling, release, relation):
         (FixedSizeSampling(9, 9), ADD, SampledGaussian(1, 0.75), 7),
         (FixedSizeSampling(9, 9), REPLACE, SampledGaussian(1, 0.75), 7),
         (FixedSizeSampling(9, 9), ZERO, SampledGaussian(1, 1.5), 7),
+        # For whoever knows the step; tests/accounting/passes_test.py has the rest.
+        (ALLOCATED, ADD, SampledGaussian(1, 1.5), 2),
+        (ALLOCATED, REPLACE, SampledGaussian(1, 0.75), 2),
+        (ALLOCATED, ZERO, SampledGaussian(1, 1.5), 2),
         (SHUFFLED, ADD, SampledGaussian(1, 1.5 / ROOT5), 2),
         (SHUFFLED, REPLACE, SampledGaussian(1, 0.75), 2),
         (SHUFFLED, ZERO, SampledGaussian(1, 1.5), 2),

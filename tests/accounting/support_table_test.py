@@ -7,6 +7,7 @@ import pytest
 
 from tfdp.accounting import make_accountant
 from tfdp.accounting.mechanisms import (
+    AllocatedGaussian,
     FixedSizeGaussian,
     PureEpsilon,
     RemoveThenAdd,
@@ -26,6 +27,7 @@ from tfdp.events import (
     NeighboringRelation,
     PoissonSampling,
     PureEpsilonEvent,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     SampledEvent,
     ShuffledSampling,
@@ -34,6 +36,7 @@ from tfdp.events import (
     UnknownSampling,
 )
 
+AMPLIFIABLE = (AllocatedGaussian, FixedSizeGaussian, RemoveThenAdd, SampledGaussian)
 AMPLIFIED = ("Poisson", "truncated Poisson", "fixed size")
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "accounting.md"
 RELATIONS = dict(zip("ARZ", NeighboringRelation, strict=True))
@@ -53,6 +56,7 @@ SAMPLINGS = {
     "Poisson": PoissonSampling(0.01),
     "truncated Poisson": TruncatedPoissonSampling(0.01, 1000, 60),
     "fixed size": FixedSizeSampling(10, 1000),
+    "random allocation": RandomAllocationSampling(100),
     "full batch": FullBatchSampling(),
     "shuffled": ShuffledSampling(10, 1000),
     "unknown": UnknownSampling(),
@@ -113,13 +117,14 @@ def test_table(name, event, sampling, cell):
             "Poisson",
             "truncated Poisson",
             "fixed size",
+            "random allocation",
         ):
             unsampled = isinstance(mechanism, SampledGaussian) and (
                 mechanism.sampling_probability == 1
             )
             assert unsampled == (expected[letter] == "*")
             if not unsampled:
-                assert isinstance(mechanism, (SampledGaussian, FixedSizeGaussian, RemoveThenAdd))
+                assert isinstance(mechanism, AMPLIFIABLE)
 
 
 def test_table_covers_everything():

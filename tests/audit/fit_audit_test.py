@@ -29,7 +29,7 @@ from tfdp.accounting import GDPAccountant, PRVAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import mu_lower_bound
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
-from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
+from tfdp.sampling import FixedSize, FullBatch, Poisson, RandomAllocation, Shuffled, Unknown
 
 ADD, REPLACE, ZERO = NeighboringRelation
 SMALL_DELTA = 1e-5
@@ -87,6 +87,11 @@ def shuffled(out, relation, stddev=0.5):
     return Run(policy, out, stddev, 0.5, steps=2), once(out)
 
 
+def allocated(out, relation, stddev=0.5):
+    policy = RandomAllocation(neighboring_relation=relation)
+    return Run(policy, out, stddev, 0.5, steps=2), once(out)
+
+
 def fixed_size(out, relation):
     policy = FixedSize(neighboring_relation=relation)
     return Run(policy, out, 0.7, 0.5), sampled(0.5, out)
@@ -105,6 +110,8 @@ SAMPLED = {
     "poisson_add": poisson("absent", ADD),
     "poisson_zero": poisson("zero", ZERO),
     "poisson_replace": poisson("opposite", REPLACE, stddev=1.0),
+    "allocated_zero": allocated("zero", ZERO),
+    "allocated_replace": allocated("opposite", REPLACE, stddev=1.0),
     "shuffled_zero": shuffled("zero", ZERO),
     "shuffled_replace": shuffled("opposite", REPLACE, stddev=1.0),
     # `fit` takes no steps of these under ADD; a data set's declaration may claim it.
@@ -119,6 +126,8 @@ PART = {
     "poisson_add": 0.5,
     "poisson_zero": 0.5,
     "poisson_replace": 0.5,
+    "allocated_zero": 0.6,
+    "allocated_replace": 0.3,
     "shuffled_zero": 0.5,
     "shuffled_replace": 0.3,
 }

@@ -94,6 +94,7 @@ def _sampling(draw: random.Random) -> events.Sampling:
             events.TruncatedPoissonSampling(q, *some),
             events.FixedSizeSampling(min(some), max(some)),
             events.ShuffledSampling(*some),
+            events.RandomAllocationSampling(max(some), min(some)),
             events.FullBatchSampling(),
             events.UnknownSampling(),
         ]

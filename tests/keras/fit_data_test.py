@@ -1,5 +1,6 @@
 """Data sets and generators in `fit`: their steps, what is declared of them, and their passes."""
 
+import dataclasses
 import warnings
 
 import keras
@@ -9,7 +10,9 @@ import toy
 from toy import L
 
 import tfdp
-from tfdp.sampling import Poisson, Shuffled, Unknown
+from tfdp.accounting import RDPAccountant
+from tfdp.accounting.mechanisms import AllocatedGaussian
+from tfdp.sampling import Poisson, RandomAllocation, Shuffled, Unknown
 
 X, Y = toy.data()
 
@@ -83,6 +86,38 @@ def test_array_passes_are_numbered_on():
     for _ in range(2):
         model.fit(X, Y, batch_size=5, sampling=Shuffled(), epochs=2, verbose=0)
     assert passes(model) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3  # 5 + 5 + 2 examples a pass.
+
+
+def test_random_allocation_is_charged_by_the_pass():
+    model = toy.private(toy.linear())
+    for _ in range(2):
+        model.fit(X, Y, batch_size=5, sampling=RandomAllocation(), epochs=2, verbose=0)
+    model.fit(X, Y, sampling=RandomAllocation(3), steps_per_epoch=6, verbose=0)
+    assert passes(model) == [number for number in range(6) for _ in range(3)]
+    assert {event.sampling.num_steps for event in toy.events(model)} == {3}
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+    # An epoch that ends early is charged whole.
+    model.fit(X, Y, batch_size=5, sampling=RandomAllocation(), callbacks=[Stops()], verbose=0)
+    assert passes(model)[18:] in ([6], [6, 6, 6])
+    whole = RDPAccountant()
+    for event in toy.events(model):
+        whole.compose(dataclasses.replace(event, event=tfdp.events.GaussianSumEvent(1.0, 2.0)))
+    assert whole._terms() == [(AllocatedGaussian(3, 2.0), 7)]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_an_epoch_of_random_allocation_is_whole_passes(steps):
+    model = toy.private(toy.linear())
+    with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
+        model.fit(X, Y, sampling=RandomAllocation(3), steps_per_epoch=steps, verbose=0)
+    declared = RandomAllocation(3, population_size=N)
+    with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
+        model.fit(dataset().repeat(), sampling=declared, steps_per_epoch=steps, verbose=0)
+    assert model.ledger.total_count == 0
 
 
 def test_passes_over_arrays_see_every_record_once():

@@ -22,6 +22,7 @@ from tfdp.events import (
     PoissonSampling,
     PoissonSelectedRunEvent,
     PureEpsilonEvent,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     RunEvent,
     SampledEvent,
@@ -41,6 +42,9 @@ samplings = st.one_of(
     st.builds(PoissonSampling, st.floats(0, 1, exclude_min=True), _optional_sizes),
     st.tuples(_sizes, _sizes).map(lambda sizes: FixedSizeSampling(min(sizes), max(sizes))),
     st.builds(ShuffledSampling, _sizes, _sizes, st.integers(0, 2**62)),
+    st.tuples(_sizes, _sizes, _optional_sizes, st.integers(0, 2**62)).map(
+        lambda n: RandomAllocationSampling(max(n[:2]), min(n[:2]), *n[2:])
+    ),
     st.builds(TruncatedPoissonSampling, st.floats(0, 1, exclude_min=True), _sizes, _sizes),
     st.tuples(_sizes, _sizes).map(lambda sizes: FixedOrderSampling(*sizes)),
     st.integers(1, 2**62).map(lambda n: CyclicPoissonSampling(0.25, n, n - 1, None)),

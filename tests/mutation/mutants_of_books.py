@@ -36,6 +36,22 @@ PRICES = in_folder(
         f"{ACCOUNTING}/sampling_rules_test.py",
     ),
     (
+        "least_noise_of_a_pass_forgotten",
+        "a pass with several noises is charged as if all had the most",
+        "passes.py",
+        "        worst = min(kinds",
+        "        worst = max(kinds",
+        f"{ACCOUNTING}/passes_test.py",
+    ),
+    (
+        "allocation_rounded_down",
+        "likelihood ratios of a pass are rounded down to the grid",
+        "losses/allocation.py",
+        "    np.clip(up, 0.0, 1.0, out=up)",
+        "    np.clip(up, 0.0, 0.0, out=up)",
+        f"{ACCOUNTING}/losses/allocation_test.py",
+    ),
+    (
         "replacement_is_a_removal",
         "replacing a unit in a sample moves the sum by one bound",
         "sampling_rules.py",

@@ -76,7 +76,7 @@ CASES = {
         "Replace-one neighbours",
         SCOPE,
     ),
-    "shuffled": (SampledEvent(ShuffledSampling(10, 10_000), SUM), "Shuffled passes", SCOPE),
+    "shuffled": (SampledEvent(ShuffledSampling(10, 10_000), SUM), "Passes over the data", SCOPE),
     "microbatch": (
         like_step(privacy_unit="microbatch"),
         "The guarantee is about one microbatch",

@@ -20,6 +20,10 @@ WEIGHTS_FILE = "tests/keras/weights_file_test.py"
 THREADS = "tests/keras/threads_test.py"
 
 TRAPS = {
+    "steps of one draw are composed as if they were drawn apart": [
+        "tests/accounting/passes_test.py::test_least_noise_is_needed",
+        "tests/keras/fit_data_test.py::test_an_epoch_of_random_allocation_is_whole_passes",
+    ],
     "event dropped": [f"{ACCOUNTING}::test_event_dropped"],
     "rows outside the chain take steps away": [
         "tests/ledger/sql_edits_test.py::test_edit_is_found",

@@ -3,13 +3,14 @@
 import collections
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from tfdp.accounting.correlated import repeated
 from tfdp.accounting.dp_events import from_dp_event, is_dp_event
 from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy, PureEpsilon
 from tfdp.accounting.normal_form import NormalForm, normal_form
+from tfdp.accounting.passes import of_pass
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.protection import Protection, common_protection, protection
@@ -278,13 +279,21 @@ class Accountant:
         if self._terms_now is None:
             totals: collections.Counter[Mechanism] = collections.Counter()
             runs: dict[Event, tuple[NormalForm, int]] = {}
+            passes: dict[Hashable, list[tuple[NormalForm, int]]] = {}
             for event, form in self._forms.items():
                 if form.run is not None:
                     most = runs.get(form.run.start, (form, 0))[1]
                     runs[form.run.start] = form, max(most, self._counts[event])
                     continue
+                if form.drawn_together is not None:
+                    passes.setdefault(form.drawn_together, []).append((form, self._counts[event]))
+                    continue
                 number = -(-self._counts[event] // form.events_per_mechanism)
                 for mechanism in form.mechanisms:
+                    totals[mechanism] += number
+            for steps in passes.values():
+                kinds = [(form.mechanisms, count) for form, count in steps]
+                for mechanism, number in of_pass(kinds, steps[0][0].events_per_mechanism):
                     totals[mechanism] += number
             for form, most in runs.values():
                 for mechanism in form.mechanisms:

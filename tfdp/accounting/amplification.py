@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfdp.accounting.mechanisms import (
+    AllocatedGaussian,
     BoundedRange,
     Concentrated,
     FixedSizeGaussian,
@@ -62,6 +63,16 @@ def _epsilon_on_fixed_size(mechanism: Any, q: float, n: int, population: int) ->
     return _epsilon_on_sample(mechanism, q)
 
 
+def _gaussian_allocated(mechanism: Any, num_steps: int) -> AllocatedGaussian:
+    return AllocatedGaussian(num_steps, mechanism.noise_multiplier)
+
+
+def _gaussian_allocated_twice(mechanism: Any, num_steps: int) -> Mechanism:
+    if num_steps < 2:
+        return SampledGaussian(1.0, mechanism.noise_multiplier / 2)
+    return RemoveThenAdd(_gaussian_allocated(mechanism, num_steps))
+
+
 # Of these no amplification is proven, and they are charged as they are: outputs are mixtures over
 # samples, and divergences are jointly quasi-convex.
 UNAMPLIFIED: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
@@ -100,6 +111,27 @@ _REPLACED: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
 }
 
 
+def _replaced(mechanism: Mechanism, *_: Any) -> Mechanism:
+    return _REPLACED[type(mechanism)](mechanism)
+
+
+# Of steps one of which, drawn uniformly, has the unit: per pass, not per step.
+ALLOCATION: Amplification = {
+    BoundedRange: _unchanged,
+    PureEpsilon: _unchanged,
+    RandomizedResponse: _unchanged,
+    SampledGaussian: _gaussian_allocated,
+    SampledLaplace: _unchanged,
+}
+ALLOCATION_REPLACE: Amplification = {
+    BoundedRange: _replaced,
+    PureEpsilon: _replaced,
+    RandomizedResponse: _replaced,
+    SampledGaussian: _gaussian_allocated_twice,
+    SampledLaplace: _replaced,
+}
+
+
 def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
     """Returns what a mechanism on a sample costs as if the sample held every unit.
 
@@ -111,9 +143,9 @@ def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
         UnsupportedEventError: the table is not one of tfdp's, so that nobody knows by how many
             units neighbours differ.
     """
-    if amplification is POISSON_REPLACE:
+    if amplification is POISSON_REPLACE or amplification is ALLOCATION_REPLACE:
         return _REPLACED[type(mechanism)](mechanism)
-    if amplification is POISSON or amplification is FIXED_SIZE_REPLACE:
+    if any(amplification is table for table in (ALLOCATION, FIXED_SIZE_REPLACE, POISSON)):
         # The mechanism is already that of the neighbours of a sample.
         return mechanism
     raise UnsupportedEventError(

@@ -69,6 +69,22 @@ class FixedSizeGaussian(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class AllocatedGaussian(Mechanism):
+    """The Gaussian mechanism in t steps, of which a unit is in exactly one, uniformly: a mixture of
+    the N(e_i, z^2 I), i = 1, ..., t, and N(0, z^2 I).
+
+    Both orders of the two count.
+
+    Attributes:
+        num_steps: t, at least 2, within `tfdp.accounting.ranges`.
+        noise_multiplier: z, likewise.
+    """
+
+    num_steps: int
+    noise_multiplier: float
+
+
+@dataclasses.dataclass(frozen=True)
 class RemoveThenAdd(Mechanism):
     """`mechanism` for two neighbours in a row: one unit is removed, then another one is added.
 
@@ -76,7 +92,7 @@ class RemoveThenAdd(Mechanism):
         mechanism: What it costs to add or remove one unit; it has a q below 1.
     """
 
-    mechanism: SampledGaussian | SampledLaplace
+    mechanism: SampledGaussian | SampledLaplace | AllocatedGaussian
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +232,7 @@ def amplified_epsilon(epsilon: float, sampling_probability: float) -> float:
 
 def _dearer_than_twice(mechanism: Any) -> Mechanism:
     once = mechanism.mechanism
-    if isinstance(once, SampledGaussian):
+    if isinstance(once, (AllocatedGaussian, SampledGaussian)):
         # Whoever knows the sample sees one replacement in it.
         return SampledGaussian(1.0, once.noise_multiplier / 2)
     return PureEpsilon(2 * amplified_epsilon(1 / once.noise_multiplier, once.sampling_probability))
@@ -234,6 +250,7 @@ def _dearer_than_randomized_response(mechanism: Any) -> Mechanism:
 # Mechanism type -> a simpler mechanism that costs at least as much. Accountants charge that where
 # they have no price for the former, so that those of SampledGaussian and PureEpsilon are enough.
 DEARER: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
+    AllocatedGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),
     BestOfPureRuns: lambda m: PureEpsilon((2 + m.best.shape) * m.epsilon),
     BoundedRange: lambda mechanism: PureEpsilon(mechanism.epsilon),
     FixedSizeGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),

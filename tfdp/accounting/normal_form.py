@@ -16,7 +16,7 @@ Viswanath 2015, arXiv:1311.0776, theorem 3.4).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 from tfdp import events
@@ -38,6 +38,7 @@ from tfdp.accounting.mechanisms import (
     SampledLaplace,
 )
 from tfdp.accounting.parallel import worst_of
+from tfdp.accounting.passes import known_step
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.runs import best_of_runs
 from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule
@@ -63,6 +64,8 @@ class NormalForm(NamedTuple):
         lost_probability: With this probability, for every event, the worst two outputs are told
             apart with certainty; else they are those of the mechanisms.
         run: The run that the event is a step of; the mechanisms are then those of the whole run.
+        drawn_together: What the steps of a pass have in common that were drawn together; they cost
+            together what `tfdp.accounting.passes` says. None where they were not.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -70,11 +73,13 @@ class NormalForm(NamedTuple):
     failure_probability: float = 0.0
     lost_probability: float = 0.0
     run: Run | None = None
+    drawn_together: Hashable = None
 
     @property
     def stands_alone(self) -> bool:
         """Whether the price of an event is one of its own, that adds to those of others."""
-        return self.events_per_mechanism == 1 and self.run is None
+        alone = self.run is None and self.drawn_together is None
+        return alone and self.events_per_mechanism == 1
 
 
 # What an event says about one sample, once that moves by `factor` units.
@@ -298,7 +303,14 @@ def normal_form(event: events.Event) -> NormalForm:
         mechanisms = _amplified(mechanisms, rule, event)
     failure = rule.failure_probability + _failure(leaves)
     lost = _lost(leaves, rule.factors, relation)
-    return NormalForm(tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost, run)
+    together: Hashable = None
+    if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
+        mechanisms = mechanisms * rule.repetitions
+        if rule.drawn_together:
+            together = (event.sampling, relation, event.privacy_unit)
+    return NormalForm(
+        tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost, run, together
+    )
 
 
 def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
@@ -323,7 +335,10 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
             f"has a delta of its own): {event!r}."
         )
     number = -(-count // form.events_per_mechanism)
-    return [(mechanism, number) for mechanism in form.mechanisms]
+    if form.drawn_together is None:
+        return [(mechanism, number) for mechanism in form.mechanisms]
+    # Other steps of the same pass may be other events.
+    return [(known_step(mechanism), number) for mechanism in form.mechanisms]
 
 
 def effective_noise_multiplier(event: events.Event) -> float:

@@ -21,6 +21,7 @@ from tfdp.accounting.losses.window import (
     has_grid,
 )
 from tfdp.accounting.mechanisms import (
+    AllocatedGaussian,
     BoundedRange,
     Concentrated,
     FixedSizeGaussian,
@@ -38,8 +39,8 @@ from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
 
-# No neighbours are known whose outputs are the dominating pairs of these.
-_UNATTAINED = (BoundedRange, FixedSizeGaussian)
+# No neighbours are known whose outputs are the dominating pairs of these, as they are computed.
+_UNATTAINED = (AllocatedGaussian, BoundedRange, FixedSizeGaussian)
 _UNATTAINED_BY_GROUPS = (*_UNATTAINED, RandomizedResponse, RemoveThenAdd, SampledLaplace)
 # Of these nothing but bounds of Renyi divergences is known.
 _DIVERGENCES: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
@@ -86,7 +87,7 @@ class PRVAccountant(Accountant):
         The bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500
         the upper bound is what Renyi divergences give, and the lower bound is zero. The lower bound
         is also zero if no neighbours are known for which the bound is attained (samples of fixed
-        size, exponential mechanisms). It is about what is charged for an event
+        size, random allocation, exponential mechanisms). It is about what is charged for an event
         (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example, this may be
         more than the event costs.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tfdp.accounting.mechanisms import (
     DEARER,
+    AllocatedGaussian,
     BestOfPureRuns,
     BoundedRange,
     Concentrated,
@@ -36,6 +37,11 @@ _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-30, 1e10
 _SMALLEST_NOISE_PARAMETER = 1e-30
 
 
+# With less noise a mixture of steps is hardly cheaper than one step that is known; grids for more
+# noise or more steps would be finer than double precision.
+_LEAST_ALLOCATED, _MOST_ALLOCATED, _MOST_STEPS = 0.05, 1e4, 2**20
+
+
 def _noise(mechanism: Any) -> float:
     return min(mechanism.noise_multiplier, LARGEST_MULTIPLIER)
 
@@ -53,9 +59,22 @@ def _fixed_size(mechanism: FixedSizeGaussian) -> Mechanism:
     return FixedSizeGaussian(mechanism.sample_size, mechanism.population_size, _noise(mechanism))
 
 
+def _allocated(mechanism: AllocatedGaussian) -> Mechanism:
+    if mechanism.num_steps < 2 or mechanism.noise_multiplier < _LEAST_ALLOCATED:
+        return within_range(DEARER[AllocatedGaussian](mechanism))
+    # Rounded down, so that multipliers that differ by rounding errors are one mechanism. Of more
+    # steps somebody is told some, at random, one of which is that of the unit.
+    z = math.floor(min(mechanism.noise_multiplier, _MOST_ALLOCATED) * 2.0**30) / 2.0**30
+    return AllocatedGaussian(min(mechanism.num_steps, _MOST_STEPS), z)
+
+
 def _twice(mechanism: RemoveThenAdd) -> Mechanism:
     once: Any = within_range(mechanism.mechanism)
-    return once if isinstance(once, NoPrivacy) else RemoveThenAdd(once)
+    if isinstance(once, NoPrivacy):
+        return once
+    if type(once) is not type(mechanism.mechanism):
+        return within_range(DEARER[RemoveThenAdd](mechanism))
+    return RemoveThenAdd(once)
 
 
 def _concentrated(mechanism: Concentrated) -> Mechanism:
@@ -90,6 +109,7 @@ def _best_of_pure_runs(mechanism: BestOfPureRuns) -> Mechanism:
 
 
 _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
+    AllocatedGaussian: _allocated,
     BestOfPureRuns: _best_of_pure_runs,
     BoundedRange: _pure,
     Concentrated: _concentrated,

@@ -10,6 +10,7 @@ import numpy as np
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.mechanisms import (
     DEARER,
+    AllocatedGaussian,
     BestOfPoissonRuns,
     BestOfPureRuns,
     BestOfRuns,
@@ -25,6 +26,7 @@ from tfdp.accounting.mechanisms import (
     SkellamNoise,
 )
 from tfdp.accounting.normal_form import NormalForm
+from tfdp.accounting.renyi.allocation import allocated_gaussian_curve
 from tfdp.accounting.renyi.conversion import delta_of_log_odds, epsilon_at_order, log_odds_of_delta
 from tfdp.accounting.renyi.fixed_size import fixed_size_gaussian_curve
 from tfdp.accounting.renyi.gaussian import sampled_gaussian_curve
@@ -134,6 +136,7 @@ class RDPAccountant(Accountant):
 
     takes_many_kinds = True
     prices = {
+        AllocatedGaussian: allocated_gaussian_curve,
         BestOfPoissonRuns: _added(_best_of_poisson_runs),
         BestOfPureRuns: _added(_best_of_pure_runs),
         BestOfRuns: _added(_best_of_runs),

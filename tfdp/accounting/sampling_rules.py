@@ -12,6 +12,7 @@ amplification by sampling, with probability q or n of N units:
 | fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
 | fixed order | f = 2, all the steps | f = 2 | f = 1 |
 | groups in turn, Poisson | refused | as Poisson | as Poisson |
+| random allocation, once a pass | f = 1, 1 of t | f = 1, 1 of t, twice in a row | f = 1, 1 of t |
 | shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
 | unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
 
@@ -31,6 +32,13 @@ is no price. Noise that is independent from step to step is charged in every ste
 as if each unit were in all of them; what correlated noise costs follows the order
 (`tfdp.accounting.correlated`).
 
+Random allocation gives each unit one of the t steps of a pass, uniformly, whatever the others have.
+The steps of a pass cost together one mixture (`tfdp.accounting.losses.allocation`). A begun pass
+costs as much as a whole one. If a unit is in k of t steps, these are k times one of floor(t / k):
+whoever knows a random division of the steps into k equal parts, and some that are left over, none
+of which has two of them, knows no more than that (Feldman and Shenfeld 2025, arXiv:2502.08202,
+section 4).
+
 Of a Poisson sample that is too large a part is dropped. The price counts such a sample as lost: its
 probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
 """
@@ -40,6 +48,8 @@ from typing import Any, NamedTuple
 
 from tfdp import events
 from tfdp.accounting.amplification import (
+    ALLOCATION,
+    ALLOCATION_REPLACE,
     FIXED_SIZE_REPLACE,
     POISSON,
     POISSON_REPLACE,
@@ -65,6 +75,9 @@ class SamplingRule(NamedTuple):
         parameters: Of the functions of `amplification`.
         events_per_mechanism: As in `NormalForm`.
         failure_probability: As in `NormalForm`.
+        repetitions: How many of the mechanisms one event, or a pass, is.
+        drawn_together: Whether the steps of a pass were drawn together, so that only together they
+            are what `amplification` says.
     """
 
     factors: tuple[float, ...]
@@ -72,6 +85,8 @@ class SamplingRule(NamedTuple):
     parameters: tuple[Any, ...] = ()
     events_per_mechanism: int = 1
     failure_probability: float = 0.0
+    repetitions: int = 1
+    drawn_together: bool = False
 
 
 _EVERYTHING = SamplingRule((1.0,))
@@ -122,6 +137,16 @@ def _unamplified(factor: float) -> Callable[[events.Sampling], SamplingRule]:
     return lambda sampling: SamplingRule((factor,))
 
 
+def _allocated(
+    amplification: Amplification,
+) -> Callable[[events.RandomAllocationSampling], SamplingRule]:
+    def allocated(sampling: events.RandomAllocationSampling) -> SamplingRule:
+        t, k = sampling.num_steps, sampling.participations
+        return SamplingRule((1.0,), amplification, (t // k,), t, 0.0, k, True)
+
+    return allocated
+
+
 def _no_groups(sampling: events.CyclicPoissonSampling) -> SamplingRule:
     raise UnsupportedEventError(
         f"CyclicPoissonSampling is not supported under {_ADD.name}, where a unit that is added "
@@ -145,6 +170,9 @@ _RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = 
     (events.PoissonSampling, _ADD): _poisson,
     (events.PoissonSampling, _REPLACE): _poisson_replace,
     (events.PoissonSampling, _ZERO): _poisson,
+    (events.RandomAllocationSampling, _ADD): _allocated(ALLOCATION),
+    (events.RandomAllocationSampling, _REPLACE): _allocated(ALLOCATION_REPLACE),
+    (events.RandomAllocationSampling, _ZERO): _allocated(ALLOCATION),
     (events.ShuffledSampling, _ADD): _shuffled(2.0, 1.0),
     (events.ShuffledSampling, _REPLACE): _shuffled(2.0),
     (events.ShuffledSampling, _ZERO): _shuffled(1.0),

@@ -73,7 +73,7 @@ def _step_of(mechanism: Any, about: Protection) -> Event:
     """Returns a step that amounts to the rounded mechanism."""
     if about.privacy_unit is None:
         return GaussianSumEvent(1.0, mechanism.noise_multiplier)
-    once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
+    once: Any = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
     q, z = once.sampling_probability, once.noise_multiplier
     sampling: Sampling = PoissonSampling(q)
     if about.neighboring_relation is NeighboringRelation.REPLACE_ONE and once is mechanism:

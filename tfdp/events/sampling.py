@@ -19,6 +19,15 @@ def _check_population(instance: Any) -> None:
         )
 
 
+def _check_pass(instance: Any) -> None:
+    index = instance.pass_index
+    if isinstance(index, bool) or not isinstance(index, numbers.Integral):
+        raise TypeError(f"pass_index must be an integer. Received: pass_index={index!r}.")
+    if index < 0:
+        raise ValueError(f"pass_index must not be negative. Received: pass_index={index}.")
+    set_field(instance, "pass_index", int(index))
+
+
 @register
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling(Sampling):
@@ -110,6 +119,56 @@ class FixedSizeSampling(Sampling):
 
 @register
 @dataclasses.dataclass(frozen=True)
+class RandomAllocationSampling(Sampling):
+    """Every unit is in exactly `participations` of the `num_steps` steps of a pass, a uniformly
+    random set of them, independently of all other units (Chua et al. 2024, arXiv:2412.16802).
+
+    Attributes:
+        num_steps: t, steps of a pass; public.
+        participations: k, at most t.
+        population_size: Number of units, or None where it is not known.
+        pass_index: Which pass the step belongs to; other passes are drawn anew.
+    """
+
+    words: ClassVar[str] = "every unit in so many steps of a pass, which are drawn uniformly"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "num_steps": "steps of a pass",
+        "participations": "of which a unit is in",
+        "population_size": "population",
+    }
+
+    num_steps: int
+    participations: int = 1
+    population_size: int | None = None
+    pass_index: int = 0
+
+    def __post_init__(self):
+        set_field(self, "num_steps", positive_integer("num_steps", self.num_steps))
+        k = positive_integer("participations", self.participations)
+        if k > self.num_steps:
+            raise ValueError(
+                "participations must be at most num_steps. Received: "
+                f"participations={k}, num_steps={self.num_steps}."
+            )
+        set_field(self, "participations", k)
+        _check_population(self)
+        _check_pass(self)
+
+    @property
+    def steps_per_pass(self) -> int:
+        """T."""
+        return self.num_steps
+
+    @property
+    def pass_number(self) -> int:
+        return self.pass_index
+
+    def in_pass(self, number: int) -> Sampling:
+        return dataclasses.replace(self, pass_index=number)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
 class ShuffledSampling(Sampling):
     """Consecutive batches of a permutation: within one pass every unit is seen at most once.
 
@@ -136,15 +195,7 @@ class ShuffledSampling(Sampling):
         set_field(
             self, "population_size", positive_integer("population_size", self.population_size)
         )
-        if isinstance(self.pass_index, bool) or not isinstance(self.pass_index, numbers.Integral):
-            raise TypeError(
-                f"pass_index must be an integer. Received: pass_index={self.pass_index!r}."
-            )
-        if self.pass_index < 0:
-            raise ValueError(
-                f"pass_index must not be negative. Received: pass_index={self.pass_index}."
-            )
-        set_field(self, "pass_index", int(self.pass_index))
+        _check_pass(self)
 
     @property
     def steps_per_pass(self) -> int:

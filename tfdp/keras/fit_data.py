@@ -75,6 +75,7 @@ def _of_dataset(arguments, policy, optimizer, strategy):
             "an epoch ends early and where a run goes on. Pass arrays, from which fit draws in "
             f"order. Received: x={type(arguments['x']).__name__}."
         )
+    _check_passes(policy, arguments["steps_per_epoch"])
     class_weight = arguments.pop("class_weight")
     if class_weight is not None:
         arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
@@ -98,6 +99,7 @@ def _of_arrays(arguments, policy, optimizer, strategy):
     policy, batch_size, together = _resolve(policy, length(*arrays), batch_size, optimizer)
     steps = arguments.pop("steps_per_epoch")
     steps = policy.steps_per_epoch if steps is None else steps
+    _check_passes(policy, steps)
     if policy.is_ordered:
         policy = _in_order(policy, steps, optimizer)
     arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
@@ -116,6 +118,18 @@ def _in_order(policy: SamplingPolicy, steps: Any, optimizer: DPOptimizer) -> Sam
             f"multiple of their number. Received: steps_per_epoch={steps}, and {place[1]} parts."
         )
     return policy.from_step(optimizer.step_of_run())
+
+
+def _check_passes(policy: SamplingPolicy, steps: Any) -> None:
+    length = policy.steps_per_pass
+    if not policy.draws_whole_passes or length is None or steps is None:
+        return
+    if positive_integer("steps_per_epoch", steps) % length:
+        raise ValueError(
+            f"The {length} steps of a pass of {type(policy).__name__} are drawn and priced "
+            "together, so steps_per_epoch must be a multiple of their number. Received: "
+            f"steps_per_epoch={steps}. Leave it out."
+        )
 
 
 def _check_split(validation_split: float, policy: SamplingPolicy) -> None:

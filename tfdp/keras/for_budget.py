@@ -55,7 +55,8 @@ def for_budget(
         epochs: As given to `fit`.
         steps: In place of `epochs`.
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
-        sampling: "poisson" (what `fit` does by default), "fixed_size" or "shuffled".
+        sampling: "poisson" (what `fit` does by default), "fixed_size", "shuffled" or
+            "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
         num_microbatches: As in `DPOptimizer`.
         privacy_unit: As in `DPOptimizer`.

@@ -114,9 +114,9 @@ def _sampling(rows: Sequence[AlikeSteps]) -> list[Caveat]:
         found.append(
             Caveat(
                 SCOPE,
-                "Shuffled passes",
-                "The data were shuffled and cut into batches. A pass that was begun is priced as a "
-                "whole one.",
+                "Passes over the data",
+                "The steps are those of passes, in each of which a unit is once, or a few times. A "
+                "pass that was begun is priced as a whole one.",
                 _steps(shuffled),
             )
         )

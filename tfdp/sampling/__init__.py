@@ -7,6 +7,7 @@ from tfdp.sampling.fixed_size import FixedSize
 from tfdp.sampling.full_batch import FullBatch
 from tfdp.sampling.poisson import Poisson
 from tfdp.sampling.policy import SamplingPolicy
+from tfdp.sampling.random_allocation import RandomAllocation
 from tfdp.sampling.shuffled import Shuffled
 from tfdp.sampling.unknown import Unknown
 
@@ -17,6 +18,7 @@ __all__ = [
     "FullBatch",
     "PaddedBatch",
     "Poisson",
+    "RandomAllocation",
     "SamplingPolicy",
     "Shuffled",
     "Unknown",

@@ -65,6 +65,13 @@ class SamplingPolicy(abc.ABC):
         return self.steps_per_pass is not None and steps >= self.steps_per_pass
 
     @property
+    def draws_whole_passes(self) -> bool:
+        """Whether the steps of a pass are drawn together, and priced as one: an epoch then has to
+        be whole passes, so that each begins where the ledger begins one.
+        """
+        return False
+
+    @property
     def is_ordered(self) -> bool:
         """Whether parts of the data follow each other in a fixed order.
 

@@ -36,6 +36,7 @@ def test_samplings_are_those_of_training():
         "poisson": policies.Poisson,
         "fixed_size": policies.FixedSize,
         "shuffled": policies.Shuffled,
+        "random_allocation": policies.RandomAllocation,
     }
     assert list(SAMPLINGS) == list(classes)
     for name, make in classes.items():

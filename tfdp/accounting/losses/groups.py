@@ -27,6 +27,7 @@ from tfdp.accounting.losses.pairs import (
 )
 from tfdp.accounting.mechanisms import (
     DEARER,
+    AllocatedGaussian,
     BoundedRange,
     FixedSizeGaussian,
     Mechanism,
@@ -128,6 +129,8 @@ def _remove_then_add(mechanism: Any, size: int) -> list[LossPair]:
 
 
 GROUP_PAIRS: Mapping[type[Mechanism], Callable[[Any, int], list[LossPair]]] = {
+    # Outputs are mixtures over the steps of units, which together move the sums by k at most.
+    AllocatedGaussian: lambda m, size: [gaussian_pair(m.noise_multiplier / size)],
     BoundedRange: _bounded_range,
     FixedSizeGaussian: lambda m, size: [gaussian_pair(m.noise_multiplier / size)],
     PureEpsilon: _as_pure,

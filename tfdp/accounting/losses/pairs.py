@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdp.accounting.mechanisms import (
+    AllocatedGaussian,
     BoundedRange,
     FixedSizeGaussian,
     Mechanism,
@@ -233,9 +234,16 @@ def _sampled(base: LossPair, q: float) -> list[LossPair]:
     return [base] if q == 1 else [pair, reverse(pair)]
 
 
+def _allocated(mechanism: AllocatedGaussian) -> list[LossPair]:
+    from tfdp.accounting.losses.allocation import allocation_pairs  # Which imports this module.
+
+    return allocation_pairs(mechanism)
+
+
 # From the type of a mechanism to its dominating pairs: a single pair that is its own reverse, or
 # one pair for removing a unit and one for adding a unit.
 PAIRS: Mapping[type[Mechanism], Callable[[Any], list[LossPair]]] = {
+    AllocatedGaussian: _allocated,
     BoundedRange: _bounded_range,
     FixedSizeGaussian: _fixed_size,
     PureEpsilon: lambda m: [pure_pair(m.epsilon)],

@@ -148,7 +148,7 @@ def calibrate(
         steps: How many.
         epochs: In place of `steps`, as `fit` counts them.
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
-        sampling: "poisson", "fixed_size" or "shuffled".
+        sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
 
     Raises:
@@ -322,7 +322,7 @@ def noise_for_budget(
         steps: Steps of the run. Give either these or `epochs`.
         epochs: Passes over the data, as `fit` counts them.
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
-        sampling: "poisson", "fixed_size" or "shuffled".
+        sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
 
     Example:

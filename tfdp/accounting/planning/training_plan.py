@@ -30,6 +30,10 @@ def _nearest(batch_size: int, population_size: int) -> int:
     return max(1, round(population_size / batch_size))
 
 
+def _batches(batch_size: int, population_size: int) -> int:
+    return -(-population_size // batch_size)
+
+
 SAMPLINGS = {
     "poisson": _Kind(
         lambda n, population: events.PoissonSampling(n / population, population),
@@ -37,10 +41,13 @@ SAMPLINGS = {
         _nearest,
     ),
     "fixed_size": _Kind(events.FixedSizeSampling, NeighboringRelation.REPLACE_ONE, _nearest),
-    "shuffled": _Kind(
-        events.ShuffledSampling,
+    "shuffled": _Kind(events.ShuffledSampling, NeighboringRelation.ZERO_OUT, _batches),
+    "random_allocation": _Kind(
+        lambda n, population: events.RandomAllocationSampling(
+            _batches(n, population), population_size=population
+        ),
         NeighboringRelation.ZERO_OUT,
-        lambda n, population: -(-population // n),
+        _batches,
     ),
 }
 
@@ -67,7 +74,7 @@ def steps_of_epochs(
         epochs: Passes over the data; may be a fraction.
         batch_size: (Expected) records of a step.
         population_size: Records in the data set.
-        sampling: "poisson", "fixed_size" or "shuffled".
+        sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
 
     Raises:
         TypeError: `epochs` is not a number.
@@ -98,7 +105,7 @@ class TrainingPlan:
         batch_size: (Expected) units in a sample.
         steps: How many.
         noise_multiplier: Standard deviation of the noise on a sum, divided by its norm bound.
-        sampling: "poisson", "fixed_size" or "shuffled".
+        sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
 
     Raises:

@@ -1,0 +1,61 @@
+"""What steps cost together that one draw gave to their units: passes of random allocation.
+
+A unit is in one of the t steps of a pass. If all steps have noise of one multiplier, the pass is an
+`AllocatedGaussian`. If multipliers differ, more noise can be added to each step than the least has,
+so that the pass costs at most what it would cost if all had the least. If steps differ in kind,
+the pass costs at most what each kind costs by itself where it is known which step a unit is in:
+outputs are mixtures over that step, and divergences are jointly quasi-convex.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tfdp.accounting.mechanisms import (
+    DEARER,
+    AllocatedGaussian,
+    Mechanism,
+    RemoveThenAdd,
+    SampledGaussian,
+)
+
+# What a step of a pass is, and how many such steps there were.
+Steps = Sequence[tuple[tuple[Mechanism, ...], int]]
+
+
+def known_step(mechanism: Mechanism) -> Mechanism:
+    """Returns what a pass costs for whoever knows which step a unit is in."""
+    once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
+    allocated = isinstance(once, AllocatedGaussian)
+    return DEARER[type(mechanism)](mechanism) if allocated else mechanism
+
+
+def _noise(mechanism: Any) -> float | None:
+    """Returns the noise multiplier of a mechanism of which less noise is the only dearer one."""
+    once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
+    whole = isinstance(once, SampledGaussian) and once.sampling_probability == 1
+    return once.noise_multiplier if whole or isinstance(once, AllocatedGaussian) else None
+
+
+def of_pass(steps: Steps, steps_per_pass: int) -> Iterator[tuple[Mechanism, int]]:
+    """Yields the mechanisms that the steps of one pass amount to, each with its number.
+
+    Args:
+        steps: What each kind of step is; how many there were of each.
+        steps_per_pass: t. If there were more steps than that, it was more passes.
+    """
+    steps = [(kind, count) for kind, count in steps if kind]
+    kinds = {kind for kind, _ in steps}
+    if len({tuple(map(_kind, kind)) for kind in kinds}) == 1:
+        total = -(-sum(count for _, count in steps) // steps_per_pass)
+        worst = min(kinds, key=lambda kind: tuple(_noise(each) or 0.0 for each in kind))
+        if len(kinds) == 1 or all(_noise(each) is not None for each in worst):
+            yield from ((mechanism, total) for mechanism in worst)
+            return
+    for kind, count in steps:
+        yield from ((known_step(each), -(-count // steps_per_pass)) for each in kind)
+
+
+def _kind(mechanism: Any) -> Any:
+    """Returns what mechanisms share that differ in their noise only."""
+    once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
+    return type(mechanism), type(once), getattr(once, "num_steps", None)
