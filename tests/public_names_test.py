@@ -1,8 +1,9 @@
 """What every package offers: `__all__` names it, and it is explained.
 
-Packages import what they offer, and name it in `__all__`. Three must start without their heavy
-parts: `tfdp`, `tfdp.accounting` and `tfdp.report`. These have a table of names and modules instead,
-which `__getattr__` reads on first use, and the same imports once more for type checkers.
+Packages import what they offer, and name it in `__all__`. Four must start without their heavy
+parts: `tfdp`, `tfdp.accounting`, `tfdp.audit` and `tfdp.report`. These have a table of names and
+modules instead, which `__getattr__` reads on first use, and the same imports once more for type
+checkers.
 """
 
 import ast
@@ -20,7 +21,7 @@ PACKAGES = [
     "tfdp",
     *(info.name for info in pkgutil.walk_packages(tfdp.__path__, "tfdp.") if info.ispkg),
 ]
-LAZY = ["tfdp", "tfdp.accounting", "tfdp.report"]
+LAZY = ["tfdp", "tfdp.accounting", "tfdp.audit", "tfdp.report"]
 FILES = sorted(ROOT.rglob("*.py"))
 # From so many arguments on, a docstring says what each is.
 MANY = 4

@@ -8,7 +8,7 @@ from matplotlib import image
 
 from tests.cli.running import run
 from tfdp.audit import attack, membership_scores, mu_lower_bound_of_independent_guesses
-from tfdp.events import GaussianSumEvent
+from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
 from tfdp.ledger import PrivacyLedger
 
 
@@ -110,6 +110,10 @@ def test_canaries_prove_what_the_library_proves(tmp_path, capsys, ledger):
     assert independent["gaussian"]["mu"] == mu and 0.7 < mu < 1
     assert len(independent["assumptions"]) == 3
     assert not found["claim_refuted_if_independent"] and not found["epsilon_above_the_claim"]
+    # Of one Gaussian sum, the ledger with other noise is the Gaussian with that mu.
+    assert independent["measured"]["sensitivity_factor"] == pytest.approx(mu, rel=0.02)
+    epsilon = independent["gaussian"]["epsilon"]
+    assert independent["measured"]["epsilon"] == pytest.approx(epsilon, rel=0.03)
     bounds = found["any_canaries"]
     assert 0 < bounds["epsilon"] < bounds["gaussian"]["epsilon"]
     assert bounds["gaussian"]["epsilon"] < independent["gaussian"]["epsilon"] < 4.377
@@ -119,6 +123,7 @@ def test_claim_that_is_refuted_is_said(tmp_path, capsys, ledger):
     flags = ["--ledger", ledger, "--delta", "1e-5"]
     _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path, mu=2.0), *flags)
     assert "independent: refuted" in out
+    assert "measured, if canaries are independent: epsilon >= " in out
     assert "scores of different canaries are independent" in out
     assert "refuted, whatever" not in out
     told = canaries(tmp_path, mu=100.0)
@@ -159,3 +164,32 @@ def test_files_that_say_something_else_are_refused(tmp_path, capsys):
         status, out, err = run(capsys, *arguments)
         assert (status, out) == (2, ""), arguments
         assert text in err
+
+
+def test_events_whose_noise_has_no_other_size_are_named(tmp_path, capsys):
+    made = PrivacyLedger()
+    made.append(PureEpsilonEvent(3.0))
+    made.save(tmp_path / "pure.ledger")
+    flags = ["--ledger", str(tmp_path / "pure.ledger"), "--delta", "1e-5"]
+    status, out, err = run(capsys, "audit", "epsilon", canaries(tmp_path), *flags)
+    assert (status, err) == (0, "")
+    assert "no epsilon of this ledger with other noise: " in out and "PureEpsilonEvent" in out
+
+
+def test_sampled_steps_are_measured_by_their_own_curve(tmp_path, capsys):
+    made = PrivacyLedger()
+    made.append(SampledEvent(PoissonSampling(0.5), GaussianSumEvent(1.0, noise_stddev=1.0)))
+    made.save(tmp_path / "sampled.ledger")
+    flags = ["--ledger", str(tmp_path / "sampled.ledger"), "--delta", "1e-5"]
+    rng = np.random.default_rng(2)
+    moved = rng.random(1000) < 0.5
+    inserted = rng.integers(0, 2, 1000) == 1
+    path = canaries(tmp_path, scores=moved * inserted + rng.normal(size=1000), inserted=inserted)
+    found = json.loads(run(capsys, "audit", "epsilon", path, *flags, "--json")[1])
+    independent = found["independent_canaries"]
+    assert 0.5 < independent["measured"]["sensitivity_factor"] < 1.1
+    assert 0 < independent["measured"]["epsilon"] < 1.1 * found["claim"]["epsilon"]
+    assert (
+        "measured, if canaries are independent: epsilon >= "
+        in run(capsys, "audit", "epsilon", path, *flags)[1]
+    )

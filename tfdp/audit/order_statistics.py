@@ -133,6 +133,59 @@ def p_value_of_independent_guesses(
     return _p_value(*counts, np.vectorize(true_positive_rate, otypes=[np.float64]))
 
 
+def sensitivity_factor_lower_bound(
+    correct: int,
+    guesses: int,
+    canaries: int,
+    rates_of: Callable[[float], Callable[[float], float]],
+    confidence: float = 0.95,
+) -> float:
+    """Returns by which factor the claimed sensitivity is exceeded or missed, at least.
+
+    A lower bound in the family of mechanisms that do what is claimed with records that weigh
+    `factor` times as much, or with noise that is so much smaller. Its epsilon is what the run
+    proves of a training whose trade-off is no Gaussian's, such as one with sampled steps: "the
+    noise is at most that of ...". A factor of 1 is the claim itself, and more than 1 refutes it.
+
+    Guarantees:
+        If the mechanism is the member of the family for some factor, a larger number is returned
+        with probability 1 - confidence at most, under `ASSUMPTIONS`.
+
+    Edge cases:
+        0.0 where even a factor of 1/64 is not refuted, and 64 where no factor below it is left.
+
+    Args:
+        correct: v, how many guesses are right.
+        guesses: r, decided upon before the coins are looked at.
+        canaries: m, those that were not guessed included.
+        rates_of: From a factor to a claim as in `p_value_of_independent_guesses`; a larger factor
+            allows larger rates.
+        confidence: In (0, 1).
+
+    Raises:
+        ValueError: a number is out of range, or not correct <= guesses <= canaries.
+        TypeError: an argument is not a number, or a count is not an integer.
+
+    References:
+        Nasr et al. 2023, arXiv:2302.07956, section 4, for bounds within such a family.
+    """
+    counts = check_counts(correct, guesses, canaries)
+    failure = 1 - check_confidence(confidence)
+
+    def refuted(exponent: float) -> bool:
+        return p_value_of_independent_guesses(*counts, rates_of(2.0**exponent)) < failure
+
+    low, high = -6.0, 6.0
+    if not refuted(low):
+        return 0.0
+    if refuted(high):
+        return 2.0**high
+    while high - low > 5e-3:  # Half a percent of the noise.
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return float(2.0**low)
+
+
 def gaussian_rates(mu: float) -> Rates:
     """Returns the largest true positive rates of N(mu, 1) against N(0, 1)."""
     from scipy import special

@@ -1,6 +1,7 @@
 """The command `tfdp audit`: what predictions or scores of canaries show, against a claim."""
 
 import argparse
+import dataclasses
 import json
 import zipfile
 from collections.abc import Sequence
@@ -9,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.accounting.registry import (
+    ACCOUNTANTS,
+    DEFAULT_ACCOUNTANT,
+    compose_event,
+    make_accountant,
+)
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.common import add_key_argument, check_out, finite, read_delta, read_key
+from tfdp.events import Event, SampledEvent, UnsupportedEventError, scale_sensitivity
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.storage.files import check_regular
 
@@ -21,6 +28,8 @@ _PLOTS = (".png", ".svg", ".pdf")
 # Gaussian with mu = 1 where canaries may depend on each other, and where they do not.
 _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
 _SMALLEST_RATE = 1e-4
+# Of the trade-off curve of each noise that is asked about.
+_POINTS = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,13 +127,14 @@ def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any]
         "delta": costs.target_delta,
         "accountant": arguments.accountant,
         "profile": costs.headline.profile,
+        "events": [(entry.event, entry.count) for entry in ledger],
     }
 
 
 def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
     if claim is None:
         return None
-    shown = {name: value for name, value in claim.items() if name != "profile"}
+    shown = {k: value for k, value in claim.items() if k not in ("profile", "events")}
     return {**shown, "epsilon": finite(claim["epsilon"]), "advantage": claim["profile"].advantage}
 
 
@@ -296,11 +306,55 @@ def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
     if claim is not None:
         p = audit.p_value_of_independent_guesses(*many, claim["profile"].true_positive_rate)
         result["independent_canaries"]["p_value_of_the_claim"] = p
+        result["independent_canaries"]["measured"] = _measured(many, claim, confidence)
         result["epsilon_above_the_claim"] = result["any_canaries"]["epsilon"] > claim["epsilon"]
         result["claim_refuted_if_independent"] = p < 1 - confidence
     if arguments.json:
         return json.dumps(result, indent=2)
     return "\n".join(_epsilon_lines(result, claim))
+
+
+def _measured(
+    counts: tuple[int, int, int], claim: dict[str, Any], confidence: float
+) -> dict[str, Any]:
+    """Returns what the run proves of the ledger's own training with other noise."""
+    from tfdp.audit import sensitivity_factor_lower_bound
+    from tfdp.report.tradeoff import make_profile
+
+    def accountant(factor: float) -> Any:
+        made = make_accountant(claim["accountant"])
+        for event, count in claim["events"]:
+            compose_event(made, _heavier(event, factor), count)
+        return made
+
+    def rates_of(factor: float) -> Any:
+        made = accountant(factor)
+        return make_profile(made.get_epsilon, made.get_delta, _POINTS).true_positive_rate
+
+    try:
+        factor = sensitivity_factor_lower_bound(*counts, rates_of, confidence)
+        epsilon = accountant(factor).get_epsilon(claim["delta"]) if factor > 0 else 0.0
+    except UnsupportedEventError as error:
+        return {"refusal": str(error)}
+    return {"sensitivity_factor": factor, "epsilon": finite(epsilon)}
+
+
+def _heavier(event: Event, factor: float) -> Event:
+    """Returns the event of the same samples, whose records move sums so much further."""
+    if isinstance(event, SampledEvent):
+        return dataclasses.replace(event, event=scale_sensitivity(event.event, factor))
+    return scale_sensitivity(event, factor)
+
+
+def _measured_line(found: dict[str, Any]) -> str:
+    if "refusal" in found:
+        return f"  no epsilon of this ledger with other noise: {found['refusal']}"
+    if found["sensitivity_factor"] == 0:
+        return "  measured, if canaries are independent: nothing"
+    return (
+        f"  measured, if canaries are independent: epsilon >= {found['epsilon']:.4g}, that of this "
+        f"ledger with noise divided by {found['sensitivity_factor']:.3g}"
+    )
 
 
 def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list[str]:
@@ -336,6 +390,7 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
             f"  under the claim, so many right guesses have a probability of "
             f"{independent['p_value_of_the_claim']:.3g} at most, if canaries are independent: "
             f"{'refuted' if refuted else 'not refuted'}",
+            _measured_line(independent["measured"]),
         ]
         if result["epsilon_above_the_claim"]:
             lines.append("  refuted, whatever the canaries have to do with each other")
