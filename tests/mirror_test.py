@@ -66,6 +66,7 @@ ABOUT_SEVERAL = {
     "keras/migration_test.py": "names of TensorFlow Privacy in all packages",
     "keras/relation_test.py": "the neighbouring relation of a whole run",
     "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
+    "keras/shown_metrics_test.py": "private metrics, from fit to what anybody can read",
     "keras/steering_test.py": "callbacks of Keras, with fit",
     "keras/threads_test.py": "threads on one optimizer, model or ledger",
     "keras/tf_privacy_values_test.py": "published values, by the constructors of optimizers",

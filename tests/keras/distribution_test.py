@@ -307,6 +307,13 @@ def test_processes_take_the_step_of_one(of_workers):
     assert_history(first["history"], {name: history[name] for name in first["history"]})
 
 
+def test_private_metrics_of_processes_are_those_of_all_records(of_workers):
+    single = replicas.fit_with_private_metrics(tf.distribute.get_strategy())
+    for outcome in of_workers:
+        assert_history(outcome["private metrics"]["history"], single["history"])
+        assert outcome["private metrics"]["events"] == single["events"]
+
+
 def test_every_process_has_a_ledger_with_one_event_a_step(of_workers):
     first, second = (outcome["fit"] for outcome in of_workers)
     assert first["events"] == second["events"] == [FULL_BATCH] * 2

@@ -97,6 +97,7 @@ def main(output, index, *ports):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     results = {
         "fit": fit(strategy),
+        "private metrics": replicas.fit_with_private_metrics(strategy),
         "noise": replicas.noise(strategy),
         "sampled": sampled(strategy),
         "refusals": refusals(strategy, int(index)),

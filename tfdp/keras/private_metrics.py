@@ -121,7 +121,7 @@ class PrivateLoss(PrivateMetric):
     """The loss of a record, cut off at `l2_norm_clip`.
 
     The logs show it with the weight penalties, which depend on no record. It has the record's
-    sample weight in it, unless the query weights records itself.
+    sample weight in it, also where the query weights records: the bound is that of the product.
     """
 
     name: str = "loss"
@@ -172,7 +172,10 @@ class PrivateMean(PrivateMetric):
 
     def __post_init__(self):
         super().__post_init__()
-        if isinstance(self.fn, keras.metrics.Metric) or not callable(self.fn):
+        # A method of a metric, such as update_state, keeps what it is given like the metric.
+        owner = getattr(self.fn, "__self__", None)
+        has_state = any(isinstance(part, keras.metrics.Metric) for part in (self.fn, owner))
+        if has_state or not callable(self.fn):
             raise TypeError(
                 "fn must be a function of (y_true, y_pred), without state, such as "
                 f"keras.metrics.mean_absolute_error. Received: fn={self.fn!r}."
@@ -310,12 +313,12 @@ def noise_beside(together: float, factor: int, besides: Sequence[float]) -> floa
 class ShownMetrics:
     """The averages over an epoch of what the steps released, which `fit` shows.
 
-    Args:
+    Attributes:
         metrics: Whose values these are.
     """
 
     def __init__(self, metrics: Sequence[PrivateMetric]):
-        self._metrics = tuple(metrics)
+        self.metrics = tuple(metrics)
         self._means = {key: keras.metrics.Mean(name=key) for m in metrics for key in m.keys}
 
     @property
@@ -330,7 +333,7 @@ class ShownMetrics:
             released: The noised value of every metric.
             penalty: Weight penalties, which are part of the loss that is shown.
         """
-        for metric, value in zip(self._metrics, released, strict=True):
+        for metric, value in zip(self.metrics, released, strict=True):
             if isinstance(metric, PrivateLoss):
                 value += tf.cast(penalty, value.dtype)
             for key, number in zip(metric.keys, tf.unstack(tf.reshape(value, [-1])), strict=True):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdp.gradients import LayeredLoss
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import batch_statistics
+from tfdp.keras.inputs import weights_of_records
 from tfdp.keras.private_metrics import values_of_record
 
 
@@ -35,10 +36,10 @@ class RecordLoss(LayeredLoss):
         return outputs, found
 
     def loss(self, example, outputs, scope):
-        x, y, sample_weight = example
+        x, y, weight = example
         model = self._model
         outputs, found = outputs if self._moments else (outputs, {})
-        sample_weight = None if self.is_weighed else sample_weight
+        sample_weight = None if self.is_weighed else weight
         with model.losses_of_record(scope):
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
@@ -50,7 +51,9 @@ class RecordLoss(LayeredLoss):
         metrics = model.optimizer.private_metrics
         if not metrics and not self._moments:
             return loss, aux
-        values = values_of_record(metrics, y, outputs, loss)
+        weights = weights_of_records(weight) if self.is_weighed else None
+        shown = loss if weights is None else loss * tf.cast(tf.reshape(weights, []), loss.dtype)
+        values = values_of_record(metrics, y, outputs, shown)
         values += batch_statistics.values_of_record(self._moments, found)
         # Nothing raw is needed where the logs hold private metrics.
         return loss, (() if metrics else aux, values)

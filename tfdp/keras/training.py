@@ -60,7 +60,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     _record_loss: RecordLoss | None = None
     _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
-    _is_fitting = False
+    _activity: str | None = None
     _shown: ShownMetrics | None = None
 
     @property
@@ -192,7 +192,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._set_batch_size(data.batch_size)
         self._build_for(*data.example)
         with (
-            self._fitting(True),
+            self._during("fit"),
             optimizer.charging.fitting(data.policy, data.drawn),
             optimizer.charging.temporary_guards(),
             self._private_use(),
@@ -220,13 +220,13 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             )
 
     @contextlib.contextmanager
-    def _fitting(self, is_fitting: bool) -> Iterator[None]:
-        """Says whether steps that the model runs meanwhile are those of `fit`."""
-        before, self._is_fitting = self._is_fitting, is_fitting
+    def _during(self, activity: str | None) -> Iterator[None]:
+        """Says whose steps the model runs meanwhile: those of "fit", "evaluate" or others."""
+        before, self._activity = self._activity, activity
         try:
             yield
         finally:
-            self._is_fitting = before
+            self._activity = before
 
     @_in_turn
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
@@ -255,7 +255,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         )
         if self._dp_optimizer().notice_rows(rows_of_batch(x, y, sample_weight)):
             self.train_function = None
-        with self._fitting(False), self._private_use():
+        with self._during(None), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
     def _set_batch_size(self, batch_size: float | None) -> None:
@@ -271,7 +271,11 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         inputs.check_examples(self, x, y, sample_weight)
         if self._dp_optimizer().query.takes_weights:
             inputs.check_weights_of_records(sample_weight)
+        metrics = self._dp_optimizer().private_metrics
+        # An optimizer that is built already may have other metrics than the one before it.
+        shown = () if self._shown is None else self._shown.metrics
         unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
+        unbuilt = unbuilt or shown != metrics
         if not unbuilt:
             inputs.check_weights(sample_weight, self._loss_axes)
             return
@@ -288,7 +292,6 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             with metric_updates.creating(strategy, self):
                 self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
                 self.compute_metrics(x, y, y_pred, sample_weight)
-            metrics = self._dp_optimizer().private_metrics
             self._shown = ShownMetrics(metrics) if metrics else None
             self.reset_metrics()
             self._dp_optimizer().build(self.trainable_variables)
@@ -318,7 +321,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """
         optimizer = self._dp_optimizer()
         optimizer.charging.check_no_step_of_fit()
-        of_fit = optimizer.charging.step_of_fit() if self._is_fitting else contextlib.nullcontext()
+        is_fitting = self._activity == "fit"
+        of_fit = optimizer.charging.step_of_fit() if is_fitting else contextlib.nullcontext()
         optimizer.charging.take_error()
         try:
             with of_fit:
@@ -377,24 +381,25 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """As in Keras."""
-        with self._fitting(False):
+        with self._during("evaluate"):
             return distribution.for_keras(super().test_step(data))
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras: raw values of the data that it is given."""
-        with self._fitting(False):
+        with self._during("evaluate"):
             return super().evaluate(*args, **kwargs)
 
     def get_metrics_result(self) -> dict[str, Any]:
         """As in Keras; while `fit` trains with private metrics, these."""
-        if self._is_fitting and self._shown is not None:
+        if self._activity == "fit" and self._shown is not None:
             return self._shown.result()
         return super().get_metrics_result()
 
     def reset_metrics(self) -> None:
         """As in Keras."""
         super().reset_metrics()
-        if self._shown is not None:
+        # What is shown of training stays where a callback evaluates in the middle of an epoch.
+        if self._shown is not None and self._activity != "evaluate":
             self._shown.reset_state()
 
 
