@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from tfdp.factorizations.toeplitz import check_steps
+from tfdp.factorizations.participations import squares_of_tree
+from tfdp.factorizations.toeplitz import check_participations, check_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,26 @@ class BinaryTree:
         n = check_steps("num_steps", num_steps)
         period = n if period is None else min(check_steps("period", period), n)
         return math.sqrt(_most_squares(n, period, self.efficient)) * (1 + 1e-12)
+
+    def sensitivity_to_participations(
+        self, num_steps: int, min_separation: int, max_participations: int | None = None
+    ) -> float:
+        """Returns how far C g moves, in l2 norm, when one unit's sums of norm 1 are taken away.
+
+        The unit is in at most `max_participations` steps, any two at least `min_separation` apart.
+
+        Guarantees:
+            Exact, by dynamic programming, where that takes no more than seconds; else an upper
+            bound: see `tfdp.factorizations.participations`.
+
+        Args:
+            num_steps: n.
+            min_separation: Steps between two participations, at least; 1: they may be neighbours.
+            max_participations: None: as many as there can be.
+        """
+        n, separation, most = check_participations(num_steps, min_separation, max_participations)
+        squares = squares_of_tree(n, separation, most, self.efficient)
+        return math.sqrt(squares) * (1 + 1e-12)
 
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tfdp.factorizations.participations import squares_of_columns
+
 # More steps, or coefficients, than this are refused: columns are computed as a whole.
 MAX_STEPS, MAX_COEFFICIENTS = 2**20, 1024
 
@@ -79,6 +81,27 @@ class ToeplitzFactorization:
             )
         return math.sqrt(self._weighted_squares(total, 1.0, num_steps)) * (1 + 1e-12)
 
+    def sensitivity_to_participations(
+        self, num_steps: int, min_separation: int, max_participations: int | None = None
+    ) -> float:
+        """Returns how far C g moves, in l2 norm, when one unit's sums of norm 1 are taken away.
+
+        The unit is in at most `max_participations` steps, any two at least `min_separation` apart.
+
+        Guarantees:
+            Exact where the column of C has no negative number and does not rise, as of the square
+            root and its inverse, of buffers and one step back; else an upper bound. The proof is in
+            `tfdp.factorizations.participations`.
+
+        Args:
+            num_steps: n.
+            min_separation: Steps between two participations, at least; 1: they may be neighbours.
+            max_participations: None: as many as there can be.
+        """
+        n, separation, most = check_participations(num_steps, min_separation, max_participations)
+        squares = squares_of_columns(self.column(n), separation, most)
+        return math.sqrt(squares) * (1 + 1e-12)
+
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""
         return self.sensitivity(num_steps)
@@ -134,6 +157,19 @@ def check_steps(name: str, value: int) -> int:
     if not 1 <= value <= MAX_STEPS:
         raise ValueError(f"{name} must be from 1 to {MAX_STEPS}. Received: {name}={value}.")
     return int(value)
+
+
+def check_participations(
+    num_steps: int, min_separation: int, max_participations: int | None
+) -> tuple[int, int, int | None]:
+    """Returns the arguments of `sensitivity_to_participations`, or says what is wrong with them."""
+    n, separation = (
+        check_steps("num_steps", num_steps),
+        check_steps("min_separation", min_separation),
+    )
+    if max_participations is None:
+        return n, separation, None
+    return n, separation, check_steps("max_participations", max_participations)
 
 
 def periodic_sum(column: np.ndarray, period: int) -> np.ndarray:
