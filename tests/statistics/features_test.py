@@ -9,7 +9,7 @@ from tfdp.accounting import Budget, PrivacyBudgetExceededError, RDPAccountant
 from tfdp.events import ComposedEvent, DiscreteGaussianSumEvent, PureEpsilonEvent
 from tfdp.ledger import PrivacyLedger
 from tfdp.statistics import PrivateData
-from tfdp.statistics.features import _scores, _upper_products
+from tfdp.statistics.features import _products, _scores
 from tfdp.statistics.noise import STEPS
 
 
@@ -52,9 +52,21 @@ def test_a_row_moves_the_scatter_matrix_by_at_most_one(seed):
     rows = rng.normal(size=[50, 4]) * 10.0 ** rng.integers(-3, 90, size=[50, 1])
     rows[0], rows[1], rows[2] = np.nan, np.inf, [1e200, 0, 0, 0]
     for row in rows:
-        moved = [int(x) for x in _upper_products(row[None], 2.0, upper)]
+        moved = [int(x) for x in _products(row[None], 2.0)[upper]]
         assert sum(x * x for x in moved) <= STEPS**2
     assert sum(x * x for x in moved) > 0.3 * STEPS**2  # A long row nearly reaches the bound.
+
+
+def test_products_are_exact_sums_of_integers():
+    rows = np.random.default_rng(3).uniform(-1, 1, [100, 7])
+    rows[0] *= 1e5
+    norms = np.linalg.norm(rows, axis=1)
+    clipped = rows / np.maximum(norms / 2, 1)[:, None]
+    whole = [[int(x / 2 * (1 - 1e-12) * 2**13) for x in row] for row in clipped]
+    expected = [[sum(row[i] * row[j] for row in whole) for j in range(7)] for i in range(7)]
+    assert _products(rows, 2.0).tolist() == expected
+    # Rows are told apart to a part of 2^-13 of the clip.
+    assert _products(rows, 2.0) / STEPS * 4 == pytest.approx(clipped.T @ clipped, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which columns matter, and in which directions rows vary: what comes before training."""
 
 import dataclasses
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,10 +13,9 @@ from tfdp.events.arguments import positive_integer, real_number
 from tfdp.query import ReportNoisyMaxQuery
 from tfdp.query.scores import STEPS as SCORE_STEPS
 from tfdp.statistics.account import Account
-from tfdp.statistics.noise import Noise, in_steps
+from tfdp.statistics.noise import STEPS, Noise
 
-# Products that are computed at a time.
-_MOST_PRODUCTS = 2**22
+_ROWS_AT_ONCE = 2**14
 # Relative; rounding of a norm and of products is less.
 _ROUNDING = 1e-12
 
@@ -112,22 +112,27 @@ class Scatter:
             raise ValueError(f"center must be {width} numbers. Received: {self.center!r}.")
         upper = np.triu_indices(width)
         account.charge(noise.event(coordinates=len(upper[0])), None)
-        total = np.zeros(len(upper[0]), np.int64)
-        at_once = max(1, _MOST_PRODUCTS // len(total))
-        for start in range(0, len(rows), at_once):
-            total += _upper_products(rows[start : start + at_once] - center, clip, upper)
+        total = np.zeros((width, width), np.int64)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            total += _products(rows[start : start + _ROWS_AT_ONCE] - center, clip)
         noised = np.zeros((width, width))
-        noised[upper] = noise.add(total, account.random_source) * clip * clip
+        noised[upper] = noise.add(total[upper], account.random_source) * clip * clip
         return noised + np.triu(noised, 1).T
 
 
-def _upper_products(rows: np.ndarray, clip: float, upper: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Returns sum_i x_i x_i^T / C^2 in steps, on and above the diagonal."""
-    is_finite = np.all(np.isfinite(rows), axis=1) & np.all(np.abs(rows) < 1e100, axis=1)
+def _products(rows: np.ndarray, clip: float) -> np.ndarray:
+    """Returns sum_i x_i x_i^T / C^2 in steps, int64 [columns, columns].
+
+    Rows are rounded towards zero to integers of norm sqrt(STEPS) at most. Sums of their products
+    are integers below 2^53, which float64 holds exactly, in whatever order they are added.
+    """
+    with np.errstate(invalid="ignore"):
+        is_finite = np.all(np.isfinite(rows), axis=1) & np.all(np.abs(rows) < 1e100, axis=1)
     rows = np.where(is_finite[:, None], rows, 0.0) / clip
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / np.maximum(norms, 1.0) * (1 - _ROUNDING)
-    return np.sum(in_steps(rows[:, upper[0]] * rows[:, upper[1]], 1.0), axis=0)
+    whole = np.trunc(rows * math.isqrt(STEPS))
+    return (whole.T @ whole).astype(np.int64)
 
 
 def principal_components(
