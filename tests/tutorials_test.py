@@ -72,6 +72,40 @@ def test_mnist_tutorial_stays_within_its_epsilon(tmp_path, small_mnist, clipping
     assert (tmp_path / "p.png").exists()
 
 
+def run_here(monkeypatch, capsys, name, *options):
+    """Runs a tutorial in this process, which saves importing TensorFlow; returns what it prints."""
+    folder = ROOT / "tutorials"
+    monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(str(folder / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_components_and_training_of_mnist_share_one_budget(
+    tmp_path, small_mnist, monkeypatch, capsys
+):
+    ledger = tmp_path / "l"
+    options = ["--data", small_mnist, "--epsilon", 2, "--lot", 64, "--ledger", ledger]
+    output = run_here(monkeypatch, capsys, "abadi_mnist.py", *options, "--noise", 3)
+    (spent,) = re.findall(r"accuracy 0\.\d+, epsilon ([\d.]+), of which", output)
+    assert 1.8 < float(spent) <= 2.0
+    assert "paper 0.95" in output
+    saved = tfdp.PrivacyLedger.load(ledger)
+    components, training = [event for event, _ in saved]
+    assert (components.noise_multiplier, training.event.noise_multiplier) == (7.0, 3.0)
+    assert saved.epsilon(1e-5) == pytest.approx(float(spent), abs=1e-4)
+
+
+def test_epsilon_of_the_paper_grows_slower_by_moments(tmp_path, monkeypatch, capsys):
+    plot = tmp_path / "p.png"
+    options = ["--show", "figure2", "--plot", plot]
+    output = run_here(monkeypatch, capsys, "abadi_mnist.py", *options)
+    # Section 5.1 of the paper: 1.26 after 100 epochs by moments.
+    (moments,) = re.findall(r"^ +100 +([\d.]+)", output, re.MULTILINE)
+    assert float(moments) == pytest.approx(1.26, abs=0.005)
+    assert plot.stat().st_size > 10_000
+
+
 SHOWN = {
     "table": ["theta_u = 0.1 ", "paper 0.8832"],
     "figure9": ["N = 2, asynchronous", "N = 3, round robin"],
@@ -84,16 +118,12 @@ SHOWN = {
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_selective_sgd_shows_table_and_figures(tmp_path, small_mnist, show, monkeypatch, capsys):
-    folder = ROOT / "tutorials"
     plot = tmp_path / "p.png"
     options = ["--data", small_mnist, "--show", show, "--participants", 2, 3, "--plot", plot]
     options += ["--epochs", 2, "--epochs-of-sgd", 1, "--theta-u", 0.1, "--batch-size", 128]
     if show == "private":
         options += ["--epsilon-per-parameter", 1, "--noise-multiplier", 0.5]
-    monkeypatch.setattr(sys, "argv", ["dssgd_mnist.py", *map(str, options)])
-    monkeypatch.syspath_prepend(str(folder))
-    runpy.run_path(str(folder / "dssgd_mnist.py"), run_name="__main__")
-    output = capsys.readouterr().out
+    output = run_here(monkeypatch, capsys, "dssgd_mnist.py", *options)
     assert "140,106 parameters" in output and plot.stat().st_size > 10_000
     assert all(words in output for words in SHOWN[show])
 

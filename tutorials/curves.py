@@ -21,11 +21,13 @@ def epsilon_after(ledger: tfdp.PrivacyLedger, steps: list[int], delta: float) ->
     return result
 
 
-def print_epsilons(path: pathlib.Path, delta: float) -> None:
-    """Prints the epsilon of a saved ledger by three accountants."""
+def print_epsilons(
+    path: pathlib.Path, delta: float, names: tuple[str, ...] = ("rdp", "pld", "dp_accounting.rdp")
+) -> None:
+    """Prints the epsilon of a saved ledger by several accountants."""
     ledger = tfdp.PrivacyLedger.load(path)
     print(f"{ledger.total_count} steps in {path}; at delta = {delta:g}:")
-    for name in ("rdp", "pld", "dp_accounting.rdp"):
+    for name in names:
         accountant = ledger.replay(tfdp.accounting.make_accountant(name))
         print(f"  epsilon = {accountant.get_epsilon(delta):.3f} by {name}")
 
