@@ -43,6 +43,7 @@ ABOUT_SEVERAL = {
     "accounting/sampled_steps_test.py": "what every accountant makes of samplings and relations",
     "accounting/support_table_test.py": "docs/accounting.md against all accountants",
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
+    "audit/mechanisms_audit_test.py": "what every query releases against what its event claims",
     "cli/ledger_files_test.py": "files that every command reads",
     "cli/main_test.py": "the command line as a whole",
     "cli/options_test.py": "options that several commands share",

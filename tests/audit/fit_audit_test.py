@@ -1,6 +1,7 @@
 """What `fit` releases costs as much as its ledger claims: no more, and hardly less."""
 
 import dataclasses
+import inspect
 import math
 import os
 import pathlib
@@ -25,11 +26,22 @@ from canaries import (
 )
 
 import tfdp
+from tfdp import sampling as tfdp_sampling
 from tfdp.accounting import GDPAccountant, PRVAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import mu_lower_bound
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
-from tfdp.sampling import FixedSize, FullBatch, Poisson, RandomAllocation, Shuffled, Unknown
+from tfdp.sampling import (
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    Poisson,
+    RandomAllocation,
+    SamplingPolicy,
+    Shuffled,
+    Unknown,
+)
 
 ADD, REPLACE, ZERO = NeighboringRelation
 SMALL_DELTA = 1e-5
@@ -118,6 +130,13 @@ SAMPLED = {
     "shuffled_add": shuffled("absent", ZERO, stddev=1.0),
     "fixed_size_replace": fixed_size("opposite", REPLACE),
     "fixed_size_add": fixed_size("absent", ZERO),
+    # Independent noise is charged there as if every record were in every step.
+    "fixed_order_zero": (Run(FixedOrder(), "zero", 0.5, 0.5, steps=2), once("zero")),
+    # Of one group: with more, even and odd canaries would not be in the same one.
+    "cyclic_zero": (
+        Run(CyclicPoisson(1), "zero", 0.5, 0.5, steps=2),
+        sampled(0.5, "zero"),
+    ),
 }
 # What these canaries can show of what is claimed. The claim for a pass is about an attacker who
 # knows the order; those for ADD_OR_REMOVE_ONE under shuffling and for samples of a fixed size are
@@ -131,6 +150,13 @@ PART = {
     "shuffled_zero": 0.5,
     "shuffled_replace": 0.3,
 }
+
+
+def test_every_sampling_policy_is_audited():
+    policies = {getattr(tfdp_sampling, name) for name in tfdp_sampling.__all__}
+    policies = {p for p in policies if inspect.isclass(p) and issubclass(p, SamplingPolicy)}
+    runs = [*GAUSSIAN.values(), *(run for run, _ in SAMPLED.values())]
+    assert {type(run.sampling) for run in runs} == policies - {SamplingPolicy}
 
 
 @pytest.mark.parametrize("name", SAMPLED)

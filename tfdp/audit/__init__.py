@@ -13,6 +13,14 @@ from tfdp.audit.canaries import (
     sampled_gaussian_scores,
     scores_of_runs,
 )
+from tfdp.audit.exposure import (
+    Exposure,
+    exact_exposure,
+    extrapolated_exposure,
+    log_perplexities,
+    random_secrets,
+    skew_normal_p_value,
+)
 from tfdp.audit.f_privacy import mu_lower_bound_of_guesses
 from tfdp.audit.guesses import correct_guesses
 from tfdp.audit.membership import Attack, attack, attack_slices
@@ -40,6 +48,7 @@ _NAMES = {
 __all__ = [
     "Attack",
     "CanarySums",
+    "Exposure",
     "GradientCanaries",
     "PlantedRecords",
     "Shadows",
@@ -49,19 +58,24 @@ __all__ = [
     "correct_guesses",
     "epsilon_lower_bound",
     "epsilon_lower_bound_of_guesses",
+    "exact_exposure",
+    "extrapolated_exposure",
     "fair_coins",
     "lira",
+    "log_perplexities",
     "membership_scores",
     "mislabelled_canaries",
     "mu_lower_bound",
     "mu_lower_bound_of_guesses",
     "mu_lower_bound_of_independent_guesses",
     "p_value_of_independent_guesses",
+    "random_secrets",
     "rmia",
     "sampled_gaussian_scores",
     "scores_of_runs",
     "sensitivity_factor_lower_bound",
     "shadow_models",
+    "skew_normal_p_value",
     "trained_scores",
 ]
 
