@@ -221,6 +221,9 @@ def test_norm_factor_protocol_agrees_with_preprocess_record(build, dtype):
     params = query.derive_sample_params(query.initial_global_state())
     groups = query.norm_groups(template)
     flat = [[leaf.numpy() for leaf in tf.nest.flatten(record)] for record in records]
+    scales = query.coordinate_scales(params, template)
+    scales = [1.0 if scale is None else scale.numpy().astype(dtype.name) for scale in scales]
+    flat = [[leaf * s for leaf, s in zip(leaves, scales, strict=True)] for leaves in flat]
     assert sorted(set(groups)) == list(range(query.num_norm_groups))
     assert len(groups) == len(flat[0])
 

@@ -167,6 +167,11 @@ DP_QUERIES = {
         tfdp_query.NestedQuery([_restarted(z, a), _gaussian(z)]),
         [a, b],
     ),
+    "scaled": lambda z, a, b: (tfdp_query.ScaleThenPrivatizeQuery(_gaussian(z), a), a),
+    "nested_scaled": lambda z, a, b: (
+        tfdp_query.NestedQuery([tfdp_query.ScaleThenPrivatizeQuery(_adaptive(z), a), _gaussian(z)]),
+        [a, b],
+    ),
     "laplace": lambda z, a, b: (tfdp_query.LaplaceSumQuery(CLIP, z * CLIP), a),
     "nested_laplace": lambda z, a, b: (
         tfdp_query.NestedQuery([tfdp_query.LaplaceSumQuery(CLIP, z), _gaussian(z)]),
@@ -265,6 +270,8 @@ def _leaves_of(query, preprocessed):
         return query.get_noised_result(preprocessed, query.initial_global_state())[0]
     if isinstance(query, tfdp_query.NormalizedQuery):
         return _leaves_of(query.numerator_query, preprocessed)
+    if isinstance(query, tfdp_query.ScaleThenPrivatizeQuery):
+        return _leaves_of(query.inner_query, preprocessed)
     if isinstance(query, tfdp_query.ArrangedQuery):
         leaves = tf.nest.flatten(_leaves_of(query.query, preprocessed))
         places = tf.nest.flatten(query.arrangement)

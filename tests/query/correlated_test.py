@@ -95,7 +95,7 @@ def test_a_new_run_begins_after_the_last_step_and_remembers_nothing(factorizatio
     white = block @ noise / 2.0
     covariance = white @ white.T / white.shape[1]
     np.testing.assert_allclose(covariance, np.eye(9), atol=7 * math.sqrt(2 / white.shape[1]))
-    assert all(np.all(leaf.numpy() == 0) for leaf in state.memory)
+    assert all(np.all(leaf.numpy() == 0) for leaf in tf.nest.flatten(state.memory))
 
 
 def test_two_continuations_of_one_state_have_fresh_noise_and_the_same_places():

@@ -6,13 +6,21 @@ import tensorflow as tf
 from scipy import linalg
 
 from tests.factorizations.trees import tree_matrices
-from tfdp.factorizations import BinaryTree, ToeplitzFactorization, banded_square_root
-from tfdp.query.run_noise import filtered
+from tfdp.factorizations import (
+    BinaryTree,
+    ToeplitzFactorization,
+    banded_inverse_square_root,
+    banded_square_root,
+    independent,
+)
+from tfdp.query.run_noise import filtered, memory_shapes
 
 N = 11
 FACTORIZATIONS = {
     "series": ToeplitzFactorization((1.0, 0.4, 0.1), (1.0, -0.5)),
     "bands": banded_square_root(3),
+    "bands of the inverse": banded_inverse_square_root(4),
+    "independent": independent(),
     "tree": BinaryTree(),
     "plain tree": BinaryTree(False),
 }
@@ -27,7 +35,9 @@ def _responses(factorization, jit_compile=None):
 
     if jit_compile is not None:
         step = tf.function(step, jit_compile=jit_compile)
-    memory, rows = tf.zeros([factorization.memory(N), N], tf.float64), []
+    shapes = memory_shapes(factorization, N, [N])
+    memory, rows = tuple(tf.zeros(shape, tf.float64) for shape in shapes), []
+    assert sum(kept.shape.num_elements() for kept in memory) == factorization.memory(N) * N
     for position in range(N):
         fresh = tf.one_hot(position, N, dtype=tf.float64)
         noise, memory = step(tf.constant(position, tf.int64), fresh, memory)
@@ -42,7 +52,7 @@ def test_compiled_steps_are_those_of_eager_ones(factorization, jit_compile):
     np.testing.assert_allclose(_responses(factorization, jit_compile), eager, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["series", "bands"])
+@pytest.mark.parametrize("name", ["series", "bands", "bands of the inverse", "independent"])
 def test_series_are_solutions_of_their_matrix(name):
     c = linalg.toeplitz(FACTORIZATIONS[name].column(N), np.zeros(N))
     np.testing.assert_allclose(c @ _responses(FACTORIZATIONS[name]), np.eye(N), atol=1e-12)

@@ -73,6 +73,7 @@ QUERIES = {
         PART,
     ),
     "correlated": (_correlated(), PART),
+    "scaled": (tfdp_query.ScaleThenPrivatizeQuery(_gaussian(), PART), PART),
     "gaussian_sum": (_gaussian(), PART),
     "normalized": (tfdp_query.NormalizedQuery(_gaussian(), 4.0), PART),
     "gaussian_average": (

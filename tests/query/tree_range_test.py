@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.audit import mu_lower_bound
-from tfdp.events import GaussianSumEvent
+from tfdp.events import GaussianSharesSumEvent, GaussianSumEvent
 from tfdp.query import (
     GaussianSumQuery,
     LaplaceSumQuery,
@@ -132,3 +132,47 @@ def test_audit_finds_no_more_than_the_claim_and_finds_noise_that_is_too_small():
 def test_arguments_are_checked(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def _integer_tree(query, records):
+    state = query.initial_sample_state(tf.zeros([len(records[0])], tf.int32))
+    params = query.derive_sample_params(query.initial_global_state())
+    for record in records:
+        state = query.accumulate_record(params, state, tf.constant(record, tf.int32))
+    return query.get_noised_result(state, query.initial_global_state())
+
+
+@pytest.mark.parametrize(
+    ("arity", "expected"),
+    [(2, [1, 1, 0, 1, 0, 0, 0]), (3, [1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])],
+)
+def test_values_of_tensorflow_privacy_for_shares_of_noise(arity, expected):
+    build = TreeRangeSumQuery.build_distributed_discrete_gaussian_query
+    query = build(10.0, 0.0, arity)
+    params = query.derive_sample_params(query.initial_global_state())
+    record = query.preprocess_record(params, tf.constant([1, 0, 0, 0], tf.int32))
+    np.testing.assert_array_equal(record.sum, expected)
+    tree, _, _ = _integer_tree(query, [[0, 0, 0, 0]])
+    assert tree.to_list() == [[0]] + [[0] * arity**level for level in range(1, tree.shape[0])]
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 1.0, 2), (1.0, -1.0, 2), (1.0, 1.0, 1)])
+def test_shares_of_noise_are_refused_as_by_tensorflow_privacy(arguments):
+    with pytest.raises(ValueError, match="must be"):
+        TreeRangeSumQuery.build_distributed_discrete_gaussian_query(*arguments)
+
+
+def test_shares_of_noise_on_every_node_are_charged(check_stddev):
+    # 300 leaves, 16 records of nothing: noise of 16 shares on each of 1023 nodes.
+    query = TreeRangeSumQuery.build_distributed_discrete_gaussian_query(
+        4.0, 3.0, min_contributors=16, max_leaves=300
+    )
+    tree, _, event = _integer_tree(query, [[0] * 300] * 16)
+    check_stddev(tree.flat_values.numpy(), 3.0 * 4)
+    assert event == GaussianSharesSumEvent(4.0, 3.0, 16, 1023)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Fewer records"):
+        _integer_tree(query, [[0] * 300] * 15)
+    # A record is one in ten levels of the tree, so its norm is the root of ten.
+    assert _integer_tree(query, [[1] + [0] * 299] * 16)[0].shape[0] == 10
+    with pytest.raises(tf.errors.InvalidArgumentError, match="exceeds l2_norm_bound"):
+        _integer_tree(query, [[2] + [0] * 299] * 16)

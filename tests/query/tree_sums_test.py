@@ -68,7 +68,9 @@ def test_running_sums_have_the_noise_of_the_tree(efficient):
     # The power of the test above: another tree is found out.
     assert np.abs(found - other @ other.T).max() > CLOSE * scale.max()
     assert [event.position for event in events] == list(range(N))
-    assert all(np.all(leaf.numpy() == 0) for leaf in state.memory)  # A new tree begins.
+    assert all(
+        np.all(leaf.numpy() == 0) for leaf in tf.nest.flatten(state.memory)
+    )  # A new tree begins.
 
 
 @kinds

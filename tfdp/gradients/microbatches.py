@@ -1,12 +1,70 @@
-"""Which microbatch an example belongs to."""
+"""Which examples are a record together."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
 from tfdp.noise import RandomSource, system_random_source
 from tfdp.numerics.norms import segment_sum
+
+
+class Consecutive(NamedTuple):
+    """Records that are so many consecutive examples each: users, or views of one example.
+
+    Attributes:
+        size: Rows of a record; those that the mask leaves out take no part in it.
+        averaged: Whether a record is the mean gradient of its examples, or their sum.
+    """
+
+    size: int
+    averaged: bool
+
+
+def consecutive_records(
+    size: int | None, gradient: str, microbatch_ids: Any, physical_batch_size: int | None
+) -> Consecutive | None:
+    """Returns which examples are a record, from the arguments of `clipped_gradient_sum`; None where
+    there are no such records.
+
+    Args:
+        size: `examples_per_record`.
+        gradient: `record_gradient`.
+        microbatch_ids: Of microbatches, which nothing else may make records of.
+        physical_batch_size: Examples whose gradients are in memory at once.
+
+    Raises:
+        TypeError: `size` is not an integer.
+        ValueError: the arguments are out of range, or contradict each other.
+    """
+    if gradient not in ("mean", "sum"):
+        raise ValueError(
+            f"record_gradient must be 'mean' or 'sum'. Received: record_gradient={gradient!r}."
+        )
+    if size is None:
+        if gradient != "mean":
+            raise ValueError("record_gradient='sum' needs examples_per_record.")
+        return None
+    size = positive_integer("examples_per_record", size)
+    if microbatch_ids is not None:
+        raise ValueError("Give num_microbatches or examples_per_record, not both.")
+    if physical_batch_size is not None and physical_batch_size < size:
+        raise ValueError(
+            "All examples of a record are in memory at once: physical_batch_size must be at least "
+            f"examples_per_record. Received: {physical_batch_size=}, examples_per_record={size}."
+        )
+    return None if size == 1 else Consecutive(size, gradient == "mean")
+
+
+def records_present(mask: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns bool, whether each record of `size` consecutive rows has one.
+
+    Args:
+        mask: bool [n]; false leaves a row out.
+        size: Rows of a record; the last record may have fewer.
+    """
+    missing = tf.math.floormod(-tf.shape(mask)[0], size)
+    return tf.reduce_any(tf.reshape(tf.pad(mask, [[0, missing]]), [-1, size]), 1)
 
 
 def assign_microbatches(

@@ -8,7 +8,7 @@ from tfdp.noise.source import (
     host_generator,
     system_random_source,
 )
-from tfdp.noise.staging import staged
+from tfdp.noise.staging import staged, zero_if
 
 __all__ = [
     "HostGenerator",
@@ -18,4 +18,5 @@ __all__ = [
     "host_generator",
     "staged",
     "system_random_source",
+    "zero_if",
 ]

@@ -46,6 +46,7 @@ from tfdp.query.restart import (
     RestartIndicator,
     RestartQuery,
 )
+from tfdp.query.scaled import ScaleThenPrivatizeQuery
 from tfdp.query.scheduled import ScheduledGaussianSumQuery
 from tfdp.query.secure_sum import secure_sum_query
 from tfdp.query.selection import (
@@ -53,6 +54,7 @@ from tfdp.query.selection import (
     QuantileSelectionQuery,
     ReportNoisyMaxQuery,
 )
+from tfdp.query.sparse_embedding import SparseEmbeddingSumQuery
 from tfdp.query.tree_range import TreeRangeSumQuery
 from tfdp.query.tree_sums import TreeCumulativeSumQuery, TreeResidualSumQuery
 from tfdp.query.weighted import WeightedAverageQuery, WeightedRecord, WeightedSumQuery
@@ -93,7 +95,9 @@ __all__ = [
     "ReportNoisyMaxQuery",
     "RestartIndicator",
     "RestartQuery",
+    "ScaleThenPrivatizeQuery",
     "ScheduledGaussianSumQuery",
+    "SparseEmbeddingSumQuery",
     "SumAggregationDPQuery",
     "TreeCumulativeSumQuery",
     "TreeRangeSumQuery",

@@ -89,5 +89,11 @@ class ArrangedQuery(WrappingQuery):
     def norm_groups(self, template):
         return self._restored(self.query.norm_groups(self._arranged(template)))
 
+    def coordinate_scales(self, params, template):
+        return self._restored(self.query.coordinate_scales(params, self._arranged(template)))
+
+    def contribution_clips(self, template):
+        return self._restored(self.query.contribution_clips(self._arranged(template)))
+
     def pack_scaled(self, scaled, statistics):
         return self.query.pack_scaled(self._arranged(scaled), statistics)

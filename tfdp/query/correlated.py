@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp.events import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
 from tfdp.events.arguments import positive_integer
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
-from tfdp.noise import RandomSource, staged
+from tfdp.noise import RandomSource, staged, zero_if
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
@@ -21,9 +21,9 @@ from tfdp.query.dp_query import (
     check_config,
     check_same_structure,
     is_concrete,
-    record_dtype,
 )
-from tfdp.query.run_noise import filtered
+from tfdp.query.run_noise import Memory, filtered, memory_shapes
+from tfdp.query.structure import spec_of, spec_of_words, words_of_spec
 
 # Numbers of runs are below this, so that a run that follows another has a number, too.
 _RUN_BITS = 62
@@ -38,13 +38,13 @@ class CorrelatedGlobalState(NamedTuple):
     Attributes:
         run_id: int64 scalar.
         position: int64 scalar, from 0 to num_steps - 1.
-        memory: For every leaf of a record [factorization.memory(num_steps), ...]; empty where noise
-            is independent.
+        memory: For every leaf of a record what its noise remembers: tensors which together hold
+            factorization.memory(num_steps) of its shape.
     """
 
     run_id: tf.Tensor
     position: tf.Tensor
-    memory: tuple[tf.Tensor, ...]
+    memory: tuple[Memory, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,8 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         >>> state = query.initial_global_state()
         >>> zeros = query.initial_sample_state(specs)
         >>> _, state, event = query.get_noised_result(zeros, state)
-        >>> event.position, int(state.position), state.memory[0].shape
-        (0, 1, TensorShape([2, 2]))
+        >>> event.position, int(state.position), [noise.shape for noise in state.memory[0]]
+        (0, 1, [TensorShape([2]), TensorShape([2])])
 
     References:
         Denisov et al. 2022, arXiv:2202.08312; Choquette-Choo et al. 2023, arXiv:2306.08153
@@ -126,14 +126,17 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         if isinstance(self.factorization, ToeplitzFactorization):
             self.factorization.inverse_column(self.num_steps)
         check_random_source(self.random_source)
-        object.__setattr__(self, "record_specs", tf.nest.map_structure(_spec, self.record_specs))
+        object.__setattr__(self, "record_specs", tf.nest.map_structure(spec_of, self.record_specs))
         if not tf.nest.flatten(self.record_specs):
             raise ValueError("record_specs must hold at least one leaf. Received: none.")
 
     def initial_global_state(self):
-        rows = self.factorization.memory(self.num_steps)
         memory = tuple(
-            tf.zeros([rows, *spec.shape], spec.dtype) for spec in tf.nest.flatten(self.record_specs)
+            tuple(
+                tf.zeros(shape, spec.dtype)
+                for shape in memory_shapes(self.factorization, self.num_steps, [*spec.shape])
+            )
+            for spec in tf.nest.flatten(self.record_specs)
         )
         run_id = tf.constant(secrets.randbits(_RUN_BITS), tf.int64)
         return CorrelatedGlobalState(run_id, tf.constant(0, tf.int64), memory)
@@ -185,15 +188,16 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         source = source_of(self)
         ends = tf.equal(state.position, self.num_steps - 1)
         results, memories = [], []
-        for leaf, memory in zip(leaves, state.memory, strict=True):
-            dtype = memory.dtype
+        specs = tf.nest.flatten(self.record_specs)
+        for leaf, memory, spec in zip(leaves, state.memory, specs, strict=True):
+            dtype = spec.dtype
             if self.stddev == 0:
                 fresh = tf.zeros(leaf.shape, dtype)
             else:
                 fresh = source.normal(leaf.shape, dtype) * rounding.up(self.stddev, dtype)
             noise, new = filtered(self.factorization, self.num_steps, state.position, fresh, memory)
             results.append(leaf + tf.cast(noise, leaf.dtype))
-            memories.append(tf.where(ends, tf.zeros_like(new), new))
+            memories.append(tuple(zero_if(ends, kept) for kept in new))
         position = tf.where(ends, tf.zeros_like(state.position), state.position + 1)
         run_id = state.run_id + tf.cast(ends, tf.int64)
         return results, CorrelatedGlobalState(run_id, position, tuple(memories))
@@ -208,7 +212,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
             global_state: After that step.
         """
         begun = tf.cast(global_state.position > 0, tf.int64)
-        memory = tuple(map(tf.zeros_like, global_state.memory))
+        memory = tf.nest.map_structure(tf.zeros_like, global_state.memory)
         run_id = global_state.run_id + begun
         return CorrelatedGlobalState(run_id, tf.zeros_like(global_state.position), memory)
 
@@ -217,10 +221,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
             return super().get_config()  # Which says why there is none.
         own: dict[str, Any] = {
             "factorization": _config_of(self.factorization),
-            # Keras writes specs of tensors, but cannot read them: "float32 2 3".
-            "record_specs": tf.nest.map_structure(
-                lambda spec: " ".join([spec.dtype.name, *map(str, spec.shape)]), self.record_specs
-            ),
+            "record_specs": tf.nest.map_structure(words_of_spec, self.record_specs),
         }
         return {name: own[name] if name in own else getattr(self, name) for name in _NAMES}
 
@@ -229,7 +230,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         check_config(cls.__name__, config, _NAMES)
         found = keras.saving.deserialize_keras_object(config)
         factorization = _factorization_of(found.pop("factorization"))
-        specs = tf.nest.map_structure(_spec_of_words, found.pop("record_specs"))
+        specs = tf.nest.map_structure(spec_of_words, found.pop("record_specs"))
         return cls(factorization=factorization, record_specs=specs, **found)
 
 
@@ -248,15 +249,3 @@ def _factorization_of(config: dict[str, Any]) -> ToeplitzFactorization | BinaryT
         return BinaryTree(**config)
     check_config("ToeplitzFactorization", config, ["numerator", "denominator"])
     return ToeplitzFactorization(**{name: tuple(values) for name, values in config.items()})
-
-
-def _spec_of_words(words: str) -> tf.TensorSpec:
-    dtype, *shape = words.split(" ")
-    return tf.TensorSpec(list(map(int, shape)), dtype)
-
-
-def _spec(leaf: Any) -> tf.TensorSpec:
-    shape = tf.TensorShape(getattr(leaf, "shape", ()))
-    if not shape.is_fully_defined():
-        raise ValueError(f"record_specs must say what shape records have. Received: {leaf!r}.")
-    return tf.TensorSpec(shape, record_dtype(leaf))

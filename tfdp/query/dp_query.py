@@ -182,9 +182,11 @@ class DPQuery(abc.ABC):
         """G of the norm-factor protocol, or None where the query does not follow it.
 
         A query whose `preprocess_record` multiplies each of G groups of leaves by a factor that
-        depends only on the groups' l2 norms says so here, names the groups in `norm_groups` and
+        depends only on the groups' l2 norms, those of scaled leaves with `coordinate_scales`, says
+        so here, names the groups in `norm_groups` and
         gives the factors in `scale_factors`. An engine can then work from norms alone and never
-        needs a record's gradient. Such a query is a sum (`is_sum`), and one definition of its
+        needs a record's gradient. Such a query is a sum (`is_sum`), but for leaves with
+        `contribution_clips`, and one definition of its
         mathematics serves every engine.
         """
         return None
@@ -211,6 +213,27 @@ class DPQuery(abc.ABC):
         raise TypeError(
             f"{type(self).__name__} is not a norm-factor query: its num_norm_groups is None."
         )
+
+    def coordinate_scales(self, params: Structure, template: Structure) -> list[tf.Tensor | None]:
+        """Returns for every leaf, in `tf.nest.flatten` order, numbers of its shape by which records
+        are multiplied before their norms are taken; None where they are taken as they are.
+
+        Norms and factors of the norm-factor protocol are then those of the scaled leaves.
+
+        Args:
+            params: From `derive_sample_params`.
+            template: As in `norm_groups`.
+        """
+        return [None for _ in tf.nest.flatten(template)]
+
+    def contribution_clips(self, template: Structure) -> list[float | None]:
+        """Returns for every leaf, in `tf.nest.flatten` order, the bound on the l2 norm of what a
+        record adds to the counts of its rows; None where rows are not counted.
+
+        Of a leaf that has one an engine adds up rows with counts (`tfdp.query.sparse_rows`), and
+        gives `pack_scaled` these in place of the leaf.
+        """
+        return [None for _ in tf.nest.flatten(template)]
 
     @property
     def num_norm_statistics(self) -> int:

@@ -145,6 +145,14 @@ class NestedQuery(DPQuery):
         split = self._with_norms(params, norms)
         return tf.concat([query.scale_factors(*part) for query, *part in split], axis=-1)
 
+    def coordinate_scales(self, params, template):
+        split = self._split(params, template)
+        return [s for query, *part in split for s in query.coordinate_scales(*part)]
+
+    def contribution_clips(self, template):
+        split = self._split(template)
+        return [clip for query, part in split for clip in query.contribution_clips(part)]
+
     @property
     def num_norm_statistics(self):
         return sum(query.num_norm_statistics for query in self._flat_queries)

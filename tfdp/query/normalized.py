@@ -10,6 +10,7 @@ from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.sparse_rows import map_values
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 
@@ -73,7 +74,7 @@ class NormalizedQuery(WrappingQuery):
             total = tf.cast(total, tf.float32) if total.dtype.is_integer else total
             return total / tf.cast(global_state.denominator, total.dtype)
 
-        result = tf.nest.map_structure(divided, noised)
+        result = tf.nest.map_structure(lambda leaf: map_values(divided, leaf), noised)
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
 
 

@@ -6,6 +6,7 @@ from tfdp.query.arranged import ArrangedQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.nested import NestedQuery
 from tfdp.query.normalized import NormalizedQuery
+from tfdp.query.sparse_embedding import SparseEmbeddingSumQuery
 
 
 def parts_of(query: DPQuery) -> list[DPQuery]:
@@ -19,7 +20,8 @@ def parts_of(query: DPQuery) -> list[DPQuery]:
 
 def undivided_sums(query: DPQuery) -> list[DPQuery]:
     """Returns the parts of a query whose results are sums that nothing divides."""
-    return [part for part in parts_of(query) if isinstance(part, SumAggregationDPQuery)]
+    sums = (SumAggregationDPQuery, SparseEmbeddingSumQuery)
+    return [part for part in parts_of(query) if isinstance(part, sums)]
 
 
 def denominators(query: DPQuery) -> list[float]:

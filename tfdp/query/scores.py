@@ -49,9 +49,15 @@ def check_flags(query: Any, *names: str) -> None:
 
 def vector(record: Structure) -> Structure:
     """Returns the record, or template, if it is one vector of real numbers."""
+    if not tf.nest.is_nested(record):
+        record_dtype(record)
+    return vector_of_any(record)
+
+
+def vector_of_any(record: Structure) -> Structure:
+    """Returns the record, or template, if it is one vector, of numbers of any dtype."""
     if tf.nest.is_nested(record):
         raise ValueError(f"The records must be vectors of scores. Received: {record!r}.")
-    record_dtype(record)
     shape = tf.TensorShape(getattr(record, "shape", ()))
     if shape.rank != 1 or not shape.is_fully_defined() or not math.prod(shape):
         raise ValueError(f"The records must be vectors of scores. Received shape {shape}.")

@@ -1,11 +1,11 @@
-"""Prefix structures: which query, or which scale, goes with which part of a record."""
+"""Structures of records: what goes with which part of one, and specs that say its shape."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.query.dp_query import Structure, describe
+from tfdp.query.dp_query import Structure, describe, record_dtype
 
 
 def flatten_up_to(prefix: Structure, structure: Structure) -> list[Any]:
@@ -56,3 +56,29 @@ def paths_of(structure: Structure) -> list[tuple[Any, ...]]:
     else:
         parts = list(enumerate(structure))
     return [(key, *path) for key, part in parts for path in paths_of(part)]
+
+
+def spec_of(leaf: Any) -> tf.TensorSpec:
+    """Returns the spec of a leaf of records: a tensor, variable or `tf.TensorSpec`.
+
+    Raises:
+        TypeError: it is neither float32 nor float64.
+        ValueError: its shape is not known.
+    """
+    shape = tf.TensorShape(getattr(leaf, "shape", ()))
+    if not shape.is_fully_defined():
+        raise ValueError(f"record_specs must say what shape records have. Received: {leaf!r}.")
+    return tf.TensorSpec(shape, record_dtype(leaf))
+
+
+def words_of_spec(spec: tf.TensorSpec) -> str:
+    """Returns what a configuration holds, "float32 2 3": Keras writes specs, but cannot read
+    them.
+    """
+    return " ".join([spec.dtype.name, *map(str, spec.shape)])
+
+
+def spec_of_words(words: str) -> tf.TensorSpec:
+    """Returns the spec of which `words_of_spec` made the words."""
+    dtype, *shape = words.split(" ")
+    return tf.TensorSpec(list(map(int, shape)), dtype)

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.events.arguments import positive_integer
+from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
-from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, record_dtype
+from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
-from tfdp.query.scores import vector
+from tfdp.query.scores import vector_of_any
 
 
 class TreeRangeSumGlobalState(NamedTuple):
@@ -92,6 +93,39 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         """
         return cls(GaussianSumQuery(l2_norm_clip, stddev, random_source), arity)
 
+    @classmethod
+    def build_distributed_discrete_gaussian_query(
+        cls,
+        l2_norm_bound: float,
+        local_stddev: float,
+        arity: int = 2,
+        *,
+        min_contributors: int = 1,
+        max_leaves: int = 2**20,
+        random_source: RandomSource | None = None,
+    ) -> "TreeRangeSumQuery":
+        """Returns the query for a secure sum of integers: each record brings noise on every node.
+
+        Args:
+            l2_norm_bound: Of the l2 norm of a record's whole tree; a longer one is an error.
+            local_stddev: Parameter of a record's discrete Gaussian noise on every node.
+            arity: Children of each node.
+            min_contributors: How many records bring their noise at least; so much is charged.
+            max_leaves: Of a record at most.
+            random_source: Where the noise comes from; by default keyed by the operating system.
+        """
+        real_number("l2_norm_bound", l2_norm_bound, minimum=0, inclusive=False)
+        positive_integer("max_leaves", max_leaves)
+        empty = cls(GaussianSumQuery(1.0, 0.0), arity)
+        inner = DistributedDiscreteGaussianSumQuery(
+            l2_norm_bound,
+            local_stddev,
+            min_contributors,
+            sum(empty._levels(max_leaves)),
+            random_source,
+        )
+        return cls(inner, arity)
+
     def initial_global_state(self):
         return TreeRangeSumGlobalState(self.arity, self.inner_query.initial_global_state())
 
@@ -100,12 +134,12 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         return self.arity, inner
 
     def initial_sample_state(self, template):
-        dtype = record_dtype(vector(template))
+        dtype = tf.as_dtype(vector_of_any(template).dtype)  # The inner query says which it takes.
         nodes = sum(self._levels(template.shape[0]))
         return self.inner_query.initial_sample_state(tf.zeros([nodes], dtype))
 
     def preprocess_record(self, params, record):
-        leaves = tf.convert_to_tensor(vector(record))
+        leaves = tf.convert_to_tensor(vector_of_any(record))
         *_, width = self._levels(leaves.shape[0])
         levels = [tf.pad(leaves, [[0, width - leaves.shape[0]]])]
         while levels[0].shape[0] > 1:

@@ -125,6 +125,9 @@ class _WeighedSumQuery(SumAggregationDPQuery):
         factors = self.sum_query.scale_factors(params, norms)
         return factors * tf.cast(self.weights, factors.dtype)[..., None]
 
+    def coordinate_scales(self, params, template):
+        return self.sum_query.coordinate_scales(params, template)
+
     @property
     def num_norm_statistics(self):
         return self.sum_query.num_norm_statistics

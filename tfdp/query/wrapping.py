@@ -76,6 +76,12 @@ class WrappingQuery(DPQuery):
     def scale_factors(self, params, norms):
         return self._inner.scale_factors(params, norms)
 
+    def coordinate_scales(self, params, template):
+        return self._inner.coordinate_scales(params, template)
+
+    def contribution_clips(self, template):
+        return self._inner.contribution_clips(template)
+
     @property
     def num_norm_statistics(self):
         return self._inner.num_norm_statistics

@@ -41,3 +41,65 @@ def test_outer_product_is_a_product_of_one_position():
 def test_gram_matrices_are_for_few_positions_and_large_matrices():
     assert gram_is_cheaper(2, 1000, 1000)
     assert not gram_is_cheaper(10_000, 4, 4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(12))
+def test_scaled_outer_products_have_no_less_than_their_norms(dtype, seed):
+    rng = np.random.default_rng(seed)
+    p, q = rng.integers(1, 300, 2)
+    left, right = (
+        (rng.normal(size=(4, k)) * 10.0 ** rng.uniform(-37, 30, (4, 1))).astype(dtype)
+        for k in (p, q)
+    )
+    scales = (10.0 ** rng.uniform(-4, 3, (p, q))).astype(dtype)
+    form = Outer(tf.constant(left), tf.constant(right)).scaled(tf.constant(scales))
+    wide = [x.astype(np.longdouble) for x in (left, right, scales)]
+    exact = wide[0][:, :, None] * wide[1][:, None, :] * wide[2]
+    squares = np.sum(exact**2, axis=(1, 2))
+    fits = (squares < np.finfo(dtype).max / 10) & (squares > 1e3 * np.finfo(dtype).tiny)
+    found = form.squared_norms().numpy()
+    assert np.all(found >= squares)  # Infinity where the square is too large.
+    np.testing.assert_allclose(found[fits], squares[fits].astype(dtype), rtol=1e-3)
+    factors = np.array([1.0, 0.5, 0.0, 2.0], dtype)
+    total = np.tensordot(factors, exact, 1)
+    largest = np.abs(exact).max()
+    if largest < 1e30:
+        np.testing.assert_allclose(
+            form.weighted_sum(tf.constant(factors)), total, rtol=1e-4, atol=1e-5 * float(largest)
+        )
+        np.testing.assert_allclose(
+            form.explicit(), exact.astype(dtype), rtol=1e-5, atol=np.finfo(dtype).tiny
+        )
+
+
+def test_scaled_outer_products_add_up_in_segments():
+    rng = np.random.default_rng(0)
+    left, right, scales = (rng.uniform(1, 2, s) for s in ((4, 3), (4, 2), (3, 2)))
+    form = Outer(tf.constant(left), tf.constant(right)).scaled(tf.constant(scales))
+    mask, ids = tf.constant([True, True, True, False]), tf.constant([0, 1, 0, 1])
+    each = left[:, :, None] * right[:, None, :] * scales
+    expected = [np.sum((each[0] + each[2]) ** 2), np.sum(each[1] ** 2)]
+    np.testing.assert_allclose(form.segment_squared_norms(mask, ids, 2), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scaled_outer_products_that_are_not_finite_have_no_finite_norm(bad):
+    left = tf.constant([[1.0, bad], [1.0, 1.0], [1.0, 2.0]])
+    right = tf.constant([[0.0], [bad], [3.0]])
+    norms = Outer(left, right).scaled(tf.ones([2, 1])).squared_norms()
+    np.testing.assert_array_equal(tf.math.is_finite(norms), [False, False, True])
+
+
+@pytest.mark.parametrize("gram", [False, True])
+def test_groups_are_weighted_sums_of_records(gram):
+    rng = np.random.default_rng(4)
+    left, right = rng.normal(size=(6, 2, 4, 3)), rng.normal(size=(6, 2, 4, 5))
+    factors = np.array([0.5, 0.5, 0.0, 1.0, 2.0, 1.0])
+    records = Product(tf.constant(left), tf.constant(right), [2, 3, 5], gram=gram)
+    grouped = records.grouped(tf.constant(factors), 3)
+    each = np.einsum("n,nhtp,nhtq->nhpq", factors, left, right)
+    expected = each.reshape(2, 3, 2, 3, 5).sum(1)
+    np.testing.assert_allclose(grouped.explicit(), expected, rtol=1e-12)
+    norms = np.square(expected).sum((1, 2, 3))
+    np.testing.assert_allclose(grouped.squared_norms(), norms, rtol=1e-9)

@@ -33,3 +33,18 @@ def test_every_way_to_the_norm_is_that_of_the_explicit_gradients(positions):
     found = rows.squared_norms().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert (found >= expected * (1 - 1e-15)).all()
+
+
+def test_scaled_rows_are_the_gradient_times_the_scales():
+    rng = np.random.default_rng(1)
+    rows = tf.constant(rng.normal(size=(3, 4, 2)))
+    ids = tf.constant([[0, 1, 1, -1], [2, 2, 2, 2], [4, 0, 4, 3]])
+    form, scales = Rows(ids, rows, 5), tf.constant(rng.uniform(0.1, 9, (5, 2)))
+    expected = form.explicit() * scales
+    scaled = form.scaled(scales)
+    np.testing.assert_allclose(scaled.explicit(), expected, rtol=1e-12)
+    squares = tf.reduce_sum(expected**2, [1, 2])
+    np.testing.assert_allclose(scaled.squared_norms(), squares, rtol=1e-9)
+    factors = tf.constant(rng.uniform(size=3))
+    total = tf.tensordot(factors, expected, 1)
+    np.testing.assert_allclose(scaled.weighted_sum(factors), total, rtol=1e-12)

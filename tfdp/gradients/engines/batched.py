@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients import microbatches
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
+from tfdp.gradients.microbatches import Consecutive
 from tfdp.numerics.norms import segment_sum
 from tfdp.query import norm_factors
 from tfdp.query.dp_query import DPQuery
@@ -47,7 +48,7 @@ def batched_sum(
     examples: list[tf.Tensor],
     mask: tf.Tensor,
     weights: Weights,
-    groups: Microbatches | None,
+    groups: Microbatches | Consecutive | None,
     physical_batch_size: int | None,
 ):
     """Returns (sample_state, losses [n], aux stacked over examples).
@@ -58,11 +59,13 @@ def batched_sum(
         examples: The leaves of the examples, each [n, ...].
         mask: bool [n]; false marks padding.
         weights: Of the records; () where the query takes none.
-        groups: Microbatches that are records; None: every example is one.
-        physical_batch_size: As in `clipped_gradient_sum`.
+        groups: Examples that are records together; None: every example is one.
+        physical_batch_size: As in `clipped_gradient_sum`; a number of whole records.
     """
     query, variables = clipping.weighed(weights).query, clipping.variables
     whole = physical_batch_size is None
+    # Which rows a microbatch uses is seen in its mean alone.
+    has_counts = _has_counts(query, variables)
     if groups is None:
         initial = query.initial_sample_state(variables)
 
@@ -71,7 +74,16 @@ def batched_sum(
 
         def finish(state):
             return state
-    elif whole and query.num_norm_groups is not None:
+    elif isinstance(groups, Consecutive):
+        initial = query.initial_sample_state(variables)
+
+        def add(state, records, mask, ids, weights):
+            one = sum_consecutive(clipping, records, mask, groups)
+            return query.merge_sample_states(state, one)
+
+        def finish(state):
+            return state
+    elif whole and query.num_norm_groups is not None and not has_counts:
         # The norms of microbatches come from the book-kept form of their examples' gradients.
         initial = query.initial_sample_state(variables)
 
@@ -92,10 +104,11 @@ def batched_sum(
             records = [Explicit(mean) for mean in microbatches.means(*state)]
             return sum_records(clipping, records, state[1] > 0, ())
 
-    ids = tf.zeros_like(mask, tf.int32) if groups is None else groups.ids
+    ids = groups.ids if isinstance(groups, Microbatches) else tf.zeros_like(mask, tf.int32)
     inputs = (examples, mask, ids, weights)
+    together = groups.size if isinstance(groups, Consecutive) else 1
     if whole:
-        state, losses, aux = _fold_whole(gradients, add, initial, inputs)
+        state, losses, aux = _fold_whole(gradients, add, initial, inputs, together)
     else:
         state, losses, aux = _fold_chunks(gradients, add, initial, inputs, physical_batch_size)
     return finish(state), losses, aux
@@ -114,6 +127,8 @@ def sum_records(
     """
     weighed = clipping.weighed(weights)
     query = weighed.query
+    if query.num_norm_groups is not None:
+        records = _as_clipped(weighed, records)
     squares = [record.squared_norms() for record in records]
     keep = mask & _all_finite(squares)
     if query.num_norm_groups is not None:
@@ -149,6 +164,7 @@ def sum_microbatches(
         groups: The microbatch of every example.
     """
     ids, number = groups
+    records = _as_clipped(clipping, records)
     counts = segment_sum(tf.ones_like(ids, tf.float64), mask, ids, number)
 
     def over_counts(values):
@@ -165,6 +181,35 @@ def sum_microbatches(
     return _scaled_sum(clipping, records, squares, keep, of_examples)
 
 
+def _as_clipped(clipping, records):
+    """Returns the records times the numbers by which the query multiplies their coordinates."""
+    scales = clipping.query.coordinate_scales(clipping.params, clipping.variables)
+    return [
+        record if scale is None else record.scaled(scale)
+        for record, scale in zip(records, scales, strict=True)
+    ]
+
+
+def sum_consecutive(
+    clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, groups: Consecutive
+):
+    """Returns the sample state of records that are several consecutive examples each.
+
+    Args:
+        clipping: What becomes of gradients.
+        records: Gradients of the examples with respect to every variable.
+        mask: bool [n]; false leaves an example out.
+        groups: Which examples are one record; their number divides n.
+    """
+    members = tf.reshape(mask, [-1, groups.size])
+    counts = tf.reduce_sum(tf.cast(members, tf.float64), 1)
+    shares = 1 / tf.maximum(counts, 1) if groups.averaged else tf.ones_like(counts)
+    shares = tf.repeat(shares, groups.size)
+    factors = tf.where(mask, shares, tf.zeros_like(shares))
+    joined = [record.grouped(factors, groups.size) for record in records]
+    return sum_records(clipping, joined, counts > 0, ())
+
+
 def _scaled_sum(clipping, records, squares, keep, of_examples):
     """Returns the sum of records times the query's factors, which are functions of their norms."""
     query, variables = clipping.query, clipping.variables
@@ -174,11 +219,21 @@ def _scaled_sum(clipping, records, squares, keep, of_examples):
     factors = query.scale_factors(clipping.params, norms)
     factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))
     by_group = [of_examples(factors[:, g]) for g in range(query.num_norm_groups)]
-    sums = [record.weighted_sum(by_group[g]) for g, record in zip(groups, records, strict=True)]
+    clips = query.contribution_clips(variables)
+    sums = [
+        record.weighted_sum(by_group[g])
+        if clip is None
+        else record.weighted_rows(by_group[g], keep, clip)
+        for g, clip, record in zip(groups, clips, records, strict=True)
+    ]
     statistics = query.norm_statistics(clipping.params, norms)
     statistics = tf.where(keep[:, None], statistics, tf.zeros_like(statistics))
     scaled = tf.nest.pack_sequence_as(variables, sums)
     return query.pack_scaled(scaled, tf.reduce_sum(statistics, 0))
+
+
+def _has_counts(query: DPQuery, variables: Any) -> bool:
+    return any(clip is not None for clip in query.contribution_clips(variables))
 
 
 def _all_finite(squares: list[tf.Tensor]) -> tf.Tensor:
@@ -205,10 +260,13 @@ def _like(keep: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
     return tf.reshape(keep, [-1] + [1] * (record.shape.rank - 1))
 
 
-def _fold_whole(gradients, add, state, inputs):
-    """Adds all rows at once. An empty sample is padded to one row, so that it has shapes."""
+def _fold_whole(gradients, add, state, inputs, together: int):
+    """Adds all rows at once. An empty sample is padded to one record, so that it has shapes, and
+    the last record to as many rows as it has.
+    """
     size = tf.shape(inputs[1])[0]
-    examples, *of_records = _pad(inputs, tf.maximum(size, 1) - size)
+    rows = tf.maximum(-(-size // together), 1) * together
+    examples, *of_records = _pad(inputs, rows - size)
     losses, aux, records = gradients(*examples)
     state = add(state, records, *of_records)
     return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp.gradients import microbatches
 from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.engines.batched import Clipping, Microbatches, Weights
+from tfdp.gradients.microbatches import Consecutive
 from tfdp.gradients.rewriting import checked
 from tfdp.query import norm_factors
 
@@ -28,7 +29,7 @@ def loop_sum(
     examples: list[tf.Tensor],
     mask: tf.Tensor,
     weights: Weights,
-    groups: Microbatches | None,
+    groups: Microbatches | Consecutive | None,
 ):
     """Returns (sample_state, losses [n], aux stacked over examples).
 
@@ -38,7 +39,7 @@ def loop_sum(
         examples: The leaves of the examples, each [n, ...].
         mask: bool [n]; false marks padding.
         weights: Of the records; () where the query takes none.
-        groups: Microbatches that are records; None: every example is one.
+        groups: Examples that are records together; None: every example is one.
     """
     if mask.shape[0] == 0:
         # The loop will not run, but its graph is built from the shapes of one row.
@@ -55,7 +56,12 @@ def loop_sum(
 
 
 def _sum_of_microbatches(gradient, clipping, examples, mask, groups):
-    """As `loop_sum`, where a record is the mean gradient of a microbatch."""
+    """As `loop_sum`, where a record is the mean or the sum of the gradients of several examples."""
+    averaged = True
+    if isinstance(groups, Consecutive):
+        size, averaged = groups
+        rows = tf.shape(mask)[0]
+        groups = Microbatches(microbatches.consecutive_microbatches(rows, size), -(-rows // size))
 
     def add_to_microbatch(state, i, gradient):
         return tf.cond(
@@ -68,7 +74,7 @@ def _sum_of_microbatches(gradient, clipping, examples, mask, groups):
     (sums, counts), losses, aux = _fold_examples(
         gradient, examples, tf.shape(mask)[0], empty, add_to_microbatch
     )
-    records = microbatches.means(sums, counts)
+    records = microbatches.means(sums, counts) if averaged else sums
     _, state = tf.while_loop(
         lambda m, _: m < groups.number,
         lambda m, state: (

@@ -17,6 +17,7 @@ from tfdp.numerics import rounding
 from tfdp.numerics.norms import drop_records as drop_records
 from tfdp.numerics.norms import not_negative, scale_records, segment_sum, sum_of_squares
 from tfdp.numerics.norms import to_accumulate as to_accumulate
+from tfdp.query import sparse_rows
 
 
 class PerRecordGradient(abc.ABC):
@@ -45,6 +46,27 @@ class PerRecordGradient(abc.ABC):
     def explicit(self) -> tf.Tensor:
         """Returns all gradients, [n, ...]: for small variables, or where there is no other way."""
 
+    def scaled(self, scales: tf.Tensor) -> "PerRecordGradient":
+        """Returns the gradients times numbers of the variable's shape, not negative."""
+        return Explicit(self.explicit() * scales)
+
+    def weighted_rows(
+        self, factors: tf.Tensor, keep: tf.Tensor, contribution_clip: float
+    ) -> tf.IndexedSlices:
+        """Returns sum_i factors[i] * gradient_i of a table as rows with counts
+        (`tfdp.query.sparse_rows`).
+
+        Args:
+            factors: As in `weighted_sum`.
+            keep: bool [n]; a record at which it is false counts in no row.
+            contribution_clip: Bound on the l2 norm of what a record adds to the counts.
+        """
+        gradients = self.explicit()
+        used = tf.reduce_any(tf.not_equal(gradients, 0), axis=2)
+        counts = sparse_rows.contributions(used, keep, contribution_clip, gradients.dtype)
+        size, rows = gradients.shape[1], self.weighted_sum(factors)
+        return sparse_rows.with_counts(tf.range(size), rows, tf.reduce_sum(counts, 0), size)
+
     def segment_squared_norms(
         self, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
     ) -> tf.Tensor:
@@ -66,6 +88,17 @@ class PerRecordGradient(abc.ABC):
         roundings = counts + rounding.additions(self.summands(), sums.dtype) + 4
         errors = roundings * rounding.unit(sums.dtype) * magnitudes
         return rounding.with_error(sums, errors), magnitudes
+
+    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+        """Returns the gradients of groups of consecutive records, [n / size]: sums of factors[i] *
+        gradient_i.
+
+        Args:
+            factors: [n]; where one is zero, the record takes no part in its group, whatever it is.
+            size: How many records a group has; it divides n.
+        """
+        scaled = scale_records(self.explicit(), factors)
+        return Explicit(tf.reduce_sum(tf.reshape(scaled, [-1, size, *scaled.shape[1:]]), 1))
 
     def magnitudes(self) -> tf.Tensor:
         """Returns [n]: no less than the sum of the norms of the products that each gradient
@@ -158,6 +191,9 @@ class Sum(PerRecordGradient):
         magnitudes, u = self.magnitudes(), rounding.unit(squares.dtype)
         squares += len(self._parts) ** 2 * u * tf.square(magnitudes)
         return rounding.with_error(squares, u * magnitudes)
+
+    def grouped(self, factors, size):
+        return combine([part.grouped(factors, size) for part in self._parts])
 
     def magnitudes(self):
         return tf.add_n([part.magnitudes() for part in self._parts])

@@ -67,6 +67,15 @@ def _as_positions(tensor: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(flat, [tensor.shape[0], 1, number, tensor.shape[-1]])
 
 
+def _joined(tensor: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns [n / size, h, size * t, p] from [n, h, t, p]."""
+    _, h, t, p = tensor.shape
+    positions = tf.shape(tensor)[2] if t is None else t
+    groups = tf.reshape(tensor, tf.stack([-1, size, h, positions, p]))
+    flat = tf.reshape(tf.transpose(groups, [0, 2, 1, 3, 4]), tf.stack([-1, h, size * positions, p]))
+    return tf.ensure_shape(flat, [None, h, None if t is None else size * t, p])
+
+
 class Outer(PerRecordGradient):
     """Gradients of a matrix that are outer products, whose norm is |left| |right|.
 
@@ -108,11 +117,65 @@ class Outer(PerRecordGradient):
         squares = rounding.enlarged(not_negative(squares), 4)
         return rounding.with_product_error(squares, magnitudes)
 
+    def scaled(self, scales):
+        return ScaledOuter(self._left, self._right, scales)
+
+    def grouped(self, factors, size):
+        return self.as_product().grouped(factors, size)
+
     def merged(self, other):
         return self.as_product().merged(other)
 
     def inner(self, other):
         return self.as_product().inner(other)
+
+
+class ScaledOuter(PerRecordGradient):
+    """Outer products times numbers s_pq, whose squared norm is sum_pq left_p^2 s_pq^2 right_q^2.
+
+    Args:
+        left: [n, p], float32 or float64.
+        right: [n, q].
+        scales: s, [p, q], not negative.
+    """
+
+    def __init__(self, left: tf.Tensor, right: tf.Tensor, scales: tf.Tensor):
+        self._outer, self._scales = Outer(left, right), scales
+        self._left, self._right = left, right
+
+    def squared_norms(self):
+        dtype = self._left.dtype
+        # No square of a largest number overflows or vanishes after the division by it.
+        (left, of_left), (right, of_right) = _over_largest(self._left), _over_largest(self._right)
+        scales, of_scales = _over_largest(tf.reshape(self._scales, [1, -1]))
+        left, right, scales = (tf.square(x) for x in (left, right, scales))
+        p, q = rounding.count_of(left, 1), rounding.count_of(right, 1)
+        # Squares and products may still vanish beside the largest.
+        columns = tf.matmul(left, tf.reshape(scales, tf.shape(self._scales)))
+        columns += rounding.vanished(3 * p, dtype)
+        squares = tf.reduce_sum(columns * (right + rounding.vanished(1, dtype)), 1)
+        # All terms are positive: the relative error is the sum of those of the roundings. 32 are
+        # for quotients and squares, and for the product of the sum with the scales.
+        error = rounding.additions(p, dtype) + rounding.sum_error(q, dtype) + 32
+        squares = rounding.enlarged(squares + rounding.vanished(q, dtype), error)
+        # The largest number times the smallest can only overflow, or vanish, if all three do.
+        largest = tf.stack([of_left, of_right, of_scales * tf.ones_like(of_left)])
+        least, middle, most = tf.unstack(tf.sort(largest, axis=0))
+        norms = tf.sqrt(squares) * (least * most * middle)
+        squares = rounding.enlarged(tf.square(norms), 8) + rounding.vanished(1, dtype)
+        return rounding.with_product_error(squares)
+
+    def weighted_sum(self, factors):
+        return self._outer.weighted_sum(factors) * self._scales
+
+    def explicit(self):
+        return self._outer.explicit() * self._scales
+
+
+def _over_largest(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns rows divided by their largest magnitudes, [n, k], and these, [n], never 0."""
+    largest = tf.reduce_max(tf.abs(rows), 1) + rounding.vanished(1, rows.dtype)
+    return rows / largest[:, None], largest
 
 
 class Product(PerRecordGradient):
@@ -181,6 +244,12 @@ class Product(PerRecordGradient):
             return squares
         totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
         return rounding.enlarged(totals, rounding.sum_error(self._h, totals.dtype))
+
+    def grouped(self, factors, size):
+        # The positions of a group are those of its records, one after another.
+        left = _joined(drop_records(self._left, factors), size)
+        right = _joined(scale_records(self._right, factors), size)
+        return Product(left, right, self._axes, self._permutation)
 
     def magnitudes(self):
         # sum_t |left_t| |right_t| <= |left| |right|

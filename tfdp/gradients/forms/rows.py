@@ -6,6 +6,7 @@ from tfdp.gradients.forms.per_record import PerRecordGradient
 from tfdp.gradients.indices import in_range, nowhere
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import not_negative, scale_records, sum_of_squares, vanished
+from tfdp.query import sparse_rows
 
 # Up to this number of positions, computing all their inner products is faster than sorting.
 _FEW_POSITIONS = 128
@@ -55,6 +56,13 @@ class Rows(PerRecordGradient):
         # Only rows of the same place can cancel, so the norm of all errors is at most this root.
         return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
+    def grouped(self, factors, size):
+        d, t = self.rows.shape[-1], self.ids.shape[1]
+        positions = size * tf.shape(self.ids)[1] if t is None else size * t
+        ids = tf.reshape(self.ids, tf.stack([-1, positions]))
+        rows = tf.reshape(scale_records(self.rows, factors), tf.stack([-1, positions, d]))
+        return Rows(ids, rows, self._num_rows)
+
     def magnitudes(self):
         return tf.reduce_sum(tf.norm(self.rows, axis=-1), 1)
 
@@ -98,6 +106,24 @@ class Rows(PerRecordGradient):
     def weighted_sum(self, factors):
         rows = tf.reshape(scale_records(self.rows, factors), [-1, self.rows.shape[-1]])
         return tf.math.unsorted_segment_sum(rows, tf.reshape(self.ids, [-1]), self._num_rows)
+
+    def scaled(self, scales):
+        return Rows(self.ids, self.rows * tf.gather(scales, self.ids), self._num_rows)
+
+    def weighted_rows(self, factors, keep, contribution_clip):
+        d, size = self.rows.shape[-1], tf.size(self.ids)
+        used = tf.reduce_any(tf.not_equal(self.rows, 0), axis=2)
+        # A record counts once in a row, at the first of its positions that use it.
+        owners = tf.range(tf.cast(tf.shape(self.ids)[0], tf.int64))[:, None]
+        keys = tf.where(used, owners * self._num_rows + tf.cast(self.ids, tf.int64), -1)
+        _, group = tf.unique(tf.reshape(keys, [-1]))
+        first = tf.math.unsorted_segment_min(tf.range(size), group, size)
+        is_first = tf.gather(first, group) == tf.range(size)
+        used &= tf.reshape(is_first, tf.shape(used))
+        counts = sparse_rows.contributions(used, keep, contribution_clip, self.rows.dtype)
+        rows = tf.reshape(scale_records(self.rows, factors), [-1, d])
+        places, counts = tf.reshape(self.ids, [-1]), tf.reshape(counts, [-1])
+        return sparse_rows.with_counts(places, rows, counts, self._num_rows)
 
     def explicit(self):
         n, d = tf.shape(self.ids)[0], self.rows.shape[-1]

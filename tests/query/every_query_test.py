@@ -1,0 +1,105 @@
+"""Every public query has what a mechanism needs: conformance, a mutant, a text and a price."""
+
+import dataclasses
+import inspect
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.mutation.mutant_table import MUTANTS
+from tests.query import conforming, counting_conformance_test
+from tfdp.accounting import ACCOUNTANTS, make_accountant
+from tfdp.query import DPQuery, SumAggregationDPQuery
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+_SHARES = tfdp.query.DistributedDiscreteGaussianSumQuery(4.0, 8.0, min_contributors=4)
+
+# Queries that hold to the same promises in tests of their own, because `conforming` takes records
+# of real numbers, and states that are sums.
+OF_THEIR_OWN = {
+    "sparse_embedding_test.py": [
+        tfdp.query.SparseEmbeddingSumQuery(1.0, 1.0, 1.0, 1.0, threshold=2.0)
+    ],
+    "integer_sums_test.py": [tfdp.query.DiscreteGaussianSumQuery(4.0, 8.0)],
+    "distributed_test.py": [
+        _SHARES,
+        tfdp.query.DistributedSkellamSumQuery(4, 4.0, 8.0, min_contributors=4),
+        tfdp.query.DistributedSkellamAverageQuery(4, 4.0, 8.0, 4.0, min_contributors=4),
+    ],
+    "discretized_test.py": [
+        tfdp.query.DiscretizedSumQuery(
+            tfdp.query.DiscreteGaussianSumQuery(2002.0, 2000.0), l2_norm_clip=1.0, scale=2000.0
+        )
+    ],
+}
+PUBLIC = {
+    name: found
+    for name in tfdp.query.__all__
+    if inspect.isclass(found := getattr(tfdp.query, name)) and issubclass(found, DPQuery)
+    if found not in (DPQuery, SumAggregationDPQuery)
+}
+each_query = pytest.mark.parametrize("name", PUBLIC)
+
+
+def _conforming():
+    """Yields all queries of the suites, and those that they are made of."""
+    pending = [
+        build(1.5, conforming.PART_A, conforming.PART_B)[0]
+        for build in conforming.ALL_QUERIES.values()
+    ]
+    pending += [query for query, _ in counting_conformance_test.QUERIES.values()]
+    pending += [query for queries in OF_THEIR_OWN.values() for query in queries]
+    while pending:
+        query = pending.pop()
+        yield query
+        values = [v for v in vars(query).values() if not isinstance(v, str)]
+        pending += [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, DPQuery)]
+
+
+INSTANCES = {type(query): query for query in _conforming()}
+
+
+@each_query
+def test_query_is_in_a_suite_of_conformance(name):
+    assert PUBLIC[name] in INSTANCES
+
+
+@each_query
+def test_query_is_in_the_text(name):
+    assert f"`{name}" in TEXT
+
+
+@each_query
+def test_query_has_a_mutant(name):
+    file = pathlib.Path(inspect.getsourcefile(PUBLIC[name])).relative_to(ROOT)
+    assert str(file) in {mutant.file for mutant in MUTANTS}
+
+
+@each_query
+def test_event_of_the_query_has_a_price(name):
+    query = INSTANCES[PUBLIC[name]]
+    event = query.derive_event(query.initial_global_state())
+    if not _has_price(event):  # Under add-or-remove-one, which is what a bare event is about.
+        full, relation = tfdp.events.FullBatchSampling(), tfdp.NeighboringRelation.ZERO_OUT
+        event = tfdp.SampledEvent(full, event, relation)
+    assert _has_price(event)
+
+
+def _has_price(event):
+    return any(make_accountant(accountant).supports(event) for accountant in ACCOUNTANTS)
+
+
+def test_a_query_that_has_nothing_is_found():
+    @dataclasses.dataclass(frozen=True)
+    class Unknown(tfdp.GaussianSumQuery):
+        pass
+
+    assert Unknown not in INSTANCES
+    assert "`Unknown" not in TEXT
+
+
+def test_suites_of_their_own_exist():
+    assert all((ROOT / "tests" / "query" / file).exists() for file in OF_THEIR_OWN)
