@@ -1,14 +1,41 @@
 """What tests of every folder share."""
 
 import hypothesis
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy import stats
 
 # The first call of a TensorFlow function traces it, which no deadline should count; and the same
 # examples every time, so that a failure is somebody's change.
 hypothesis.settings.register_profile("tfdp", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tfdp")
+
+
+def _left_behind() -> dict[str, object]:
+    """What one test of a process can change for all that follow."""
+    return {
+        "the variable scope's caching device": tf.compat.v1.get_variable_scope().caching_device,
+        "the strategy": tf.distribute.get_strategy() if tf.distribute.has_strategy() else None,
+        "functions run eagerly": tf.config.functions_run_eagerly(),
+        "keras.config.floatx()": keras.config.floatx(),
+        "keras.config.dtype_policy()": keras.config.dtype_policy().name,
+        "keras.config.image_data_format()": keras.config.image_data_format(),
+        "the open graph": None if tf.executing_eagerly() else tf.compat.v1.get_default_graph(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_process_as_it_was():
+    """Fails a test after which another test of its process would see another world."""
+    before = _left_behind()
+    yield
+    after = _left_behind()
+    tf.compat.v1.get_variable_scope()._caching_device = before[
+        "the variable scope's caching device"
+    ]
+    assert after == before
 
 
 def _accepts_stddev(samples: np.ndarray, stddev: float) -> bool:

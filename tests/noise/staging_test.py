@@ -9,7 +9,7 @@ from scipy import stats
 
 import tfdp
 from tests.noise.stages import SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
-from tfdp.noise import SeededRandomSource, bits, gaussian, staged
+from tfdp.noise import SeededRandomSource, bits, gaussian, staged, zero_if
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
 
 
@@ -313,3 +313,45 @@ def test_large_arguments_come_before_the_words(monkeypatch):
 
     assert_all_differ(function())
     assert order == ["argument", "words"]
+
+
+# What is passed on.
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_arguments_that_are_passed_on_are_forgotten_by_the_condition(again, jit_compile):
+    # A result that is computed from a kept one is computed where the kept one was zeroed.
+    def fn(step, kept, other):
+        kept = [zero_if(tf.equal(step, 1), leaf) for leaf in kept]
+        made = zero_if(tf.equal(step, 2), other + 1.0)
+        kept = [tf.where(True, leaf, leaf) for leaf in kept] if again else kept
+        return {"made": made, "kept": kept[::-1], "name": "kept"}
+
+    @tf.function
+    def function(step, kept, other):
+        return staged(fn, step, kept, other, jit_compile=jit_compile)
+
+    kept, other = [tf.fill([3, 4], 5.0), tf.fill([7], 6.0), tf.constant(7.0)], tf.ones([2, 2])
+    for step in range(4):
+        found = function(tf.constant(step), kept, other)
+        assert [float(tf.reduce_max(leaf)) for leaf in found["kept"]] == (
+            [0.0] * 3 if step == 1 else [7.0, 6.0, 5.0]
+        )
+        assert [leaf.shape for leaf in found["kept"]] == [leaf.shape for leaf in kept[::-1]]
+        assert float(tf.reduce_max(found["made"])) == (0.0 if step == 2 else 2.0)
+
+
+def test_what_is_passed_on_stays_where_it_is_in_memory():
+    @tf.function
+    def step(kept):
+        return staged(lambda kept: [zero_if(tf.constant(False), kept), kept + 1.0], kept)[0]
+
+    kept = tf.zeros([2**8, 2**8])
+    # Outside of XLA: only what is made is a result of the compiled part.
+    outputs = [
+        op.outputs
+        for op in step.get_concrete_function(kept).graph.get_operations()
+        if op.type.endswith("PartitionedCall")
+    ]
+    assert [[out.shape for out in each if out.shape.rank] for each in outputs] == [[kept.shape]]

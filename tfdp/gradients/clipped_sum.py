@@ -18,7 +18,9 @@ from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
 from tfdp.gradients.keras_internals import refuse_unknown_versions
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
+from tfdp.gradients.microbatches import Consecutive, consecutive_records
 from tfdp.gradients.record_scope import with_seeds
+from tfdp.noise.attempts import attempt
 from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
 
@@ -57,6 +59,8 @@ def clipped_gradient_sum(
     mask: tf.Tensor | None = None,
     num_microbatches: int | tf.Tensor | None = None,
     microbatch_ids: tf.Tensor | None = None,
+    examples_per_record: int | None = None,
+    record_gradient: str = "mean",
     weights: tf.Tensor | None = None,
     physical_batch_size: int | None = None,
     engine: str = "auto",
@@ -67,14 +71,17 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Returns the sum, over records, of the preprocessed (clipped) gradient of the record's loss.
 
-    A record is one example, or, with `num_microbatches`, the mean gradient of the examples of one
-    microbatch. Works eagerly, in `tf.function` and under XLA; every engine gives the same result.
+    A record is one example; or, with `num_microbatches`, the mean gradient of the examples of one
+    microbatch; or, with `examples_per_record`, the mean or sum of the gradients of so many
+    consecutive examples, which are all of one user, or views of one example. Works eagerly, in
+    `tf.function` and under XLA; every engine gives the same result.
 
     Guarantees:
         With one example a record, adding or removing one example moves the sum by at most the
         query's bound. In a microbatch of several, one example changes the mean that it is part of,
         from one vector within the bound to another: the sum moves by at most twice the bound
-        (`tfdp.events.scale_sensitivity`).
+        (`tfdp.events.scale_sensitivity`). With `examples_per_record`, adding or removing a record,
+        with all of its rows, moves the sum by at most the bound.
 
     Edge cases:
         A record with a NaN or infinity contributes zero, in all of its groups. Rows with a false
@@ -95,6 +102,9 @@ def clipped_gradient_sum(
         microbatch_ids: int32 [n] in 0 .. M - 1, needed with `num_microbatches`; an example with
             another is left out, as by `mask`. An example's must not depend on which other examples
             there are; `tfdp.gradients.assign_microbatches` draws them independently.
+        examples_per_record: K: rows i K to (i + 1) K - 1 are record i, without those that the mask
+            leaves out; a record without rows is none.
+        record_gradient: With `examples_per_record`: "mean" of the record's examples, or "sum".
         weights: [n]: what each record's clipped gradient is multiplied by, for a query that takes
             weights (`WeightedAverageQuery`), which bounds them; 1 by default.
         physical_batch_size: Most examples whose gradients are in memory at once. Changes the
@@ -134,7 +144,11 @@ def clipped_gradient_sum(
     _check_arguments(query, variables, engine)
     check_call(loss_fn, variables, examples, mask, microbatch_ids, loss_scale, weights)
     _check_sizes(physical_batch_size, num_microbatches, microbatch_ids)
-    check_weights(query, weights is not None, microbatch_ids is not None)
+    consecutive = consecutive_records(
+        examples_per_record, record_gradient, microbatch_ids, physical_batch_size
+    )
+    several = microbatch_ids is not None or consecutive is not None
+    check_weights(query, weights is not None, several)
     if params is None:
         params = query.derive_sample_params(query.initial_global_state())
     leaves, rebuild = _without_none(examples)
@@ -144,6 +158,7 @@ def clipped_gradient_sum(
     _check_lengths(list(map(tf.convert_to_tensor, aligned)))
     of_records = _weights_for(query, weights, mask)
     mask, groups = _microbatches(mask, ids, num_microbatches)
+    groups = groups or consecutive
     width = len(leaves)
 
     def example_of(leaves):
@@ -156,7 +171,7 @@ def clipped_gradient_sum(
         example_of,
         has_aux,
         loss_scale,
-        None if physical_batch_size is None else int(physical_batch_size),
+        _in_whole_records(physical_batch_size, consecutive),
     )
     engine = _engine_for(query, engine)
 
@@ -204,13 +219,14 @@ class _Task(NamedTuple):
             leaves: Of the examples, and of their seeds where there are any.
             mask: bool [n]; false marks padding.
             weights: Of the records; () where the query takes none.
-            groups: Microbatches that are records; None: every example is one.
+            groups: Examples that are records together; None: every example is one.
         """
         if engine == "loop":
             return loop_sum(self.gradient, self.clipping, leaves, mask, weights, groups)
         if engine == "bookkeeping" or (engine == "auto" and isinstance(self.loss_fn, LayeredLoss)):
             try:
-                return self.book_kept(leaves, mask, weights, groups)
+                with attempt():
+                    return self.book_kept(leaves, mask, weights, groups)
             except UnsupportedModelError as error:
                 if engine == "bookkeeping":
                     raise
@@ -280,6 +296,12 @@ def _check_sizes(physical_batch_size, num_microbatches, microbatch_ids) -> None:
         )
     if num_microbatches is not None and not tf.is_tensor(num_microbatches):
         positive_integer("num_microbatches", num_microbatches)
+
+
+def _in_whole_records(physical_batch_size: int | None, records: Consecutive | None) -> int | None:
+    if physical_batch_size is None or records is None:
+        return None if physical_batch_size is None else int(physical_batch_size)
+    return int(physical_batch_size) // records.size * records.size
 
 
 def _microbatches(mask, ids, number) -> tuple[tf.Tensor, Microbatches | None]:

@@ -13,6 +13,7 @@ from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.keras_internals import forgets_length
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
+from tfdp.noise.attempts import attempt
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
@@ -57,12 +58,24 @@ def map_records(
         spec = tf.nest.map_structure(
             lambda t: tf.TensorSpec(t.shape, t.dtype), signature.structured_outputs
         )
-        return tf.map_fn(one, leaves, fn_output_signature=spec)
+        return map_in_turn(one, leaves, spec)
 
     _, call = _with_checks(fn, leaves, rows, mapped)
     _refuse_other_records(call.graph)
     refuse_side_effects(call.graph)
     return call, call.structured_outputs
+
+
+def map_in_turn(fn: Callable[[Any], Any], elements: Any, signature: Any) -> Any:
+    """As `tf.map_fn`, and leaves nothing behind where `fn` cannot be traced.
+
+    Args:
+        fn: From one element to a structure of tensors.
+        elements: A structure of tensors [n, ...].
+        signature: A structure of `tf.TensorSpec`: what `fn` returns.
+    """
+    with attempt():
+        return tf.map_fn(fn, elements, fn_output_signature=signature)
 
 
 def vectorized(
@@ -81,7 +94,8 @@ def vectorized(
 
     with _without_notes_to_tensorflow():
         try:
-            stacked, call = _with_checks(fn, leaves, rows, mapped)
+            with attempt():
+                stacked, call = _with_checks(fn, leaves, rows, mapped)
         except (TypeError, ValueError):
             # An operation that cannot be vectorized may also be one that must not run at all.
             one = tf.function(lambda *record: fn(list(record)), autograph=False)

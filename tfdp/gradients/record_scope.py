@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.noise import system_random_source
+from tfdp.noise.attempts import attempt
 
 # Keras takes the numbers of a seed modulo this before it draws.
 _MODULUS = 2**31 - 2
@@ -51,7 +52,8 @@ def with_seeds(function: Callable[[tf.Tensor | None], _Result], rows: int | tf.T
         rows: Number of records.
     """
     try:
-        return function(None)
+        with attempt():
+            return function(None)
     except _SeedsNeededError:
         return function(draw_seeds(rows))
 

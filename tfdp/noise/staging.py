@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdp.noise import gaussian, memory
+from tfdp.noise.attempts import attempt
 
 Write = Callable[[np.ndarray], None]  # Overwrites a uint32 array.
 
@@ -84,6 +85,15 @@ class _Pool:
         return words.write()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """A result that is an argument as it was, or zero."""
+
+    condition: tf.Tensor
+    argument: tf.Tensor
+    result: tf.Tensor
+
+
 class _Stage:
     """What a function asked for while it was traced, and where it finds it when it runs."""
 
@@ -103,18 +113,37 @@ class _Stage:
 
     def clear(self) -> None:
         """Forgets all requests."""
+        self.arguments: dict[int, tf.Tensor] = {}  # By the id of what stands for them inside.
+        self.kept: dict[int, _Kept] = {}  # By the id of the result.
         self._requests = _Requests()
         self._pools = {dtype: _Pool(dtype) for dtype in _DTYPES}
 
-    def trace(self, fn: Callable[[], Any]) -> Any:
-        """Returns `fn()`, whose draws are requests to this stage."""
+    def trace(self, fn: Callable[..., Any], args: Any, outside: list[Any]) -> Any:
+        """Returns `fn(*args)`, whose draws are requests to this stage.
+
+        Args:
+            fn: Function.
+            args: Its arguments, inside.
+            outside: The leaves of its arguments, outside.
+        """
         self.clear()
+        inside = tf.nest.flatten(args)
+        self.arguments = {
+            id(leaf): out for leaf, out in zip(inside, outside, strict=True) if tf.is_tensor(leaf)
+        }
         self._graph = tf.compat.v1.get_default_graph()
         _current.stage = self
         try:
-            return fn()
+            return fn(*args)
         finally:
             _current.stage = None
+
+    def zero_if(self, condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+        result = tf.where(condition, tf.zeros_like(tensor), tensor)
+        in_stage = tf.compat.v1.get_default_graph() is self._graph
+        if in_stage and id(tensor) in self.arguments:
+            self.kept[id(result)] = _Kept(condition, self.arguments[id(tensor)], result)
+        return result
 
     def draw(self, write: Write, count: Any) -> tf.Tensor:
         self._check(count)
@@ -163,6 +192,21 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
     words = tf.numpy_function(on_host, [count], tf.uint32, stateful=True, name=_OPERATION)
     words.set_shape([None if tf.is_tensor(count) else count])
     return words
+
+
+def zero_if(condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns zeros where a scalar is true, and otherwise `tensor`.
+
+    Where `tensor` is an argument of a function that is staged, and what this returns is a result of
+    it, it is not copied: XLA would write it anew.
+
+    Args:
+        condition: Boolean scalar.
+        tensor: Of any shape.
+    """
+    if _current.stage is not None:
+        return _current.stage.zero_if(condition, tensor)
+    return tf.where(condition, tf.zeros_like(tensor), tensor)
 
 
 def on_host(
@@ -265,38 +309,61 @@ def staged(
     # XLA's loops over several axes are slower, so tensors go in and out as rows.
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
+    kept: list[_Kept] = []
 
     def compiled():
-        nonlocal result
+        nonlocal result, kept
         leaves = [
             tf.reshape(flat, leaf.shape) if _is_dense(leaf) else leaf
             for flat, leaf in zip(flat_args, tf.nest.flatten(args), strict=True)
         ]
-        result = stage.trace(lambda: fn(*tf.nest.pack_sequence_as(args, leaves)))
-        outputs = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf)]
-        return [_flat(leaf) if _is_dense(leaf) else leaf for leaf in outputs]
+        result = stage.trace(fn, tf.nest.pack_sequence_as(args, leaves), tf.nest.flatten(args))
+        tensors = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf)]
+        kept = [stage.kept[id(leaf)] for leaf in tensors if id(leaf) in stage.kept]
+        made = [leaf for leaf in tensors if id(leaf) not in stage.kept]
+        outputs = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in made]
+        return outputs, [one.condition for one in kept]
 
     if jit_compile is None:
         jit_compile = not tensors or size > _SMALL
     try:
-        function = tf.function(
-            compiled, jit_compile=jit_compile, autograph=False
-        ).get_concrete_function()
+        with attempt():
+            function = tf.function(
+                compiled, jit_compile=jit_compile, autograph=False
+            ).get_concrete_function()
     except _NotStageable:
         function = None
     if function is None or _calls_host(function.graph):
         stage.clear()
         return _called(fn, args, after)
     with tf.control_dependencies(after):
-        results = iter(function())
+        outputs, conditions = function()
+    results, unchanged = iter(outputs), dict(_zeroed(kept, conditions))
 
     def outside(leaf):
         if not tf.is_tensor(leaf):
             return leaf
+        if id(leaf) in unchanged:
+            return unchanged[id(leaf)]
         return tf.reshape(next(results), leaf.shape) if _is_dense(leaf) else next(results)
 
     leaves = [outside(leaf) for leaf in tf.nest.flatten(result)]
     return tf.nest.pack_sequence_as(result, leaves)
+
+
+def _zeroed(kept: list[_Kept], conditions: list[tf.Tensor]) -> Iterator[tuple[int, tf.Tensor]]:
+    """Yields the id of each result inside, and the result: one branch for all of a condition."""
+    groups: dict[int, list[int]] = {}
+    for number, one in enumerate(kept):
+        groups.setdefault(id(one.condition), []).append(number)
+    for numbers in groups.values():
+        arguments = [kept[number].argument for number in numbers]
+        results = tf.cond(
+            conditions[numbers[0]],
+            lambda arguments=arguments: [tf.zeros_like(leaf) for leaf in arguments],
+            lambda arguments=arguments: arguments,
+        )
+        yield from zip([id(kept[number].result) for number in numbers], results, strict=True)
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
