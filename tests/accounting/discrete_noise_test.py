@@ -1,5 +1,6 @@
 """Discrete Gaussian sums cost what their probabilities, added up one by one, say, or more."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -16,7 +17,7 @@ from tfdp.accounting import (
 )
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.dp_events import to_dp_event
-from tfdp.accounting.mechanisms import NoPrivacy, SampledGaussian
+from tfdp.accounting.mechanisms import NoPrivacy, SampledGaussian, TruncatedGaussian
 from tfdp.accounting.normal_form import NormalForm, effective_noise_multiplier, normal_form
 from tfdp.accounting.replay import why_not_private
 from tfdp.events import (
@@ -141,9 +142,14 @@ def test_distance_is_a_failure_of_every_release():
     # Of two about one sample, and of a sample that may be too large besides.
     two = SampledEvent(TruncatedPoissonSampling(0.1, 100, 30), ComposedEvent((EVENT, EVENT)))
     form = normal_form(two)
-    assert form.mechanisms == (SampledGaussian(0.1, pytest.approx(math.sqrt(2))),)
-    tail = stats.binom.sf(30, 101, 0.1)
-    assert form.failure_probability == pytest.approx(tail + 2 * tau, rel=1e-12)
+    crowded = stats.binom.sf(29, 100, 0.1)
+    z = pytest.approx(math.sqrt(2))
+    assert form.mechanisms == (TruncatedGaussian(0.1, pytest.approx(crowded), z, False),)
+    assert form.failure_probability == pytest.approx(2 * tau, rel=1e-12)
+    relation = NeighboringRelation.REPLACE_ONE
+    replaced = normal_form(dataclasses.replace(two, neighboring_relation=relation))
+    tail = stats.binom.sf(30, 100, 0.1)
+    assert replaced.failure_probability == pytest.approx(tail + 2 * tau, rel=1e-12)
     # Once a step, however many steps make a pass.
     passes = SampledEvent(ShuffledSampling(10, 100), EVENT, NeighboringRelation.ZERO_OUT)
     accountant = RDPAccountant().compose(passes, 20)

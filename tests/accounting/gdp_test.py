@@ -79,7 +79,7 @@ def test_the_limit_of_what_it_does_not_know_is_refused_or_infinite():
         with pytest.raises(UnsupportedEventError, match="GDPAccountant cannot price"):
             accountant.compose(event)
     assert accountant.asymptotic_epsilon(1e-5) == accountant.asymptotic_delta(0.5) == 0
-    accountant.compose(SampledEvent(TruncatedPoissonSampling(0.1, 100, 50), gaussian))
+    accountant.compose(SampledEvent(TruncatedPoissonSampling(1.0, 100, 50), gaussian))
     assert accountant.asymptotic_epsilon(1e-5) == math.inf
     accountant = GDPAccountant(asymptotic=True).compose(
         SampledEvent(PoissonSampling(0.1), GaussianSumEvent(1.0, 0.01))

@@ -22,6 +22,8 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
     SkellamNoise,
+    TruncatedGaussian,
+    WorstPart,
     amplified_epsilon,
 )
 from tfdp.accounting.rdp import RDPAccountant, renyi_curve
@@ -39,11 +41,14 @@ def test_every_mechanism_has_a_renyi_divergence():
 def test_everything_comes_down_to_gaussians_and_pure_epsilon():
     # Of the best of many runs, and of integer noise, only divergences are known.
     known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated, SkellamNoise}
-    ends = {SampledGaussian, PureEpsilon} | known_by_divergences
+    # For a worst part others are charged what is written in it, all together.
+    ends = {SampledGaussian, PureEpsilon, WorstPart} | known_by_divergences
     assert set(DEARER) == set(RDPAccountant.prices) - ends
 
 
 MECHANISMS = {
+    "truncated_add": TruncatedGaussian(0.1, 0.2, 1.5, False),
+    "truncated_zero": TruncatedGaussian(0.1, 0.2, 1.5, True),
     "allocated": AllocatedGaussian(10, 1.5),
     "twice_allocated": RemoveThenAdd(AllocatedGaussian(10, 3.0)),
     "best_of_pure_runs": BestOfPureRuns(BestOfRuns((((PureEpsilon(0.2), 2),),), 1.0, 0.1), 0.4),

@@ -17,9 +17,10 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
+    WorstPart,
 )
 from tfdp.accounting.normal_form import normal_form
-from tfdp.accounting.parallel import worst_of
+from tfdp.accounting.parallel import worst_of, worst_part
 from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.accounting.rdp import renyi_curve
 from tfdp.events import (
@@ -87,9 +88,56 @@ def test_no_part_costs_more_than_the_worst(parts):
     def curve(part):
         return renyi_curve([(m, 1) for m in part])(orders) if part else np.zeros(len(orders))
 
-    worst = curve(worst_of(parts))
+    worst, exact = curve(worst_of(parts)), curve(worst_part(parts))
     for part in parts:
-        assert np.all(curve(part) <= worst * (1 + 1e-9) + 1e-15)
+        assert np.all(curve(part) <= exact * (1 + 1e-9) + 1e-15)
+    assert np.all(exact <= worst * (1 + 1e-9) + 1e-15)
+    # At every order it is the price of a part, unless all are pure.
+    if any(type(each) is WorstPart for each in worst_part(parts)):
+        dearest = np.max([curve([_as_ordered(each) for each in part]) for part in parts], axis=0)
+        np.testing.assert_allclose(exact, dearest, rtol=1e-12)
+
+
+def _as_ordered(mechanism):
+    return worst_of([[mechanism]])[0]
+
+
+def test_unlike_parts_cost_their_maximum_at_every_order():
+    gaussian, laplace = GaussianSumEvent(1.0, 3.0), LaplaceSumEvent(1.0, 2.0)
+    both = ParallelComposition((gaussian, laplace))
+    orders = np.array([1.1, 1.5, 2.0, 4.0, 8.0, 32.0])
+    for count in (1, 10, 1000):
+        for order in orders:
+
+            def epsilon(event, order=order, count=count):
+                accountant = RDPAccountant(orders=[order])
+                return accountant.compose(event, count).get_epsilon(1e-6)
+
+            # A conversion at one order grows with the divergence, and nothing else.
+            dearer = max(epsilon(gaussian), epsilon(laplace))
+            assert epsilon(both) == pytest.approx(dearer, rel=1e-9)
+    assert [type(m) for m in normal_form(both).mechanisms] == [WorstPart]
+    # Twice about the parts: the sum of two maxima, not the maximum of two sums.
+    other = ParallelComposition((GaussianSumEvent(1.0, 1.0), laplace))
+
+    def curve(event):
+        return renyi_curve([(m, 1) for m in normal_form(event).mechanisms])(orders)
+
+    np.testing.assert_allclose(curve(ComposedEvent((both, other))), curve(both) + curve(other))
+
+
+@pytest.mark.parametrize("sampling", [None, FullBatchSampling(), PoissonSampling(0.1)])
+def test_unlike_parts_have_a_price_by_every_accountant_that_prices_both(make, sampling):
+    parts = ComposedEvent((G, L)), ParallelComposition((G, L))
+    composed, parallel = (
+        each if sampling is None else SampledEvent(sampling, each, ADD) for each in parts
+    )
+    if not make().supports(composed) or sampling == PoissonSampling(0.1):
+        # About one random sample, no accountant prices the two kinds together.
+        assert sampling is not None or not make().supports(composed)
+        return
+    spent = make().compose(parallel, 3).get_epsilon(DELTA)
+    assert spent <= make().compose(composed, 3).get_epsilon(DELTA) * (1 + 1e-9)
 
 
 def _hockey_stick(p, q, epsilon):
@@ -168,7 +216,8 @@ def test_probabilities_that_go_into_delta_are_those_of_the_worst_part():
     form = normal_form(ComposedEvent((parts, EpsilonDeltaEvent(0.0, 0.5))))
     assert form.failure_probability == once.failure_probability > 0
     assert form.lost_probability == 0.52
-    assert SampledGaussian(1.0, 2.0) in form.mechanisms
+    (worst,) = form.mechanisms
+    assert (SampledGaussian(1.0, 2.0),) in worst.parts
 
 
 def test_parts_within_parts_and_beside_other_releases():

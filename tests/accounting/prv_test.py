@@ -162,11 +162,11 @@ def test_many_steps_keep_their_bracket():
 
 
 def test_truncated_sample_has_a_wider_bracket():
-    whole = _bracket([(_step(0.01, 1.0), 100)], 1e-5)
-    truncated = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 28), GaussianSumEvent(1.0, 1.0))
+    truncated = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 28), LaplaceSumEvent(1.0, 1.0))
+    whole = _bracket([(SampledEvent(PoissonSampling(0.01), truncated.event), 100)], 1e-5)
     found = _bracket([(truncated, 100)], 1e-5)
     assert found.lower < whole.lower < whole.upper < found.upper
-    never = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 15), GaussianSumEvent(1.0, 1.0))
+    never = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 15), LaplaceSumEvent(1.0, 1.0))
     assert PRVAccountant().compose(never, 100).get_epsilon_interval(1e-5).upper == math.inf
 
 
@@ -255,7 +255,7 @@ def test_group_of_what_is_charged_as_pure_has_no_lower_bound():
 
 
 def test_group_of_a_truncated_sample_is_refused():
-    event = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), GaussianSumEvent(1.0, 1.0))
+    event = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), LaplaceSumEvent(1.0, 1.0))
     with pytest.raises(UnsupportedEventError, match="group_size=2"):
         PRVAccountant(group_size=2).compose(event)
 

@@ -13,12 +13,15 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     RemoveThenAdd,
     SampledGaussian,
+    SampledLaplace,
+    TruncatedGaussian,
 )
 from tfdp.accounting.normal_form import collapse, normal_form
 from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
+    LaplaceSumEvent,
     NeighboringRelation,
     PoissonSampling,
     RandomAllocationSampling,
@@ -102,15 +105,14 @@ def test_reports_are_never_amplified_nor_scaled(sampling):
 @pytest.mark.parametrize(
     ("relation", "larger", "mechanism"),
     [
-        (ADD, 1001, SampledGaussian(0.1, 1.5)),
-        (ZERO, 1000, SampledGaussian(0.1, 1.5)),
+        (ADD, 1001, SampledLaplace(0.1, 1.5)),
+        (ZERO, 1000, SampledLaplace(0.1, 1.5)),
         (REPLACE, 1000, RemoveThenAdd(SampledGaussian(0.1, 1.5))),
     ],
 )
 def test_truncated_sample_fails_where_a_sample_is_too_large(relation, larger, mechanism):
-    event = SampledEvent(
-        TruncatedPoissonSampling(0.1, 1000, 130), GaussianSumEvent(2.0, 3.0), relation
-    )
+    release = GaussianSumEvent(2.0, 3.0) if relation is REPLACE else LaplaceSumEvent(2.0, 3.0)
+    event = SampledEvent(TruncatedPoissonSampling(0.1, 1000, 130), release, relation)
     form = normal_form(event)
     assert form.mechanisms == (mechanism,)
     expected = sum(stats.binom.pmf(k, larger, 0.1) for k in range(131, larger + 1))
@@ -118,6 +120,20 @@ def test_truncated_sample_fails_where_a_sample_is_too_large(relation, larger, me
     assert 1e-4 < expected < 1e-2
     with pytest.raises(UnsupportedEventError, match="TruncatedPoissonSampling"):
         collapse(event, 1)
+
+
+@pytest.mark.parametrize(("relation", "others"), [(ADD, 1000), (ZERO, 999)])
+def test_gaussian_on_a_truncated_sample_never_fails(relation, others):
+    event = SampledEvent(
+        TruncatedPoissonSampling(0.1, 1000, 110), GaussianSumEvent(2.0, 3.0), relation
+    )
+    form = normal_form(event)
+    (mechanism,) = form.mechanisms
+    # The others leave no place for one more.
+    crowded = sum(stats.binom.pmf(k, others, 0.1) for k in range(110, others + 1))
+    expected = TruncatedGaussian(0.1, pytest.approx(crowded, rel=1e-9), 1.5, relation is ZERO)
+    assert mechanism == expected and 0.1 < crowded < 0.2
+    assert form.failure_probability == 0
 
 
 def test_sample_that_is_never_too_large_is_a_poisson_sample():

@@ -13,6 +13,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
 )
 from tfdp.events import (
     DiscreteGaussianSumEvent,
@@ -36,7 +37,13 @@ from tfdp.events import (
     UnknownSampling,
 )
 
-AMPLIFIABLE = (AllocatedGaussian, FixedSizeGaussian, RemoveThenAdd, SampledGaussian)
+AMPLIFIABLE = (
+    AllocatedGaussian,
+    FixedSizeGaussian,
+    RemoveThenAdd,
+    SampledGaussian,
+    TruncatedGaussian,
+)
 AMPLIFIED = ("Poisson", "truncated Poisson", "fixed size")
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "accounting.md"
 RELATIONS = dict(zip("ARZ", NeighboringRelation, strict=True))

@@ -76,6 +76,15 @@ def test_what_has_no_bound_cannot_be_scaled_and_is_named(event):
         scale_sensitivity(ComposedEvent((SUM, event)), 2)
 
 
+def test_a_group_costs_its_size_times_an_epsilon_and_a_bound():
+    step = ComposedEvent((SUM, PureEpsilonEvent(1.0), ExponentialMechanismEvent(0.5)))
+    assert step.of_group(3) == ComposedEvent(
+        (SUM.scaled(3.0), PureEpsilonEvent(3.0), ExponentialMechanismEvent(1.5))
+    )
+    with pytest.raises(UnsupportedEventError, match="EpsilonDeltaEvent cannot be scaled"):
+        EpsilonDeltaEvent(1.0, 0.1).of_group(2)
+
+
 @pytest.mark.parametrize(
     ("event", "of_nine"),
     [

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 
 from tfdp.accounting.correlated import repeated
 from tfdp.accounting.dp_events import from_dp_event, is_dp_event
-from tfdp.accounting.mechanisms import DEARER, Mechanism, NoPrivacy, PureEpsilon
+from tfdp.accounting.mechanisms import (
+    DEARER,
+    Mechanism,
+    NoPrivacy,
+    PureEpsilon,
+    WorstPart,
+    without_parts,
+)
 from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.accounting.passes import of_pass
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
@@ -221,9 +228,14 @@ class Accountant:
         if not isinstance(event, Event):
             raise TypeError(f"event must be an Event. Received: event={event!r}.")
         form = normal_form(event)
+        if form.otherwise is not None and not self.computes_distributions:
+            form = form.otherwise
         if form.run is not None:
             form.run.check(self._runs)
-        form = form._replace(mechanisms=tuple(self._priced(m, event) for m in form.mechanisms))
+        mechanisms = form.mechanisms
+        if WorstPart not in self.prices:
+            mechanisms = tuple(without_parts(mechanisms))
+        form = form._replace(mechanisms=tuple(self._priced(m, event) for m in mechanisms))
         before = [] if self._protection is None else [self._protection]
         return form, common_protection([*before, protection(event)])
 

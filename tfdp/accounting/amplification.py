@@ -15,6 +15,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
     SkellamNoise,
+    TruncatedGaussian,
     amplified_epsilon,
 )
 from tfdp.events import UnsupportedEventError
@@ -63,6 +64,15 @@ def _epsilon_on_fixed_size(mechanism: Any, q: float, n: int, population: int) ->
     return _epsilon_on_sample(mechanism, q)
 
 
+def _gaussian_truncated(mechanism: Any, q: float, tau: float, keeps_places: bool) -> Mechanism:
+    return TruncatedGaussian(q, tau, mechanism.noise_multiplier, keeps_places)
+
+
+def _on_truncated(function: Callable[..., Mechanism]) -> Callable[..., Mechanism]:
+    """Returns what is amplified as on a Poisson sample; that the two differ is charged apart."""
+    return lambda mechanism, q, *_: function(mechanism, q)
+
+
 def _gaussian_allocated(mechanism: Any, num_steps: int) -> AllocatedGaussian:
     return AllocatedGaussian(num_steps, mechanism.noise_multiplier)
 
@@ -82,6 +92,10 @@ POISSON: Amplification = {
     RandomizedResponse: _unchanged,
     SampledGaussian: _on_sample,
     SampledLaplace: _on_sample,
+}
+TRUNCATED: Amplification = {
+    **{kind: _on_truncated(function) for kind, function in POISSON.items()},
+    SampledGaussian: _gaussian_truncated,
 }
 POISSON_REPLACE: Amplification = {
     BoundedRange: _epsilon_on_sample_twice,
@@ -145,7 +159,9 @@ def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
     """
     if amplification is POISSON_REPLACE or amplification is ALLOCATION_REPLACE:
         return _REPLACED[type(mechanism)](mechanism)
-    if any(amplification is table for table in (ALLOCATION, FIXED_SIZE_REPLACE, POISSON)):
+    if any(
+        amplification is table for table in (ALLOCATION, FIXED_SIZE_REPLACE, POISSON, TRUNCATED)
+    ):
         # The mechanism is already that of the neighbours of a sample.
         return mechanism
     raise UnsupportedEventError(

@@ -7,7 +7,7 @@ pair of.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -82,6 +82,29 @@ class AllocatedGaussian(Mechanism):
 
     num_steps: int
     noise_multiplier: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedGaussian(Mechanism):
+    """The Gaussian mechanism on a Poisson sample, of which a random part is kept where it is large.
+
+    With the probability tau the others' sample is so large that one more unit in it drives another
+    one out. Whether that is so does not depend on the unit. So the pair is, with probability 1 -
+    tau, that of `SampledGaussian`; with probability tau the sample holds the unit with probability
+    q at most, and then the sum moves by 2 at most. It is that of a `SampledGaussian`, too, or where
+    a unit that contributes nothing takes a place, that of a `FixedSizeGaussian`.
+
+    Attributes:
+        sampling_probability: q, below 1.
+        overflow_probability: tau, in (0, 1].
+        noise_multiplier: z, within `tfdp.accounting.ranges`.
+        keeps_places: Whether a unit that contributes nothing takes a place in the sample.
+    """
+
+    sampling_probability: float
+    overflow_probability: float
+    noise_multiplier: float
+    keeps_places: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,6 +241,30 @@ class BestOfPoissonRuns(Mechanism):
     mean_runs: float
 
 
+@dataclasses.dataclass(frozen=True)
+class WorstPart(Mechanism):
+    """One of several lists of mechanisms, nobody knows which: releases about disjoint parts.
+
+    Which of them is the worst depends on the order of divergence.
+
+    Attributes:
+        parts: Of each part, its mechanisms, all without sampling.
+        together: Mechanisms that together dominate every part.
+    """
+
+    parts: tuple[tuple[Mechanism, ...], ...]
+    together: tuple[Mechanism, ...]
+
+
+def without_parts(mechanisms: Iterable[Mechanism]) -> list[Mechanism]:
+    """Returns the mechanisms, with what dominates all parts in place of the worst part."""
+    return [
+        each
+        for mechanism in mechanisms
+        for each in (mechanism.together if isinstance(mechanism, WorstPart) else (mechanism,))
+    ]
+
+
 def amplified_epsilon(epsilon: float, sampling_probability: float) -> float:
     """Returns log(1 + q (e^epsilon - 1)): an epsilon-private mechanism on a sample.
 
@@ -259,4 +306,5 @@ DEARER: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
     SampledLaplace: lambda mechanism: PureEpsilon(
         amplified_epsilon(1 / mechanism.noise_multiplier, mechanism.sampling_probability)
     ),
+    TruncatedGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier / 2),
 }

@@ -36,8 +36,10 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
+    without_parts,
 )
-from tfdp.accounting.parallel import worst_of
+from tfdp.accounting.parallel import worst_part
 from tfdp.accounting.passes import known_step
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.runs import best_of_runs
@@ -66,6 +68,9 @@ class NormalForm(NamedTuple):
         run: The run that the event is a step of; the mechanisms are then those of the whole run.
         drawn_together: What the steps of a pass have in common that were drawn together; they cost
             together what `tfdp.accounting.passes` says. None where they were not.
+        otherwise: The same event, of which a part goes into `failure_probability` that is in the
+            mechanisms here; for accountants that do not compute distributions, whose bounds are
+            better so. None where there is no other way.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -74,6 +79,7 @@ class NormalForm(NamedTuple):
     lost_probability: float = 0.0
     run: Run | None = None
     drawn_together: Hashable = None
+    otherwise: "NormalForm | None" = None
 
     @property
     def stands_alone(self) -> bool:
@@ -218,7 +224,7 @@ def _of_leaves(
                     f"more than one unit that comes or goes ({relation.name}, {factors=}): "
                     f"a unit may leave one part and come to another. Received: {leaf!r}."
                 )
-            found.extend(worst_of(parts))
+            found.extend(worst_part(parts))
     return [mechanism for mechanism in found if mechanism is not None]
 
 
@@ -288,6 +294,13 @@ def normal_form(event: events.Event) -> NormalForm:
     if isinstance(event, SelectedRun):
         return NormalForm(best_of_runs(event, collapse))
     rule = sampling_rule(event)
+    form = _form(event, rule)
+    if rule.otherwise is None or form.failure_probability >= 1:
+        return form
+    return form._replace(otherwise=_form(event, rule.otherwise))
+
+
+def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     sampled = isinstance(event, events.SampledEvent)
     leaves = _leaves(event.event if isinstance(event, events.SampledEvent) else event)
     relation = protection(event).neighboring_relation
@@ -300,8 +313,10 @@ def normal_form(event: events.Event) -> NormalForm:
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
         mechanisms = [NoPrivacy()]
     elif mechanisms and sampled and rule.amplification is not None:
-        mechanisms = _amplified(mechanisms, rule, event)
-    failure = rule.failure_probability + _failure(leaves)
+        mechanisms = _amplified(without_parts(mechanisms), rule, event)
+    failure = _failure(leaves)
+    if not mechanisms or any(type(each) is not TruncatedGaussian for each in mechanisms):
+        failure += rule.failure_probability
     lost = _lost(leaves, rule.factors, relation)
     together: Hashable = None
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
@@ -323,6 +338,7 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
             all that it costs; the message names it.
     """
     form = normal_form(event)
+    form = form.otherwise or form
     if form.run is not None:
         raise UnsupportedEventError(
             "Mechanisms of a single step do not say what it costs: the steps of its run cost "
@@ -335,10 +351,11 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
             f"has a delta of its own): {event!r}."
         )
     number = -(-count // form.events_per_mechanism)
+    mechanisms = without_parts(form.mechanisms)
     if form.drawn_together is None:
-        return [(mechanism, number) for mechanism in form.mechanisms]
+        return [(mechanism, number) for mechanism in mechanisms]
     # Other steps of the same pass may be other events.
-    return [(known_step(mechanism), number) for mechanism in form.mechanisms]
+    return [(known_step(mechanism), number) for mechanism in mechanisms]
 
 
 def effective_noise_multiplier(event: events.Event) -> float:

@@ -24,6 +24,8 @@ from tfdp.accounting.mechanisms import (
     PureEpsilon,
     SampledGaussian,
     SampledLaplace,
+    WorstPart,
+    without_parts,
 )
 from tfdp.events import UnsupportedEventError
 
@@ -49,6 +51,28 @@ def _ordered(mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
+def worst_part(parts: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
+    """Returns what the worst of the parts is, as exactly as it is known.
+
+    Every neighbour differs in one part, so that at every order the divergence is at most that of
+    the dearest part at this order. Where no part is the dearest at all orders, that is less than
+    `worst_of` says: an accountant of divergences takes the maximum, and others what dominates all.
+
+    Args:
+        parts: The mechanisms of each part, all without sampling.
+    """
+    together = worst_of(parts)
+    if together == [NoPrivacy()]:
+        return together
+    # An inner composition of parts is part of the outer one's parts as what dominates it.
+    ordered = {tuple(sorted(map(_ordered, without_parts(part)), key=repr)) for part in parts}
+    alike = tuple(sorted(together, key=repr)) in ordered
+    has_gaussians = any(type(each) in (Concentrated, SampledGaussian) for each in together)
+    if alike or not has_gaussians:
+        return together
+    return [WorstPart(tuple(sorted(filter(None, ordered), key=repr)), tuple(together))]
+
+
 def worst_of(parts: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
     """Returns mechanisms that together dominate every one of the parts.
 
@@ -62,7 +86,7 @@ def worst_of(parts: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
     """
     if any(type(mechanism) is NoPrivacy for part in parts for mechanism in part):
         return [NoPrivacy()]
-    ordered = [[_ordered(mechanism) for mechanism in part] for part in parts]
+    ordered = [list(map(_ordered, without_parts(part))) for part in parts]
     worst: list[Mechanism] = []
     for kind, cost in _COST.items():
         of_kind = [

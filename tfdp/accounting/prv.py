@@ -30,6 +30,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledLaplace,
     SkellamNoise,
+    TruncatedGaussian,
 )
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.rdp import delta_of_curve, epsilon_of_curve, renyi_curve
@@ -40,7 +41,7 @@ from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
 
 # No neighbours are known whose outputs are the dominating pairs of these, as they are computed.
-_UNATTAINED = (AllocatedGaussian, BoundedRange, FixedSizeGaussian)
+_UNATTAINED = (AllocatedGaussian, BoundedRange, FixedSizeGaussian, TruncatedGaussian)
 _UNATTAINED_BY_GROUPS = (*_UNATTAINED, RandomizedResponse, RemoveThenAdd, SampledLaplace)
 # Of these nothing but bounds of Renyi divergences is known.
 _DIVERGENCES: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
@@ -87,9 +88,9 @@ class PRVAccountant(Accountant):
         The bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500
         the upper bound is what Renyi divergences give, and the lower bound is zero. The lower bound
         is also zero if no neighbours are known for which the bound is attained (samples of fixed
-        size, random allocation, exponential mechanisms). It is about what is charged for an event
-        (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example, this may be
-        more than the event costs.
+        size, random allocation, truncated samples, exponential mechanisms). It is about what is
+        charged for an event (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for
+        example, this may be more than the event costs.
 
     Args:
         relative_error: How far apart the bounds should be, relative to epsilon.

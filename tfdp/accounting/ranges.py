@@ -26,6 +26,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
     SkellamNoise,
+    TruncatedGaussian,
 )
 
 # With less noise one release has an epsilon of 10^10 or more; with more, 2^63 have one of 10^-5.
@@ -66,6 +67,17 @@ def _allocated(mechanism: AllocatedGaussian) -> Mechanism:
     # steps somebody is told some, at random, one of which is that of the unit.
     z = math.floor(min(mechanism.noise_multiplier, _MOST_ALLOCATED) * 2.0**30) / 2.0**30
     return AllocatedGaussian(min(mechanism.num_steps, _MOST_STEPS), z)
+
+
+def _truncated(mechanism: TruncatedGaussian) -> Mechanism:
+    if mechanism.noise_multiplier < 2 * SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    q = max(mechanism.sampling_probability, _SMALLEST_PROBABILITY)
+    if mechanism.overflow_probability == 0:
+        return _sampled(SampledGaussian(q, mechanism.noise_multiplier))
+    return dataclasses.replace(
+        mechanism, sampling_probability=q, noise_multiplier=_noise(mechanism)
+    )
 
 
 def _twice(mechanism: RemoveThenAdd) -> Mechanism:
@@ -121,6 +133,7 @@ _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
     SampledGaussian: _sampled,
     SampledLaplace: _sampled,
     SkellamNoise: _skellam,
+    TruncatedGaussian: _truncated,
 }
 
 

@@ -24,6 +24,8 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
     SkellamNoise,
+    TruncatedGaussian,
+    WorstPart,
 )
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.renyi.allocation import allocated_gaussian_curve
@@ -41,6 +43,7 @@ from tfdp.accounting.renyi.pure import (
 from tfdp.accounting.renyi.search import minimize_over_orders
 from tfdp.accounting.renyi.selected_runs import best_of_poisson_runs, best_of_runs
 from tfdp.accounting.renyi.skellam import skellam_curve
+from tfdp.accounting.renyi.truncated import truncated_gaussian_curve
 from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import Protection
@@ -91,6 +94,10 @@ def _best_of_pure_runs(mechanism: BestOfPureRuns) -> _Curve:
 
 def _best_of_poisson_runs(mechanism: BestOfPoissonRuns) -> _Curve:
     return best_of_poisson_runs(_dearest(mechanism.runs), mechanism.mean_runs)
+
+
+def _worst_part(mechanism: WorstPart) -> _Curve:
+    return _dearest([tuple((each, 1) for each in part) for part in mechanism.parts])
 
 
 def renyi_curve(terms: _Terms) -> _Curve:
@@ -149,6 +156,8 @@ class RDPAccountant(Accountant):
         SampledGaussian: sampled_gaussian_curve,
         SampledLaplace: sampled_laplace_curve,
         SkellamNoise: skellam_curve,
+        WorstPart: _added(_worst_part),
+        TruncatedGaussian: truncated_gaussian_curve,
     }
 
     def __init__(self, orders: Iterable[float] | None = None, *, group_size: int = 1):

@@ -7,7 +7,7 @@ amplification by sampling, with probability q or n of N units:
 |---|---|---|---|
 | none (a bare event) | f = 1 | | |
 | Poisson | f = 1, q | f = 1, q, twice in a row | f = 1, q |
-| truncated Poisson | as Poisson, and a delta | as Poisson, and a delta | as Poisson, and a delta |
+| truncated Poisson | f = 1 or f = 2, q | as Poisson, and a delta | f = 1 or f = 2, q |
 | full batch | f = 1 | f = 2 | f = 1 |
 | fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
 | fixed order | f = 2, all the steps | f = 2 | f = 1 |
@@ -39,7 +39,10 @@ whoever knows a random division of the steps into k equal parts, and some that a
 of which has two of them, knows no more than that (Feldman and Shenfeld 2025, arXiv:2502.08202,
 section 4).
 
-Of a Poisson sample that is too large a part is dropped. The price counts such a sample as lost: its
+Of a Poisson sample that is too large a part is dropped. For Gaussian sums neighbours then differ by
+two units at most, one that comes and one that is driven out, with the probability that the others'
+sample is so large (`tfdp.accounting.mechanisms.TruncatedGaussian`). Else, and under replace one,
+and for accountants that know divergences only, the price counts such a sample as lost: its
 probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
 """
 
@@ -53,6 +56,7 @@ from tfdp.accounting.amplification import (
     FIXED_SIZE_REPLACE,
     POISSON,
     POISSON_REPLACE,
+    TRUNCATED,
     Amplification,
 )
 from tfdp.events import NeighboringRelation, UnsupportedEventError
@@ -78,6 +82,7 @@ class SamplingRule(NamedTuple):
         repetitions: How many of the mechanisms one event, or a pass, is.
         drawn_together: Whether the steps of a pass were drawn together, so that only together they
             are what `amplification` says.
+        otherwise: As in `NormalForm`.
     """
 
     factors: tuple[float, ...]
@@ -87,6 +92,7 @@ class SamplingRule(NamedTuple):
     failure_probability: float = 0.0
     repetitions: int = 1
     drawn_together: bool = False
+    otherwise: "SamplingRule | None" = None
 
 
 _EVERYTHING = SamplingRule((1.0,))
@@ -109,9 +115,15 @@ def _truncated(
         from scipy import stats
 
         # Of the larger of the neighbours, which has the larger samples.
-        population = sampling.population_size + added
-        tail = stats.binom.sf(sampling.max_sample_size, population, sampling.sampling_probability)
-        return rule(sampling)._replace(failure_probability=float(tail))
+        q, population = sampling.sampling_probability, sampling.population_size + added
+        tail = stats.binom.sf(sampling.max_sample_size, population, q)
+        found = rule(sampling)._replace(failure_probability=float(tail))
+        if found.amplification is not POISSON or not tail:
+            return found
+        # Of the others those that leave no place for one more.
+        crowded = stats.binom.sf(sampling.max_sample_size - 1, population - 1, q)
+        parameters = (q, float(crowded), not added)
+        return found._replace(amplification=TRUNCATED, parameters=parameters, otherwise=found)
 
     return truncated
 

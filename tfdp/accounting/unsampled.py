@@ -9,6 +9,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
 )
 
 
@@ -16,6 +17,8 @@ def sampling_of(mechanism: Mechanism) -> str | None:
     """Returns what a message calls the sampling; None where there is none, or epsilon is pure."""
     if isinstance(mechanism, SampledGaussian) and mechanism.sampling_probability < 1:
         return f"a Poisson sample with sampling_probability={mechanism.sampling_probability}"
+    if isinstance(mechanism, TruncatedGaussian):
+        return f"a truncated sample with sampling_probability={mechanism.sampling_probability}"
     if isinstance(mechanism, FixedSizeGaussian):
         return f"a sample of {mechanism.sample_size} of {mechanism.population_size}"
     if isinstance(mechanism, RemoveThenAdd) and sampling_of(mechanism.mechanism) is not None:
@@ -49,7 +52,7 @@ def inclusion_probability(terms: list[tuple[Any, int]]) -> float:
     """
 
     def once(mechanism: Mechanism) -> float:
-        if isinstance(mechanism, (SampledGaussian, SampledLaplace)):
+        if isinstance(mechanism, (SampledGaussian, SampledLaplace, TruncatedGaussian)):
             return mechanism.sampling_probability
         if isinstance(mechanism, FixedSizeGaussian):
             return mechanism.sample_size / mechanism.population_size

@@ -54,6 +54,14 @@ class Event:
             f"The sensitivity of a {type(self).__name__} cannot be scaled: {self!r}."
         )
 
+    def of_group(self, size: int) -> "Event":
+        """Returns what the release costs a unit of `size` parts, given what it costs one part.
+
+        Raises:
+            UnsupportedEventError: no such release is known.
+        """
+        return self.scaled(float(size))
+
     def repeated(self, count: int) -> "Event":
         """Returns one release that costs at least as much as `count` of these about one sample.
 

@@ -189,6 +189,10 @@ class ExponentialMechanismEvent(Event):
     def __post_init__(self):
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
 
+    def of_group(self, size: int) -> Event:
+        # Ranges of neighbours in a row add up.
+        return dataclasses.replace(self, epsilon=self.epsilon * size)
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +210,10 @@ class PureEpsilonEvent(Event):
 
     def __post_init__(self):
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
+
+    def of_group(self, size: int) -> Event:
+        # Losses of neighbours in a row add up.
+        return dataclasses.replace(self, epsilon=self.epsilon * size)
 
 
 @register

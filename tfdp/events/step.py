@@ -31,6 +31,9 @@ class ComposedEvent(Event):
     def scaled(self, factor: float) -> Event:
         return ComposedEvent(tuple(event.scaled(factor) for event in self.events))
 
+    def of_group(self, size: int) -> Event:
+        return ComposedEvent(tuple(event.of_group(size) for event in self.events))
+
     def why_not_on(self, sampling: Sampling) -> str | None:
         reasons = (event.why_not_on(sampling) for event in self.events)
         return next((reason for reason in reasons if reason is not None), None)

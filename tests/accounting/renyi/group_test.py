@@ -10,6 +10,7 @@ from tfdp.accounting.renyi.group import group_rdp
 from tfdp.accounting.renyi.pure import rdp_pure_epsilon
 from tfdp.events import (
     GaussianSumEvent,
+    LaplaceSumEvent,
     PoissonSampling,
     SampledEvent,
     TruncatedPoissonSampling,
@@ -83,7 +84,7 @@ def test_group_size_is_checked(size, error):
 
 
 def test_truncated_samples_of_groups_are_refused():
-    step = SampledEvent(TruncatedPoissonSampling(0.1, 100, 50), GaussianSumEvent(1.0, 1.0))
+    step = SampledEvent(TruncatedPoissonSampling(0.1, 100, 50), LaplaceSumEvent(1.0, 1.0))
     assert RDPAccountant().supports(step)
     with pytest.raises(UnsupportedEventError, match="group_size=2.*TruncatedPoissonSampling"):
         RDPAccountant(group_size=2).compose(step)

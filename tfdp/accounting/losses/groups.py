@@ -36,6 +36,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
 )
 
 # Steps of Newton's method for a convex function, begun within log(k) of the solution.
@@ -138,4 +139,6 @@ GROUP_PAIRS: Mapping[type[Mechanism], Callable[[Any, int], list[LossPair]]] = {
     RemoveThenAdd: _remove_then_add,
     SampledGaussian: _sampled_gaussian,
     SampledLaplace: _sampled_laplace,
+    # Each unit drives one other out at most.
+    TruncatedGaussian: lambda m, size: [gaussian_pair(m.noise_multiplier / 2 / size)],
 }

@@ -31,6 +31,7 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
 )
 
 _Cells = tuple[np.ndarray, np.ndarray]
@@ -149,7 +150,7 @@ def _on_sample(pair: LossPair, q: float) -> LossPair:
     return LossPair(cells, bounds)
 
 
-def _fixed_size(mechanism: FixedSizeGaussian) -> list[LossPair]:
+def _fixed_size(q: float, z: float) -> list[LossPair]:
     """Zhu, Dong and Wang 2022, for samples without replacement, one unit replaced.
 
     With the pair (P, Q) of a replacement inside the sample, delta(epsilon) is at most that of
@@ -159,8 +160,6 @@ def _fixed_size(mechanism: FixedSizeGaussian) -> list[LossPair]:
     """
     from scipy import special
 
-    q = mechanism.sample_size / mechanism.population_size
-    z = mechanism.noise_multiplier
     above = _on_sample(gaussian_pair(z), q)
     below = reverse(above)
     at_zero = (1 - q) * float(special.erf(0.5 / z / math.sqrt(2)))
@@ -234,6 +233,36 @@ def _sampled(base: LossPair, q: float) -> list[LossPair]:
     return [base] if q == 1 else [pair, reverse(pair)]
 
 
+def _mixed(one: LossPair, other: LossPair, share: float) -> LossPair:
+    """Both outputs are of `other` with the same probability `share`, and it is seen which it is."""
+
+    def cells(edges: np.ndarray) -> _Cells:
+        (p, q), (other_p, other_q) = one.cells(edges), other.cells(edges)
+        return (1 - share) * p + share * other_p, (1 - share) * q + share * other_q
+
+    def bounds(log_tail: float) -> tuple[_Bounds, _Bounds]:
+        # One half of the tail for each; at most one half of `other` can be in it.
+        half = log_tail - math.log(2)
+        both = one.bounds(half), other.bounds(min(half - math.log(share), -math.log(2)))
+        (p, other_p), (q, other_q) = zip(*both, strict=True)
+        return (
+            (min(p[0], other_p[0]), max(p[1], other_p[1])),
+            (min(q[0], other_q[0]), max(q[1], other_q[1])),
+        )
+
+    return LossPair(cells, bounds)
+
+
+def _truncated(m: TruncatedGaussian) -> list[LossPair]:
+    q, z = m.sampling_probability, m.noise_multiplier
+    if m.keeps_places:
+        crowded = _fixed_size(q, z / 2) * 2
+    else:
+        crowded = _sampled(gaussian_pair(z / 2), q)
+    usual = _sampled(gaussian_pair(z), q)
+    return [_mixed(*pairs, m.overflow_probability) for pairs in zip(usual, crowded, strict=True)]
+
+
 def _allocated(mechanism: AllocatedGaussian) -> list[LossPair]:
     from tfdp.accounting.losses.allocation import allocation_pairs  # Which imports this module.
 
@@ -245,9 +274,10 @@ def _allocated(mechanism: AllocatedGaussian) -> list[LossPair]:
 PAIRS: Mapping[type[Mechanism], Callable[[Any], list[LossPair]]] = {
     AllocatedGaussian: _allocated,
     BoundedRange: _bounded_range,
-    FixedSizeGaussian: _fixed_size,
+    FixedSizeGaussian: lambda m: _fixed_size(m.sample_size / m.population_size, m.noise_multiplier),
     PureEpsilon: lambda m: [pure_pair(m.epsilon)],
     RandomizedResponse: _randomized_response,
     SampledGaussian: lambda m: _sampled(gaussian_pair(m.noise_multiplier), m.sampling_probability),
     SampledLaplace: lambda m: _sampled(laplace_pair(m.noise_multiplier), m.sampling_probability),
+    TruncatedGaussian: _truncated,
 }

@@ -42,9 +42,8 @@ _MOST_POINTS = 2**22
 class _Integral:
     """The integral of one mechanism, on points that serve all orders up to a largest one."""
 
-    def __init__(self, mechanism: FixedSizeGaussian):
-        self._q = mechanism.sample_size / mechanism.population_size
-        self._z = min(mechanism.noise_multiplier, LARGEST_MULTIPLIER)
+    def __init__(self, q: float, z: float):
+        self._q, self._z = q, min(z, LARGEST_MULTIPLIER)
         self._largest_order = 0.0
 
     def _panels(self, order: float) -> float:
@@ -81,6 +80,13 @@ class _Integral:
         return np.minimum(np.logaddexp(0.0, log_a_minus_1) / (orders - 1), everything)
 
 
+def rdp_of_replacement(q: float, z: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the divergence of the pair as a function of orders: with probability q one unit of a
+    sample is another one.
+    """
+    return _Integral(q, z).rdp
+
+
 def rdp_fixed_size_gaussian(
     sample_size: int, population_size: int, noise_multiplier: float, orders: np.ndarray
 ) -> np.ndarray:
@@ -104,13 +110,15 @@ def rdp_fixed_size_gaussian(
     Returns:
         Float64 vector as long as `orders`.
     """
-    mechanism = FixedSizeGaussian(sample_size, population_size, noise_multiplier)
-    return _Integral(mechanism).rdp(np.asarray(orders, dtype=np.float64))
+    integral = _Integral(sample_size / population_size, noise_multiplier)
+    return integral.rdp(np.asarray(orders, dtype=np.float64))
 
 
 def fixed_size_gaussian_curve(
     mechanisms: Sequence[FixedSizeGaussian], counts: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns the total divergence of `counts[i]` times `mechanisms[i]` as a function of orders."""
-    integrals = [_Integral(mechanism) for mechanism in mechanisms]
+    integrals = [
+        _Integral(m.sample_size / m.population_size, m.noise_multiplier) for m in mechanisms
+    ]
     return lambda orders: counts @ np.array([integral.rdp(orders) for integral in integrals])
