@@ -112,6 +112,23 @@ def test_step_without_sample_weights_is_the_same(of_replicas, key):
     assert len(outcome["events"]) == 1
 
 
+@pytest.mark.parametrize("count", COUNTS)
+def test_users_are_clipped_once_however_their_rows_are_split(of_replicas, count):
+    single, outcome = of_replicas[1]["fit_users"], of_replicas[count]["fit_users"]
+    assert_close(outcome["weights"], single["weights"])
+    assert_history(outcome["history"], single["history"])
+    assert_same_everywhere(outcome["weights"] + outcome["poisson_weights"], count)
+    assert outcome["events"] == single["events"]
+    assert len(outcome["events"]) == 1 + 2 * 4
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_views_are_clipped_as_one_record_on_every_replica(of_replicas, count):
+    single, outcome = of_replicas[1]["fit_views"], of_replicas[count]["fit_views"]
+    assert_close(outcome["weights"], single["weights"])
+    assert outcome["events"] == single["events"] == of_replicas[1]["fit_once"]["events"]
+
+
 @pytest.mark.parametrize("count", COUNTS_OF_FIT)
 def test_private_metrics_are_those_of_all_records_however_they_are_split(of_replicas, count):
     key = "fit_with_private_metrics"
@@ -254,6 +271,7 @@ def test_noise_is_drawn_once_whatever_the_number_of_replicas(of_replicas, count,
 
 
 REFUSALS = {
+    "several examples": "A record of several examples would be spread",
     "microbatches": "num_microbatches = batch_size",
     "not a sum": "NoPrivacyAverageQuery is not a sum",
     "not built": r"optimizer.build\(variables\)",

@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 import toy
@@ -12,6 +13,7 @@ from toy import L
 import tfdp
 from tfdp.accounting import RDPAccountant
 from tfdp.accounting.mechanisms import AllocatedGaussian
+from tfdp.keras import distributed_data
 from tfdp.sampling import Poisson, RandomAllocation, Shuffled, Unknown
 
 X, Y = toy.data()
@@ -117,6 +119,65 @@ def test_an_epoch_of_random_allocation_is_whole_passes(steps):
     declared = RandomAllocation(3, population_size=N)
     with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
         model.fit(dataset().repeat(), sampling=declared, steps_per_epoch=steps, verbose=0)
+    assert model.ledger.total_count == 0
+
+
+def rows_of_batches(monkeypatch, model, **arguments):
+    """Returns how many rows the batches of an epoch of `fit` have, and how many traces it takes."""
+    drawn, traces = [], []
+    of_arrays = distributed_data.batches
+
+    def batches(*args, **kwargs):
+        def note(batch):
+            tf.py_function(lambda mask: drawn.append(len(mask)), [batch.mask], [])
+            return batch
+
+        return of_arrays(*args, **kwargs).map(note)
+
+    def loss(y, y_pred):
+        traces.append(y_pred)
+        return keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True)
+
+    monkeypatch.setattr(distributed_data, "batches", batches)
+    model.compile(model.optimizer, loss, jit_compile=arguments.pop("jit_compile", False))
+    x, y = np.tile(X, [20, 1]), np.tile(Y, 20)
+    model.fit(x, y, batch_size=40, verbose=0, **arguments)
+    first = len(traces)
+    model.fit(x, y, batch_size=40, epochs=3, verbose=0, **arguments)
+    assert len(traces) == first  # Samples of other sizes are the same graph.
+    assert model.ledger.total_count == len(drawn) == 4 * 6
+    return drawn
+
+
+def test_samples_are_padded_a_little_without_xla_and_to_one_size_where_that_is_asked_for(
+    monkeypatch,
+):
+    policy = Poisson().resolve(20 * N, 40)
+    assert (policy.padded_size, policy.size_step) == (64, 4)
+    little = rows_of_batches(monkeypatch, toy.private(toy.linear()))
+    # 40 +- 5.8 of 240: one size in all 24 steps is less likely than 10^-12.
+    assert len(set(little)) > 1 and all(rows % 4 == 0 for rows in little)
+    constant = rows_of_batches(monkeypatch, toy.private(toy.linear()), constant_batch_size=True)
+    # A sample of more than 64 comes once in 6,000 epochs.
+    assert all(rows % 64 == 0 for rows in constant)
+    compiled = rows_of_batches(monkeypatch, toy.private(toy.linear()), jit_compile=True)
+    assert all(rows % 64 == 0 for rows in compiled)
+
+
+def test_microbatches_are_drawn_among_rows_whose_number_says_nothing_of_the_sample(monkeypatch):
+    drawn = rows_of_batches(monkeypatch, toy.private(toy.linear(), toy.dp(num_microbatches=4)))
+    assert all(rows % 64 == 0 for rows in drawn)
+    model = toy.private(toy.linear(), toy.dp(num_microbatches=4))
+    with pytest.raises(ValueError, match="Microbatches need samples that are padded"):
+        model.fit(X, Y, constant_batch_size=False, verbose=0)
+
+
+def test_constant_batch_size_is_about_arrays_and_a_bool():
+    model = toy.private(toy.linear())
+    with pytest.raises(TypeError, match="must be a bool"):
+        model.fit(X, Y, constant_batch_size=1, verbose=0)
+    with pytest.raises(ValueError, match="fit draws from arrays"):
+        model.fit(dataset(), sampling=Unknown(), constant_batch_size=True, verbose=0)
     assert model.ledger.total_count == 0
 
 

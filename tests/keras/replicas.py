@@ -125,6 +125,38 @@ def fit_once(strategy):
     return {"weights": copies(private.trainable_variables), "events": toy.events(private)}
 
 
+def fit_users(strategy):
+    # Cut by rows, the user with three of them would be on several replicas.
+    given = {"privacy_unit": [0, 1, 2, 1, 0, 1, 3], "max_examples_per_user": 3}
+    with scope(strategy):
+        private = toy.private(toy.linear(), toy.dp(privacy_unit="user"))
+    full = FullBatch()
+    history = private.fit(X, Y, sampling=full, user_gradient="sum", verbose=0, **given).history
+    weights = copies(private.trainable_variables)
+    private.fit(X, Y, batch_size=1, epochs=2, verbose=0, **given)
+    return {
+        "weights": weights,
+        "history": history,
+        "poisson_weights": copies(private.trainable_variables),
+        "events": toy.events(private),
+    }
+
+
+def fit_views(strategy):
+    # All views of an example are equal: it counts as one clipped gradient only if it is clipped
+    # as a whole.
+    with scope(strategy):
+        private = toy.private(toy.linear())
+    private.fit(
+        *(X, Y),
+        sampling=FullBatch(),
+        views=3,
+        augment=lambda x, seed: tf.reverse(x, [0]),
+        verbose=0,
+    )
+    return {"weights": copies(private.trainable_variables), "events": toy.events(private)}
+
+
 def fit_with_private_metrics(strategy):
     with scope(strategy):
         metrics = [
@@ -261,7 +293,7 @@ def refusals(strategy):
     def optimizer(query=AVERAGE, **kwargs):
         return DPOptimizer(keras.optimizers.SGD(1.0), query, **kwargs)
 
-    def step(make_optimizer, build=True, run=strategy.run, own_scope=strategy.scope):
+    def step(make_optimizer, build=True, run=strategy.run, own_scope=strategy.scope, **arguments):
         with own_scope():
             variable, taken = matrix(), make_optimizer()
         with strategy.scope():
@@ -270,7 +302,7 @@ def refusals(strategy):
 
         def of_replica():
             taken.private_gradients(
-                lambda x: tf.reduce_sum(x @ variable.value), [variable], tf.constant(X)
+                lambda x: tf.reduce_sum(x @ variable.value), [variable], tf.constant(X), **arguments
             )
 
         return outcome(lambda: run(of_replica))
@@ -287,6 +319,7 @@ def refusals(strategy):
     dataset = strategy.experimental_distribute_dataset(dataset)
     return {
         "microbatches": step(lambda: optimizer(num_microbatches=3)),
+        "several examples": step(optimizer, examples_per_record=2),
         "not a sum": step(lambda: optimizer(tfdp.NoPrivacyAverageQuery())),
         "not built": step(optimizer, build=False),
         "made outside": step(optimizer, own_scope=contextlib.nullcontext),
@@ -301,9 +334,9 @@ def refusals(strategy):
 
 # By number of replicas. Two add up otherwise than three; a whole fit is one of many such steps.
 CASES = {
-    1: (fit, fit_once, fit_with_private_metrics, fit_dataset, custom, noise),
-    2: (fit_once, custom, noise, refusals),
-    3: (fit, fit_once, fit_with_private_metrics, fit_dataset, custom, noise),
+    1: (fit, fit_once, fit_users, fit_views, fit_with_private_metrics, fit_dataset, custom, noise),
+    2: (fit_once, fit_users, fit_views, custom, noise, refusals),
+    3: (fit, fit_once, fit_users, fit_views, fit_with_private_metrics, fit_dataset, custom, noise),
 }
 
 

@@ -33,6 +33,7 @@ QUERIES = [
     tfdp.query.GaussianHistogramQuery(0.7, 2, 0.1),
     tfdp.query.HistogramQuery(0.7, 2, 0.1),
     tfdp.query.PartitionSelectionQuery(0.7, 0.1, 2),
+    tfdp.query.SparseEmbeddingSumQuery(0.1, 1 / 3, 0.7, 0.3, 1.1),
     tfdp.query.TreeRangeSumQuery(tfdp.GaussianSumQuery(1 / 3, 0.7), 3),
     tfdp.query.ReportNoisyMaxQuery(0.7, 1 / 3, True),
     tfdp.query.QuantileSelectionQuery((0.1, 0.2), 0.3, 0.7),

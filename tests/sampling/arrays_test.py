@@ -21,6 +21,7 @@ class Scripted(SamplingPolicy):
     neighboring_relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     expected_batch_size = None
     padded_size = None
+    size_step = 1
 
     def __init__(self, samples, padded_size):
         self._samples = [np.array(units, np.int64) for units in samples]
@@ -61,6 +62,21 @@ def test_pads_to_a_fixed_shape_with_zeros():
 
     np.testing.assert_array_equal(four.y, [100, 600, 300, 400])
     assert four.mask.all()
+
+
+def test_without_a_constant_size_little_more_than_the_sample_is_there():
+    x, y, weight = _data(9)
+    samples = [[4, 1], [], [8], [0, 5, 2, 3], list(range(9))]
+    policy = Scripted(samples, padded_size=8)
+    policy.size_step = 3
+    found = _take(5, x, y, weight, policy, constant_size=False)
+    assert [len(batch.mask) for batch in found] == [3, 3, 3, 6, 9]
+    for batch, sample in zip(found, samples, strict=True):
+        assert batch.mask.sum() == len(sample) and batch.mask[: len(sample)].all()
+        np.testing.assert_array_equal(batch.y[: len(sample)], y[sample])
+        assert not batch.x[len(sample) :].any() and not batch.sample_weight[len(sample) :].any()
+    shared = _take(5, x, y, weight, policy, constant_size=False, row_multiple=2)
+    assert [len(batch.mask) for batch in shared] == [4, 4, 4, 4, 12]
 
 
 def test_keeps_dtypes():

@@ -155,6 +155,8 @@ def test_poisson_batches_are_padded_for_three_standard_deviations():
     assert Poisson().resolve(60000, 256).padded_size == 304
     assert Poisson().resolve(100, 90).padded_size == 100  # 90 + 3 * 3 = 99.
     assert Poisson().resolve(10, 10).padded_size == 10
+    assert Poisson().resolve(60000, 256).size_step == 8  # Half of a standard deviation of 16.
+    assert Poisson().resolve(60000, 8).size_step == 2 and Poisson().resolve(10, 10).size_step == 1
 
 
 @pytest.mark.parametrize("declared", [True, False])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
-from tfdp.sampling import PaddedBatch, SamplingPolicy, batches
+from tfdp.sampling import PaddedBatch, SamplingPolicy, Users, batches
 
 
 def samples(
@@ -17,6 +17,8 @@ def samples(
     policy: SamplingPolicy,
     examples_per_unit: int,
     steps: int,
+    users: Users | None = None,
+    constant_size: bool = True,
 ) -> tuple[Any, int | None]:
     """Returns (data set of the samples of `steps` steps, `steps_per_epoch` for Keras).
 
@@ -32,27 +34,44 @@ def samples(
         policy: A resolved policy for all examples.
         examples_per_unit: Examples that come and go together.
         steps: Steps of an epoch.
+        users: Whose rows come and go together, instead of `examples_per_unit`.
+        constant_size: Whether all samples are padded to one size.
 
     Raises:
-        NotPrivateError: the policy needs processes to draw together, or their arrays differ.
+        NotPrivateError: there are users and several processes, the policy needs processes to draw
+            together, or their arrays differ.
         ValueError: there are fewer units than processes.
     """
     local = _local_replicas(strategy)
     if distribution.num_workers(strategy) == 1:
-        samples = batches(*arrays, policy, examples_per_unit, row_multiple=local).take(steps)
+        samples = batches(
+            *arrays,
+            policy,
+            examples_per_unit,
+            row_multiple=local,
+            users=users,
+            constant_size=constant_size,
+        ).take(steps)
         if distribution.is_mirrored(strategy):
             samples = samples.map(_without_none)
         # If the data had no end, Keras would run all of `steps_per_execution` in the last
         # execution, and so more steps than were asked for.
         return samples.apply(tf.data.experimental.assert_cardinality(steps)), None
 
+    if users is not None:
+        raise NotPrivateError(
+            "Processes have parts of the rows, and none knows all rows of a user. Train on users "
+            "(privacy_unit=...) in one process; it may have several devices (MirroredStrategy)."
+        )
     _check_same(strategy, arrays)
 
     def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
         part, part_policy = _part(
             arrays, policy, context.input_pipeline_id, context.num_input_pipelines
         )
-        samples = batches(*part, part_policy, examples_per_unit, row_multiple=local)
+        samples = batches(
+            *part, part_policy, examples_per_unit, row_multiple=local, constant_size=constant_size
+        )
         samples = samples.map(_without_none).flat_map(lambda batch: _shards(batch, local))
         # The number of steps is known, so processes need not ask each other at every step whether
         # there are data left.

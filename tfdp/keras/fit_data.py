@@ -10,7 +10,7 @@ from tfdp.events.arguments import positive_integer
 from tfdp.keras import distributed_data, inputs
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.sampling import SamplingPolicy
+from tfdp.sampling import SamplingPolicy, Users
 
 
 class FitData(NamedTuple):
@@ -36,6 +36,7 @@ def prepare(
     policy: SamplingPolicy | None,
     optimizer: DPOptimizer,
     strategy: tf.distribute.Strategy,
+    is_compiled: bool,
 ) -> FitData:
     """Returns what `fit` trains on.
 
@@ -44,13 +45,45 @@ def prepare(
         policy: As given to `fit`.
         optimizer: Whose records the examples become.
         strategy: Whose replicas take the steps.
+        is_compiled: Whether XLA compiles the step, anew for each shape.
 
     Raises:
+        TypeError: `constant_batch_size` is no bool.
         ValueError: the data are empty or of different lengths, or do not fit the policy.
         NotPrivateError: replicas cannot be given these data exactly.
     """
-    of = _of_dataset if is_dataset(arguments["x"]) else _of_arrays
-    return of(dict(arguments), policy, optimizer, strategy)
+    arguments = dict(arguments)
+    users = _users(arguments, optimizer)
+    constant_size = _constant_size(arguments, optimizer, is_compiled)
+    if is_dataset(arguments["x"]):
+        return _of_dataset(arguments, policy, optimizer, strategy)
+    return _of_arrays(arguments, policy, optimizer, strategy, users, constant_size)
+
+
+def _constant_size(arguments: dict[str, Any], optimizer: DPOptimizer, is_compiled: bool) -> bool:
+    """Returns whether all samples are padded to one size, and takes what was asked for out of the
+    arguments.
+    """
+    asked = arguments.pop("constant_batch_size")
+    if asked is not None and not isinstance(asked, bool):
+        raise TypeError(
+            f"constant_batch_size must be a bool. Received: constant_batch_size={asked!r}."
+        )
+    if asked is not None and is_dataset(arguments["x"]):
+        raise ValueError(
+            "constant_batch_size is about samples that fit draws from arrays. A data set has the "
+            "batches that it has: leave constant_batch_size out."
+        )
+    if optimizer.num_microbatches is None:
+        return is_compiled if asked is None else asked
+    # The places of microbatches are drawn among all rows, so their number must not follow that of
+    # the units: one unit more would move others to other microbatches.
+    if asked is False:
+        raise ValueError(
+            "Microbatches need samples that are padded to one size: leave constant_batch_size out. "
+            f"Received: constant_batch_size=False, num_microbatches={optimizer.num_microbatches}."
+        )
+    return True
 
 
 def _of_dataset(arguments, policy, optimizer, strategy):
@@ -87,7 +120,57 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     return FitData(arguments, policy, False, size, example)
 
 
-def _of_arrays(arguments, policy, optimizer, strategy):
+def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
+    """Returns the users whom `fit` was told of, and takes what tells of them out of its
+    arguments.
+    """
+    ids, most = arguments.pop("privacy_unit"), arguments.pop("max_examples_per_user")
+    gradient = arguments.pop("user_gradient")
+    if gradient not in ("mean", "sum"):
+        raise ValueError(f"user_gradient must be 'mean' or 'sum'. Received: {gradient!r}.")
+    if ids is None:
+        if most is not None or gradient != "mean":
+            raise ValueError(
+                "max_examples_per_user and user_gradient are about users: give privacy_unit, an "
+                f"array with the id of each row's user. Received: max_examples_per_user={most!r}, "
+                f"user_gradient={gradient!r}."
+            )
+        return None
+    if isinstance(ids, str):
+        raise TypeError(
+            "privacy_unit of fit is an array with the id of each row's user. What the unit is "
+            f"called is an argument of DPOptimizer. Received: privacy_unit={ids!r}."
+        )
+    if optimizer.privacy_unit != "user":
+        raise ValueError(
+            "Ids of users were given, but the events of this optimizer are about a unit "
+            f"{optimizer.privacy_unit!r}. Make it with privacy_unit='user'."
+        )
+    if most is None:
+        raise ValueError(
+            "Give max_examples_per_user: how many rows of one user take part in a step at most. "
+            "Choose it without looking at these data."
+        )
+    if is_dataset(arguments["x"]):
+        raise ValueError(
+            "Ids of users go with arrays, from which fit draws users. Received: "
+            f"x={type(arguments['x']).__name__}."
+        )
+    if arguments["validation_split"]:
+        raise ValueError(
+            "validation_split cuts at a row, so that one user's rows could be on both sides, and "
+            "would move where it cuts. Pass validation_data of other users. Received: "
+            f"validation_split={arguments['validation_split']}."
+        )
+    if gradient == "sum" and (optimizer.private_metrics or optimizer.batch_moments):
+        raise ValueError(
+            "Private metrics and private batch normalization take means over a user's rows. Use "
+            "user_gradient='mean'."
+        )
+    return Users(ids, most)
+
+
+def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
     policy = policies.Poisson() if policy is None else policy
     _check_split(arguments["validation_split"], policy)
     *arrays, arguments["validation_data"] = prepare_arrays(
@@ -96,17 +179,35 @@ def _of_arrays(arguments, policy, optimizer, strategy):
         arguments["validation_data"],
     )
     batch_size = arguments.pop("batch_size")
-    policy, batch_size, together = _resolve(policy, length(*arrays), batch_size, optimizer)
+    num_units = length(*arrays)
+    if users is not None:
+        _check_ids(users, num_units)
+        num_units = len(users)
+    policy, batch_size, together = _resolve(policy, num_units, batch_size, optimizer)
     steps = arguments.pop("steps_per_epoch")
     steps = policy.steps_per_epoch if steps is None else steps
     _check_passes(policy, steps)
     if policy.is_ordered:
         policy = _in_order(policy, steps, optimizer)
     arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
-        strategy, tuple(arrays), policy, together, positive_integer("steps_per_epoch", steps)
+        strategy,
+        tuple(arrays),
+        policy,
+        together,
+        positive_integer("steps_per_epoch", steps),
+        users,
+        constant_size,
     )
     example = tf.nest.map_structure(lambda a: None if a is None else a[:1], tuple(arrays))
     return FitData(arguments, policy, True, batch_size, example)
+
+
+def _check_ids(users: Users, num_examples: int) -> None:
+    if users.num_rows != num_examples:
+        raise ValueError(
+            "privacy_unit must have one id for each row. Received: "
+            f"{users.num_rows} ids for {num_examples} rows."
+        )
 
 
 def _in_order(policy: SamplingPolicy, steps: Any, optimizer: DPOptimizer) -> SamplingPolicy:

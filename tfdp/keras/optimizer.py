@@ -74,8 +74,8 @@ class DPOptimizer(WrappingOptimizer):
         privacy_unit: What one addition or removal is. "example" (default): in microbatches of
             several examples the event's bound is twice the query's. "microbatch": examples come and
             go in groups of batch_size / M consecutive ones, and the bound is the query's. "user":
-            each record is all that one user gives, as in `tfdp.federated`; in `fit` that is each
-            example, of data in which no user has two.
+            each record is all that one user gives, as in `tfdp.federated`; `fit` is told whose each
+            example is (its `privacy_unit`), or each example is a user's only one.
         physical_batch_size: Most examples whose gradients are in memory at once; no effect on the
             result.
         engine: How gradients are computed: "auto" (default), "bookkeeping", "vectorized" or "loop";
@@ -309,6 +309,8 @@ class DPOptimizer(WrappingOptimizer):
         *,
         mask: tf.Tensor | None = None,
         microbatch_ids: tf.Tensor | None = None,
+        examples_per_record: int | None = None,
+        record_gradient: str = "mean",
         weights: tf.Tensor | None = None,
         data_independent_loss: Callable[[], tf.Tensor] | None = None,
         has_aux: bool = False,
@@ -328,6 +330,10 @@ class DPOptimizer(WrappingOptimizer):
                 describes it.
             mask: bool [n]; false marks padding.
             microbatch_ids: The microbatch of every example; drawn independently by default.
+            examples_per_record: K: so many consecutive examples are one record, which is one unit:
+                all of a user's (`privacy_unit="user"`), or views of one example. As in
+                `tfdp.clipped_gradient_sum`.
+            record_gradient: Likewise: "mean" or "sum".
             weights: The weight of every record, for a query that takes weights; 1 by default.
             data_independent_loss: A penalty on the variables, such as weight decay; its gradient is
                 added after the noise.
@@ -357,6 +363,8 @@ class DPOptimizer(WrappingOptimizer):
             examples,
             mask=mask,
             microbatch_ids=microbatch_ids,
+            examples_per_record=examples_per_record,
+            record_gradient=record_gradient,
             weights=weights,
             data_independent_loss=data_independent_loss,
             has_aux=has_aux,
@@ -434,11 +442,19 @@ class DPOptimizer(WrappingOptimizer):
             arguments.loss_scale,
             arguments.weights,
         )
+        several = arguments.examples_per_record not in (None, 1)
+        if several and self.num_microbatches is not None:
+            raise ValueError(
+                "examples_per_record says which examples are a record, and so does "
+                "num_microbatches. Leave one of them out."
+            )
         in_microbatches = self._microbatching.holds_several or arguments.microbatch_ids is not None
+        in_microbatches |= several
         check_weights(self.query, arguments.weights is not None, in_microbatches)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
-        step.check_replicas()
+        # The batches of fit give every replica whole users.
+        step.check_replicas(None if arguments.of_fit else arguments.examples_per_record)
         # Eager steps of several threads take turns. Steps in graphs do not, but every one of them
         # is charged for what it does.
         alone = tf.executing_eagerly() and not tf.distribute.has_strategy()

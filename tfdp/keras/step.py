@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
+from tfdp.gradients.microbatches import records_present
 from tfdp.keras import charges, distribution
 from tfdp.keras.charging import Batch, Charging
 from tfdp.keras.errors import NotPrivateError
@@ -37,6 +38,8 @@ class StepArguments(NamedTuple):
     jit_compile: bool = False
     of_fit: bool = False  # As in `Batch`.
     has_statistics: bool = False  # Whether aux is (aux, statistics).
+    examples_per_record: int | None = None  # As in `clipped_gradient_sum`.
+    record_gradient: str = "mean"  # Likewise.
 
 
 class StepVariables(NamedTuple):
@@ -123,8 +126,11 @@ class PrivateStep:
         used, statistics = used
         return used, aux, statistics
 
-    def check_replicas(self) -> None:
+    def check_replicas(self, examples_per_record: int | None = None) -> None:
         """Refuses what several replicas cannot do exactly.
+
+        Args:
+            examples_per_record: Of the step that is to be taken.
 
         Raises:
             NotPrivateError: there are several, and the query is not a sum or a record is spread
@@ -136,6 +142,12 @@ class PrivateStep:
             raise NotPrivateError(
                 f"{type(self.query).__name__} is not a sum (is_sum is False), so the states of the "
                 "replicas' samples cannot be added up. Train it on one device."
+            )
+        if examples_per_record not in (None, 1):
+            raise NotPrivateError(
+                "A record of several examples would be spread over replicas, and its gradient is "
+                "known to none of them. Leave examples_per_record out under a strategy of several "
+                "replicas."
             )
         if self.microbatching.holds_several:
             raise NotPrivateError(
@@ -201,7 +213,8 @@ class PrivateStep:
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
         # A batch is what all replicas have together; groups of examples have other sizes.
-        sizes = [tf.reduce_sum(tf.cast(mask, tf.int64))] if unit != "microbatch" else []
+        records = records_present(mask, arguments.examples_per_record or 1)
+        sizes = [tf.reduce_sum(tf.cast(records, tf.int64))] if unit != "microbatch" else []
         sizes = distribution.add_up(sizes)
 
         def write(commit, types):
@@ -246,6 +259,14 @@ class PrivateStep:
                 "every record."
             )
             jit_compile = False
+        released = [arguments.variables, *self.statistics]
+        clips = self.query.contribution_clips(released if self.statistics else released[0])
+        if jit_compile and any(clip is not None for clip in clips):
+            _logger.info(
+                "The sum is computed without XLA, which needs shapes that no draw decides: rows of "
+                "a table are selected (SparseEmbeddingSumQuery)."
+            )
+            jit_compile = False
         seeds = draw_seeds(tf.shape(mask)[0]) if jit_compile else None
 
         def total(examples, mask, ids, weights, state, seeds):
@@ -258,6 +279,8 @@ class PrivateStep:
                 mask=mask,
                 num_microbatches=number,
                 microbatch_ids=ids,
+                examples_per_record=arguments.examples_per_record,
+                record_gradient=arguments.record_gradient,
                 weights=weights,
                 physical_batch_size=self.physical_batch_size,
                 engine=self.engine,
@@ -336,6 +359,6 @@ def _add_penalty(gradients: list[tf.Tensor], arguments: StepArguments) -> list[t
         loss = arguments.data_independent_loss()
     extra = tape.gradient(loss, sources)
     return [
-        g if e is None else g + tf.convert_to_tensor(e)
+        g if e is None else tf.convert_to_tensor(g) + tf.convert_to_tensor(e)
         for g, e in zip(gradients, extra, strict=True)
     ]

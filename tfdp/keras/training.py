@@ -29,6 +29,7 @@ from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records import RecordLoss
+from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 _logger = logging.getLogger("tfdp")
@@ -61,6 +62,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     _loss_axes: tuple[tuple[int | None, ...], ...] = ()
     _record_scope: keras.StatelessScope | None = None
     _activity: str | None = None
+    _records = RecordsOfFit()
     _shown: ShownMetrics | None = None
 
     @property
@@ -130,14 +132,24 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         validation_batch_size: int | None = None,
         validation_freq: int = 1,
         sampling: SamplingPolicy | None = None,
+        privacy_unit: Any = None,
+        max_examples_per_user: int | None = None,
+        user_gradient: str = "mean",
+        views: int = 1,
+        augment: Augment | None = None,
+        constant_batch_size: bool | None = None,
     ) -> keras.callbacks.History:
-        """Trains the model: `keras.Model.fit`, with one more argument, `sampling`.
+        """Trains the model: `keras.Model.fit`, with a few more arguments.
 
         From arrays `x`, `y` tfdp draws the samples itself, by default Poisson samples of
         `batch_size` (32) expected examples: with probability batch_size / N each. Another policy
         from `tfdp.sampling` draws in another way. Of a data set or generator tfdp cannot see how it
         samples: there `sampling` declares it, and undeclared the ledger says unknown, and
         accountants grant no amplification.
+
+        With `privacy_unit`, ids of users, a record is a user: users are sampled, the gradient of a
+        user's rows is clipped once, and batch sizes, populations and denominators are numbers of
+        users. The optimizer says so, too: `DPOptimizer(..., privacy_unit="user")`.
 
         Under a `tf.distribute` strategy samples and batches are those of all replicas together.
         Several processes are all given the same arrays.
@@ -161,6 +173,20 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             validation_freq: As in Keras.
             sampling: A policy from `tfdp.sampling`: by which tfdp draws from arrays, or which is
                 declared of a data set or generator.
+            privacy_unit: [n], whose each row is, of any dtype (`tfdp.sampling.Users`); with arrays.
+            max_examples_per_user: How many rows of a user take part in a step at most; of one who
+                has more, some are drawn anew each time. A public number.
+            user_gradient: What is clipped: the "mean" of the gradients of a user's rows, or their
+                "sum".
+            views: How often an example is seen in a step, each time with other random numbers of
+                the model and of `augment`. The mean of the gradients is clipped once.
+            augment: A function of the inputs of one example, without a batch axis, and a secret
+                seed, int64 [2], as for `tf.image.stateless_random_crop`. It returns inputs of the
+                same shapes and types, and must see no other example.
+            constant_batch_size: Whether samples from arrays are padded to three standard deviations
+                more than expected, so that time and memory say next to nothing about the size of a
+                sample; by default only where XLA compiles the step, and with microbatches. False
+                pads to half a standard deviation more at most, which takes less time.
 
         Raises:
             NotPrivateError: a callback would act on raw training metrics.
@@ -178,6 +204,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         inputs.check_validation(
             validation_data, validation_steps, validation_batch_size, validation_freq
         )
+        records = records_of_fit(max_examples_per_user, user_gradient, views, augment)
         arguments = {
             "x": x,
             "y": y,
@@ -187,9 +214,16 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             "steps_per_epoch": steps_per_epoch,
             "validation_split": validation_split,
             "validation_data": validation_data,
+            "privacy_unit": privacy_unit,
+            "max_examples_per_user": max_examples_per_user,
+            "user_gradient": user_gradient,
+            "constant_batch_size": constant_batch_size,
         }
-        data = fit_data.prepare(arguments, sampling, optimizer, self.distribute_strategy)
+        data = fit_data.prepare(
+            arguments, sampling, optimizer, self.distribute_strategy, bool(self.jit_compile)
+        )
         self._set_batch_size(data.batch_size)
+        self._set_records(records)
         self._build_for(*data.example)
         with (
             self._during("fit"),
@@ -250,6 +284,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 "as often. Use fit()."
             )
         x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
+        self._set_records(RecordsOfFit())
         self._build_for(
             *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
@@ -257,6 +292,11 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             self.train_function = None
         with self._during(None), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
+
+    def _set_records(self, records: RecordsOfFit) -> None:
+        if self._records != records:
+            # A step is traced for records of one kind.
+            self._records, self.train_function = records, None
 
     def _set_batch_size(self, batch_size: float | None) -> None:
         optimizer = self._dp_optimizer()
@@ -344,8 +384,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 "The model must be built before its first step. Give it an Input, or call it once "
                 "on a batch, and use fit() or train_on_batch()."
             )
-        rows = tf.shape(_first(data.x))[0]
-        mask = tf.ones([rows], tf.bool) if data.mask is None else data.mask
+        data, examples_per_record = self._records.of_batch(data)
         optimizer = self._dp_optimizer()
         record_loss = self._record_loss
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
@@ -356,7 +395,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             record_loss,
             self.trainable_variables,
             (data.x, data.y, data.sample_weight),
-            mask=mask,
+            mask=data.mask,
             weights=weights,
             data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
             has_aux=True,
@@ -364,6 +403,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             jit_compile=jit_compile,
             of_fit=True,
             has_statistics=True,
+            examples_per_record=examples_per_record,
+            record_gradient="mean" if examples_per_record is None else self._records.user_gradient,
         )
         shown = released[: len(optimizer.private_metrics)]
         optimizer.move_statistics(private_norms(self), released[len(shown) :])
@@ -374,7 +415,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         if weights is not None:  # As Keras shows losses.
             losses *= tf.cast(weights, losses.dtype)
         logs = metric_updates.watched(
-            lambda: metric_updates.update(self, record_loss, data, mask, (losses, y_pred)),
+            lambda: metric_updates.update(self, record_loss, data, data.mask, (losses, y_pred)),
             self.metrics_variables,
         )
         return distribution.for_keras(logs)
@@ -417,7 +458,3 @@ def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:
     if optimizer.loss_scale_factor is None and model.compute_dtype == "float16":
         return 1024.0
     return None
-
-
-def _first(x: Any) -> Any:
-    return next(leaf for leaf in tf.nest.flatten(x) if leaf is not None)

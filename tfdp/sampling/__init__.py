@@ -5,11 +5,14 @@ from tfdp.sampling.cyclic_poisson import CyclicPoisson
 from tfdp.sampling.fixed_order import FixedOrder
 from tfdp.sampling.fixed_size import FixedSize
 from tfdp.sampling.full_batch import FullBatch
+from tfdp.sampling.owners import bound_contributions
 from tfdp.sampling.poisson import Poisson
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.random_allocation import RandomAllocation
 from tfdp.sampling.shuffled import Shuffled
+from tfdp.sampling.truncated_poisson import TruncatedPoisson
 from tfdp.sampling.unknown import Unknown
+from tfdp.sampling.users import Users
 
 __all__ = [
     "CyclicPoisson",
@@ -21,6 +24,9 @@ __all__ = [
     "RandomAllocation",
     "SamplingPolicy",
     "Shuffled",
+    "TruncatedPoisson",
     "Unknown",
+    "Users",
     "batches",
+    "bound_contributions",
 ]

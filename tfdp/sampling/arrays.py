@@ -8,16 +8,19 @@ import tensorflow as tf
 
 from tfdp.noise import host_generator
 from tfdp.sampling.policy import SamplingPolicy
+from tfdp.sampling.users import Users
 
 
 class PaddedBatch(NamedTuple):
-    """One sample, padded with zeros to a fixed number of rows.
+    """One sample, padded with zeros.
 
     Attributes:
         x: Inputs, structure of [rows, ...].
         y: Targets, likewise, or None.
         sample_weight: [rows], or None.
         mask: bool [rows]; false marks padding.
+
+    Of users, [users, rows of each] stands everywhere in place of [rows].
     """
 
     x: Any
@@ -34,11 +37,14 @@ def batches(
     examples_per_unit: int = 1,
     generator: np.random.Generator | None = None,
     row_multiple: int = 1,
+    users: Users | None = None,
+    constant_size: bool = True,
 ) -> tf.data.Dataset:
     """Returns an endless data set of `PaddedBatch` drawn from arrays.
 
     Unit u holds the examples u * examples_per_unit to (u + 1) * examples_per_unit - 1; the last may
-    be smaller. In a batch, units keep `examples_per_unit` rows each.
+    be smaller. In a batch, units keep `examples_per_unit` rows each. With `users`, these are the
+    units, and each has as many rows in a batch as one has at most.
 
     Args:
         x: Structure of arrays that share their first axis. Lists come back as tuples: tf.data makes
@@ -49,22 +55,35 @@ def batches(
         examples_per_unit: Examples that come and go together.
         generator: Source of the draws; by default keyed by the operating system.
         row_multiple: What the number of rows is a multiple of, so that replicas can share them.
+        users: Whose rows come and go together, instead of `examples_per_unit`.
+        constant_size: Whether samples are padded to `policy.padded_size` units, which few exceed,
+            so that XLA compiles one step and shapes say next to nothing about a sample; else to
+            multiples of `policy.size_step`, which takes less time.
     """
     # tf.nest.map_structure would call the function on None leaves.
     structure = _lists_to_tuples((x, y, sample_weight))
     flat = tf.nest.flatten(structure)
     arrays = [leaf for leaf in flat if leaf is not None]
     num_examples = len(arrays[0])
-    rows = -(-policy.padded_size * examples_per_unit // row_multiple) * row_multiple
+    if users is not None:
+        examples_per_unit = users.max_examples
+        row_multiple *= examples_per_unit  # Replicas share users, and not their rows.
+    units_of_step = policy.padded_size if constant_size else policy.size_step
+    rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
     generator = generator or host_generator()
 
     def padded() -> Iterator[tuple[np.ndarray, ...]]:
         for units in policy.draw(generator):
-            examples = units[:, None] * examples_per_unit + np.arange(examples_per_unit)
+            if users is None:
+                examples = units[:, None] * examples_per_unit + np.arange(examples_per_unit)
+                present = examples < num_examples
+            else:
+                examples = users.rows_of(units, generator)
+                present = examples >= 0
             examples = examples.reshape(-1)
             total = rows * max(1, -(-len(examples) // rows))
             mask = np.zeros(total, bool)
-            mask[: len(examples)] = examples < num_examples
+            mask[: len(examples)] = present.reshape(-1)
             present = np.flatnonzero(mask)
             chosen = examples[present]
             leaves = []
@@ -72,15 +91,19 @@ def batches(
                 leaf = np.zeros((total, *array.shape[1:]), array.dtype)
                 leaf[present] = array[chosen]
                 leaves.append(leaf)
-            yield *leaves, mask
+            parts = [*leaves, mask]
+            if users is not None:
+                parts = [p.reshape(-1, examples_per_unit, *p.shape[1:]) for p in parts]
+            yield tuple(parts)
 
     def rebuild(*leaves):
         remaining = iter(leaves[:-1])
         values = [None if leaf is None else next(remaining) for leaf in flat]
         return PaddedBatch(*tf.nest.pack_sequence_as(structure, values), leaves[-1])
 
-    signature = tuple(tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in arrays)
-    signature += (tf.TensorSpec([None], tf.bool),)
+    axes = [None] if users is None else [None, examples_per_unit]
+    signature = tuple(tf.TensorSpec([*axes, *a.shape[1:]], a.dtype) for a in arrays)
+    signature += (tf.TensorSpec(axes, tf.bool),)
     return (
         tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
     )

@@ -117,6 +117,14 @@ class SamplingPolicy(abc.ABC):
         """Units that a padded batch holds. A larger sample is padded to a multiple of it."""
         return int(self.expected_batch_size)
 
+    @property
+    def size_step(self) -> int:
+        """Units to whose multiples samples are padded where their shapes may differ.
+
+        About half a standard deviation: a run then has a dozen shapes, and little padding.
+        """
+        return max(1, (self.padded_size - int(self.expected_batch_size)) // 6)
+
 
 # For the policies themselves.
 

@@ -1,0 +1,158 @@
+"""Several views of a record in one step: the mean of their gradients is clipped once."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy
+from toy import L, N, X, Y
+
+import tfdp
+from tfdp.keras import DPOptimizer, records_of_fit
+from tfdp.sampling import FullBatch, Shuffled
+
+VIEWS = 3
+SEEDS = np.stack([np.arange(N * VIEWS), np.arange(N * VIEWS) % 5], 1)
+
+
+def shifted(x, seed):
+    """An augmentation that differs between views, and is as random as its seed."""
+    return x + tf.random.stateless_normal(x.shape, seed)
+
+
+@pytest.fixture
+def known_seeds(monkeypatch):
+    monkeypatch.setattr(
+        records_of_fit, "draw_seeds", lambda rows: tf.constant(SEEDS)[: tf.cast(rows, tf.int32)]
+    )
+
+
+def mean_loss(model, i, number=VIEWS):
+    """The mean loss of the views of example i, one after another in plain Python."""
+    losses = []
+    for view in range(number):
+        x = shifted(tf.constant(X[i]), tf.constant(SEEDS[i * number + view]))
+        losses.append(toy.LOGITS_LOSS(Y[i : i + 1], model(x[None])))
+    return tf.add_n(losses) / number
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "vectorized", "loop"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_mean_gradient_of_views_is_clipped_once(engine, jit_compile, known_seeds):
+    if jit_compile and engine != "bookkeeping":
+        pytest.skip("One engine is enough for XLA.")
+    model = toy.private(optimizer=toy.dp(engine=engine), jit_compile=jit_compile)
+    expected, norms = toy.step_by_hand(model, [lambda i=i: mean_loss(model, i) for i in range(N)])
+    assert min(norms) < toy.CLIP < max(norms)
+    toy.fit_step(model, views=VIEWS, augment=shifted)
+    toy.assert_weights(model, expected)
+
+
+def test_other_views_are_traced_anew_and_batches_of_ones_own_have_one(known_seeds):
+    model = toy.private()
+    for number in (3, 2, 1):
+        losses = [lambda i=i, n=number: mean_loss(model, i, n) for i in range(N)]
+        expected, _ = toy.step_by_hand(model, losses)
+        toy.fit_step(model, views=number, augment=shifted)
+        toy.assert_weights(model, expected)
+    plain = [lambda i=i: toy.crossentropy(model, i) for i in range(N)]
+    expected, _ = toy.step_by_hand(model, plain)
+    model.train_on_batch(X, Y)
+    toy.assert_weights(model, expected)
+    expected, _ = toy.step_by_hand(model, plain)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(N)
+    sampling = Shuffled(batch_size=N, population_size=N)
+    model.fit(data, views=2, augment=lambda x, seed: x, sampling=sampling, verbose=0)
+    toy.assert_weights(model, expected)
+
+
+@pytest.mark.parametrize("views", [1, 2, 5])
+def test_an_example_moves_the_sum_by_at_most_the_bound_whatever_its_views(views):
+    x = 5 * X
+    one_away = x.copy()
+    one_away[3] = np.nan  # Contributes zero.
+    moved = []
+    for inputs in (x, one_away):
+        model = toy.private(toy.linear())
+        toy.fit_step(model, inputs, views=views, augment=lambda x, seed: 9 * x)
+        moved.append(np.concatenate([w.ravel() for w in toy.weights(model)]))
+    distance = np.linalg.norm(moved[0] - moved[1])
+    assert 0.49 * toy.CLIP / 10 < distance <= 0.5 * toy.CLIP / 10 * (1 + 1e-5)
+
+
+def test_views_cost_what_one_does():
+    ledgers = []
+    for views in (1, 4):
+        model = toy.private(optimizer=toy.dp(stddev=1.0))
+        model.fit(X, Y, batch_size=3, views=views, augment=shifted, verbose=0)
+        ledgers.append([(entry.event, entry.count) for entry in model.ledger])
+    assert ledgers[0] == ledgers[1]
+
+
+def test_layers_that_draw_draw_for_each_view():
+    keras.utils.set_random_seed(3)
+    layers = [keras.Input((4,)), L.Dropout(0.5), L.Dense(1, use_bias=False)]
+    query = tfdp.GaussianAverageQuery(1e3, stddev=0.0, denominator=1)
+    model = toy.private(
+        keras.Sequential(layers), DPOptimizer(keras.optimizers.SGD(1.0), query), lambda y, p: p
+    )
+    start = toy.weights(model)[0]
+    model.fit(np.ones((1, 4), "float32"), np.zeros(1), sampling=FullBatch(), views=64, verbose=0)
+    gradient = (start - toy.weights(model)[0]).ravel()
+    # Each weight's is twice the part of the views that kept it; standard error 0.125.
+    assert np.abs(gradient - 1).max() < 6.2 * 0.125
+    assert not np.isin(gradient, (0, 2)).any()
+
+
+def test_images_are_cropped_and_flipped_one_by_one():
+    def flip(image, seed):
+        padded = tf.pad(image, [[1, 1], [1, 1], [0, 0]])
+        image = tf.image.stateless_random_crop(padded, image.shape, seed)
+        return tf.image.stateless_random_flip_left_right(image, seed)
+
+    images = np.random.default_rng(0).normal(size=(N, 4, 4, 1)).astype("float32")
+    layers = [keras.Input((4, 4, 1)), L.RandomFlip(), L.Conv2D(2, 3), L.Flatten(), L.Dense(2)]
+    model = toy.private(keras.Sequential(layers))
+    model.fit(images, Y, batch_size=4, views=2, augment=flip, verbose=0)
+    assert toy.all_finite(model)
+
+
+def test_rows_of_users_have_views_too(known_seeds):
+    ids = np.arange(N) // 2
+    model = toy.private(optimizer=toy.dp(privacy_unit="user"))
+    losses = [
+        lambda u=u: (mean_loss(model, 2 * u, 2) + mean_loss(model, 2 * u + 1, 2)) / 2
+        for u in range(N // 2)
+    ]
+    expected, _ = toy.step_by_hand(model, losses)
+    toy.fit_step(model, privacy_unit=ids, max_examples_per_user=2, views=2, augment=shifted)
+    # Users without a second row would draw otherwise; here rows are in the order of the data.
+    toy.assert_weights(model, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"views": 0}, ValueError, "views"),
+        ({"views": 1.5}, TypeError, "views"),
+        ({"augment": "flip"}, TypeError, "augment must be a function"),
+        ({"augment": lambda x, seed: x[:2]}, ValueError, "shapes and types"),
+        ({"augment": lambda x, seed: tf.cast(x, tf.float64)}, ValueError, "shapes and types"),
+    ],
+)
+def test_what_makes_no_views_is_refused_before_anything_is_charged(arguments, error, message):
+    model = toy.private()
+    with pytest.raises(error, match=message):
+        model.fit(X, Y, batch_size=4, verbose=0, **arguments)
+    assert len(model.ledger) == 0
+
+
+def test_sums_of_users_and_microbatches_have_no_views():
+    model = toy.private(optimizer=toy.dp(privacy_unit="user"))
+    given = {"privacy_unit": np.arange(N), "max_examples_per_user": 2, "user_gradient": "sum"}
+    with pytest.raises(ValueError, match="user_gradient='mean'"):
+        model.fit(X, Y, views=2, verbose=0, **given)
+    model = toy.private(optimizer=toy.dp(num_microbatches=2))
+    with pytest.raises(ValueError, match="num_microbatches"):
+        model.fit(X, Y, batch_size=4, views=2, verbose=0)
+    assert len(model.ledger) == 0
