@@ -1,6 +1,6 @@
 """What bounds from one run prove of a Gaussian whose mu is known: means, and how often too much.
 
-python benchmarks/audit.py [--runs 1000] [--delta 1e-5] [--seed 0]
+python benchmarks/audit.py [--runs 10000] [--delta 1e-5] [--seed 0]
 """
 
 import argparse
@@ -37,18 +37,16 @@ def methods(delta):
     ]
 
 
-def measure(bound, runs, share, truth):
+def measure(bound, correct, guesses, canaries, truth):
     """Returns (mean of what is proven, share of the runs that prove more than is true)."""
-    guesses = max(1, round(share * len(runs[0][0])))
-    correct = [correct_guesses(*run, guesses) for run in runs]
-    proven = {v: bound(v, guesses, len(runs[0][0])) for v in set(correct)}
+    proven = {v: bound(v, guesses, canaries) for v in set(correct)}
     values = np.array([proven[v] for v in correct])
     return float(values.mean()), float(np.mean(values > truth))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -59,13 +57,17 @@ def main():
     print("|---|---|---|" + "---|" * len(bounds))
     for canaries, mu in CASES:
         truth = gaussian_epsilon(mu, arguments.delta)
-        runs = []
+        guesses = [max(1, round(share * canaries)) for _, _, share in bounds]
+        correct = []
         for _ in range(arguments.runs):
             coins = rng.integers(0, 2, canaries) == 1
-            runs.append((mu * (coins - 0.5) + rng.normal(size=canaries), coins))
+            scores = mu * (coins - 0.5) + rng.normal(size=canaries)
+            correct.append([correct_guesses(scores, coins, number) for number in guesses])
         cells = []
-        for _, bound, share in bounds:
-            mean, wrong = measure(bound, runs, share, truth)
+        for (_, bound, _), number, counts in zip(
+            bounds, guesses, zip(*correct, strict=True), strict=True
+        ):
+            mean, wrong = measure(bound, counts, number, canaries, truth)
             cells.append(f"{mean:.2f} ({wrong:.1%})")
         print(f"| {canaries} | {mu:g} | {truth:.3f} | " + " | ".join(cells) + " |", flush=True)
 

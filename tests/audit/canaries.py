@@ -84,15 +84,15 @@ class Run:
         signs[1::2] = OUT[self.out]
         return np.arange(self.canaries), signs
 
-    def fit(self, records=None, strategy=None):
-        """Returns (released sums [epochs, steps, canaries], ledger)."""
+    def fit(self, records=None, strategy=None, **more):
+        """Returns (released sums [epochs, steps, canaries], ledger); `more` goes to Keras' fit."""
         canary, sign = self.records() if records is None else records
         denominator = len(canary)
         query = self.make_query(1.0, self.stddev, denominator)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             model = linear_model(self.canaries, query, **self.optimizer)
         released = Released()
-        arguments = {"sampling": self.sampling, "callbacks": [released], "verbose": 0}
+        arguments = {"sampling": self.sampling, "callbacks": [released], "verbose": 0, **more}
         if self.batch_size is not None:
             arguments["batch_size"] = round(self.batch_size * denominator)
         data = (canary, sign[:, None])

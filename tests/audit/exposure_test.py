@@ -79,6 +79,8 @@ def test_no_exposure_is_above_the_space_or_below_zero():
 def test_secrets_are_different_and_a_function_of_the_seed():
     secrets = random_secrets(list("0123456789"), 3, 1000, seed=0)
     assert secrets.shape == (1000, 3) and len({"".join(s) for s in secrets}) == 1000
+    # A text is a sequence of symbols.
+    assert np.array_equal(secrets, random_secrets("0123456789", 3, 1000, seed=0))
     few = random_secrets([0, 1], 8, 20, seed=1)
     assert np.array_equal(few, random_secrets([0, 1], 8, 20, seed=1))
     with pytest.raises(ValueError, match="secrets=1001"):

@@ -40,6 +40,7 @@ from tfdp.sampling import (
     RandomAllocation,
     SamplingPolicy,
     Shuffled,
+    TruncatedPoisson,
     Unknown,
 )
 
@@ -99,6 +100,11 @@ def shuffled(out, relation, stddev=0.5):
     return Run(policy, out, stddev, 0.5, steps=2), once(out)
 
 
+def truncated(out, relation, stddev=0.5):
+    policy = TruncatedPoisson(neighboring_relation=relation)
+    return Run(policy, out, stddev, 0.5, steps=2), sampled(0.5, out)
+
+
 def allocated(out, relation, stddev=0.5):
     policy = RandomAllocation(neighboring_relation=relation)
     return Run(policy, out, stddev, 0.5, steps=2), once(out)
@@ -122,6 +128,7 @@ SAMPLED = {
     "poisson_add": poisson("absent", ADD),
     "poisson_zero": poisson("zero", ZERO),
     "poisson_replace": poisson("opposite", REPLACE, stddev=1.0),
+    "truncated_zero": truncated("zero", ZERO),
     "allocated_zero": allocated("zero", ZERO),
     "allocated_replace": allocated("opposite", REPLACE, stddev=1.0),
     "shuffled_zero": shuffled("zero", ZERO),
@@ -145,6 +152,7 @@ PART = {
     "poisson_add": 0.5,
     "poisson_zero": 0.5,
     "poisson_replace": 0.5,
+    "truncated_zero": 0.45,
     "allocated_zero": 0.6,
     "allocated_replace": 0.3,
     "shuffled_zero": 0.5,

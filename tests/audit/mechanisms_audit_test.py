@@ -57,6 +57,10 @@ SUMS = {
     "GaussianSumQuery": (lambda z: GAUSSIAN(1.0, z), FAR),
     "ExactGaussianSumQuery": (lambda z: q.ExactGaussianSumQuery(1.0, z), FAR),
     "GaussianAverageQuery": (lambda z: q.GaussianAverageQuery(1.0, stddev=z, denominator=4.0), FAR),
+    "ScaleThenPrivatizeQuery": (
+        lambda z: q.ScaleThenPrivatizeQuery(GAUSSIAN(1.0, z), tf.zeros(2)),
+        FAR,
+    ),
     "NormalizedQuery": (lambda z: q.NormalizedQuery(GAUSSIAN(1.0, z), 4.0), FAR),
     "WeightedSumQuery": (
         lambda z: q.WeightedSumQuery(GAUSSIAN(1.0, 2 * z), 2.0),
@@ -103,6 +107,12 @@ SELECTIONS = {
         lambda z: q.QuantileEstimatorQuery(1.0, 0.5, 0.2, z / 2, 4.0),
         np.float32(9.0),
         lambda result, state: state.current_estimate,
+    ),
+    # Its one row is always selected.
+    "SparseEmbeddingSumQuery": (
+        lambda z: q.SparseEmbeddingSumQuery(1.0, 1.5 * z, 1.0, 1.5 * z, threshold=-1e9),
+        FAR[None],
+        lambda result, state: tf.reduce_sum(result.values),
     ),
     "AboveThresholdQuery": (
         lambda z: q.AboveThresholdQuery(0.5, 1 / z, 1.0),

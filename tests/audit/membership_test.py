@@ -114,8 +114,8 @@ def test_claim_that_is_exceeded_is_named():
     rng = np.random.default_rng(4)
     scores, members = sample(rng, 2000, 2000, shift=3.0)
     found = membership.attack("score", scores, members)
-    assert membership.above_the_bound(found, lambda rate: min(1.0, 20 * rate + 0.9)) == []
-    said = membership.above_the_bound(found, lambda rate: rate)
+    assert found.above_the_bound(lambda rate: min(1.0, 20 * rate + 0.9)) == []
+    said = found.above_the_bound(lambda rate: rate)
     assert len(said) == 2 and "FPR 0.01" in said[1]
 
 

@@ -1,9 +1,11 @@
 """`tfdp report`."""
 
+import hashlib
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tfdp.cli import main
@@ -117,3 +119,57 @@ def test_what_the_reader_is_told_beside_the_ledger(tmp_path, capsys, name):
     assert "1e-05" not in text and "1e-5" in text
     assert "SampledEvent(" not in text and "PoissonSampling(" not in text
     capsys.readouterr()
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    """Predictions of a model that knows the labels of its members by heart."""
+    members = np.arange(600) % 2 == 0
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([5.0, 1.0], 600) * (1 - members[:, None]) + members[:, None] * [1.0, 0.0]
+    path = tmp_path / "predictions.npz"
+    np.savez(path, probabilities=p, labels=np.zeros(600, int), members=members)
+    return path
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_attacks_stand_beside_the_bound(path, predictions, tmp_path, capsys, name):
+    out = tmp_path / name
+    flags = ["--predictions", str(predictions), "--score", "loss", "--confidence", "0.9"]
+    status, printed, error = _run(capsys, path, "--out", str(out), *flags)
+    assert (status, error) == (0, "")
+    text = out.read_text(encoding="utf-8").replace("\\", "")
+    digest = hashlib.sha256(predictions.read_bytes()).hexdigest()
+    assert f"predictions.npz (SHA-256 {digest})" in text and str(tmp_path) not in text
+    assert "all records: 300 members, 300 others" in text and "confidence of 0.9" in text
+    # Among the caveats, and on the first page of a document in HTML.
+    said = text.count("An attack achieved more than the ledger allows")
+    assert said == (2 if name.endswith("html") else 1)
+    assert "but for the attacks" in text
+    status, _, _ = _run(capsys, path, "--out", str(out))
+    assert status == 0 and "ttack achieved more" not in out.read_text(encoding="utf-8")
+
+
+def test_predictions_that_say_nothing_are_no_finding(path, predictions, tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    with np.load(predictions) as file:
+        arrays = {**file, "probabilities": rng.dirichlet([5.0, 1.0], 600)}
+    np.savez(predictions, **arrays)
+    out = tmp_path / "report.md"
+    assert _run(capsys, path, "--out", str(out), "--predictions", str(predictions))[0] == 0
+    text = out.read_text(encoding="utf-8")
+    assert "ttack achieved more" not in text and text.count("the ledger allows |") == 2
+
+
+def test_predictions_are_not_written_over(path, predictions, capsys):
+    status, _, error = _run(
+        capsys,
+        path,
+        "--predictions",
+        str(predictions),
+        "--out",
+        str(predictions),
+        "--format",
+        "html",
+    )
+    assert status == 2 and "predictions.npz" in error

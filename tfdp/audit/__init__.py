@@ -37,12 +37,14 @@ from tfdp.audit.shadows import Shadows, shadow_models
 from tfdp.audit.trained import attacker_features, trained_scores
 
 if TYPE_CHECKING:
+    from tfdp.audit.callback import MembershipAttack as MembershipAttack
     from tfdp.audit.gradient_canaries import CanarySums as CanarySums
     from tfdp.audit.gradient_canaries import GradientCanaries as GradientCanaries
 
 _NAMES = {
     "CanarySums": "tfdp.audit.gradient_canaries",
     "GradientCanaries": "tfdp.audit.gradient_canaries",
+    "MembershipAttack": "tfdp.audit.callback",
 }
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "CanarySums",
     "Exposure",
     "GradientCanaries",
+    "MembershipAttack",
     "PlantedRecords",
     "Shadows",
     "attack",

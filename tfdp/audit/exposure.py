@@ -152,7 +152,7 @@ def random_secrets(symbols: Sequence[Any], length: int, secrets: int, seed: int)
         for row in rng.integers(0, len(symbols), (secrets, length)):
             if len(found) < secrets:
                 found.setdefault(tuple(row.tolist()))
-    return np.asarray(symbols)[np.array(list(found))]
+    return np.asarray(list(symbols))[np.array(list(found))]
 
 
 def log_perplexities(

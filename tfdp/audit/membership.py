@@ -16,6 +16,7 @@ from tfdp.audit.scores import check_confidence
 
 # Of Carlini et al. 2022: where an attacker is nearly sure.
 LOW_RATES = (0.001, 0.01)
+_ALL_RECORDS = "all records"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,6 +115,7 @@ class Attack:
         true_positive_rates: By the FPR that is asked for, the TPR of the threshold that the others'
             scores choose, with the interval of Clopper and Pearson 1934 for the threshold.
         slice_name: Which records were attacked.
+        confidence: Of every interval.
     """
 
     name: str
@@ -121,7 +123,34 @@ class Attack:
     auc: Estimate
     advantage: float
     true_positive_rates: dict[float, Estimate]
-    slice_name: str = "all records"
+    slice_name: str
+    confidence: float
+
+    @property
+    def on_all_records(self) -> bool:
+        """Whether no slice was named."""
+        return self.slice_name == _ALL_RECORDS
+
+    def above_the_bound(self, true_positive_rate: Callable[[float], float]) -> list[str]:
+        """Returns what is achieved beyond a claim, in words; empty where nothing.
+
+        Args:
+            true_positive_rate: The claim: from an FPR to the largest TPR, such as
+                `tfdp.report.tradeoff.Profile` has for a ledger. The score must not have been
+                chosen by the coins of these records.
+        """
+        said = []
+        for rate, estimate in self.true_positive_rates.items():
+            # The FPR of the threshold is a measured one, too.
+            others = self.roc.others
+            highest = clopper_pearson(int(rate * others), others, self.confidence).upper
+            allowed = true_positive_rate(highest)
+            if estimate.lower > allowed:
+                said.append(
+                    f"TPR {estimate.value:.3g} (at least {estimate.lower:.3g}) at FPR {rate:g}, "
+                    f"where at most {allowed:.3g} is claimed"
+                )
+        return said
 
 
 def attack(
@@ -130,7 +159,7 @@ def attack(
     members: Any,
     confidence: float = 0.95,
     false_positive_rates: tuple[float, ...] = LOW_RATES,
-    slice_name: str = "all records",
+    slice_name: str = _ALL_RECORDS,
 ) -> Attack:
     """Returns what thresholds of a score achieve, with confidence intervals.
 
@@ -153,7 +182,7 @@ def attack(
         value = curve.true_positive_rate(rate)
         rates[rate] = clopper_pearson(round(value * curve.members), curve.members, confidence)
     auc = delong(scores, members, confidence)
-    return Attack(name, curve, auc, curve.advantage, rates, slice_name)
+    return Attack(name, curve, auc, curve.advantage, rates, slice_name, confidence)
 
 
 def attack_slices(
@@ -251,27 +280,6 @@ def delong(scores: Any, members: Any, confidence: float = 0.95) -> Estimate:
     reach = special.ndtri((1 + confidence) / 2) * np.sqrt(variance) / (auc * (1 - auc))
     lower, upper = special.expit(special.logit(auc) + np.array([-reach, reach]))
     return Estimate(auc, float(lower), float(upper))
-
-
-def above_the_bound(found: Attack, true_positive_rate: Callable[[float], float]) -> list[str]:
-    """Returns what an attack achieves beyond what is claimed, in words; empty where nothing.
-
-    Args:
-        found: The attack. Its score must not have been chosen by the coins of these records.
-        true_positive_rate: The claim: from an FPR to the largest TPR, such as
-            `tfdp.report.tradeoff.Profile` has for a ledger.
-    """
-    said = []
-    for rate, estimate in found.true_positive_rates.items():
-        # The FPR of the threshold is a measured one, too.
-        others = found.roc.others
-        allowed = true_positive_rate(clopper_pearson(int(rate * others), others).upper)
-        if estimate.lower > allowed:
-            said.append(
-                f"TPR {estimate.value:.3g} (at least {estimate.lower:.3g}) at FPR {rate:g}, where "
-                f"at most {allowed:.3g} is claimed"
-            )
-    return said
 
 
 def _checked(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:

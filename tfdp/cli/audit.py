@@ -3,9 +3,7 @@
 import argparse
 import dataclasses
 import json
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,15 @@ from tfdp.accounting.registry import (
 )
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.common import add_key_argument, check_out, finite, read_delta, read_key
+from tfdp.cli.predictions import (
+    FILE_HELP,
+    add_attack_arguments,
+    attacks_on,
+    check_arrays,
+    load_arrays,
+)
 from tfdp.events import Event, SampledEvent, UnsupportedEventError, scale_sensitivity
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.storage.files import check_regular
 
 HELP = "hold predictions of a model, or scores of canaries, against what a ledger claims"
 _PLOTS = (".png", ".svg", ".pdf")
@@ -36,15 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     kinds = parser.add_subparsers(dest="kind", required=True)
     membership = kinds.add_parser("membership", help="attacks on predictions of a trained model")
-    membership.add_argument(
-        "predictions",
-        help="*.npz with probabilities or logits [records, classes], labels [records] (integers) "
-        "and members [records] (booleans)",
-    )
-    membership.add_argument(
-        "--score", action="append", help="may be given several times; default: all that there are"
-    )
-    membership.add_argument("--per-class", action="store_true", help="attack each class, too")
+    membership.add_argument("predictions", help=FILE_HELP)
+    add_attack_arguments(membership)
     membership.add_argument("--plot", help="file for the curves: *.png, *.svg or *.pdf")
     epsilon = kinds.add_parser("epsilon", help="lower bounds from one run with canaries")
     epsilon.add_argument(
@@ -58,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many coins to guess, decided upon before the coins are looked at; default: "
         "10 % of the canaries, and 70 % where they count as independent",
     )
+    epsilon.add_argument("--confidence", type=float, default=0.95)
     for kind in (membership, epsilon):
         kind.add_argument("--ledger", help="what is claimed: file of PrivacyLedger, or *.jsonl")
         add_key_argument(kind)
         kind.add_argument("--delta", required=kind is epsilon, help="target delta")
         kind.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
-        kind.add_argument("--confidence", type=float, default=0.95)
         kind.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -75,35 +72,6 @@ def run(arguments: argparse.Namespace) -> str:
     if delta is None:
         raise ValueError("--delta is needed.")
     return _epsilon(arguments, delta)
-
-
-def _load(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
-    check_regular(Path(path), "file of arrays")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no *.npz file; write it with numpy.savez.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names if name in file}
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-
-
-def _check(found: dict[str, np.ndarray], path: str, needed: Sequence[str]) -> None:
-    """Raises ValueError unless the arrays are there and of a kind that says what is meant."""
-    missing = [name for name in needed if name not in found]
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}.")
-    for name, kinds in (("members", "b"), ("inserted", "b"), ("labels", "iu")):
-        if name in found and found[name].dtype.kind not in kinds:
-            meant = "integers" if name == "labels" else "booleans"
-            raise ValueError(
-                f"{name} of {path} must be {meant}. Received: dtype={found[name].dtype}."
-            )
-    for name in ("probabilities", "logits", "scores"):
-        if name in found and found[name].dtype.kind not in "fiu":
-            raise ValueError(
-                f"{name} of {path} must be numbers. Received: dtype={found[name].dtype}."
-            )
 
 
 def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any] | None:
@@ -149,34 +117,12 @@ def _claim_line(claim: dict[str, Any]) -> str:
 
 
 def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
-    from tfdp.audit import attack, attack_slices, membership_scores
-    from tfdp.audit.membership import class_slices
-    from tfdp.audit.predictions import SCORES, WITHOUT_LABELS, probabilities_of_logits
-
     if arguments.plot is not None:
         check_out(arguments.plot, _PLOTS, [arguments.predictions, arguments.ledger or ""])
-    path = arguments.predictions
-    found = _load(path, ("probabilities", "logits", "labels", "members"))
-    if ("probabilities" in found) == ("logits" in found):
-        raise ValueError(f"{path} must have either probabilities or logits.")
-    _check(found, path, ("members",))
-    labels = found.get("labels")
-    if arguments.per_class and labels is None:
-        raise ValueError(f"--per-class needs labels, which {path} lacks.")
-    p = found.get("probabilities")
-    if p is None:
-        p = probabilities_of_logits(found["logits"])
-    names = arguments.score or (SCORES if labels is not None else WITHOUT_LABELS)
+    attacks = attacks_on(arguments.predictions, arguments)
     claim = _claim(arguments, delta)
-    attacks = []
-    for name in dict.fromkeys(names):
-        scores = membership_scores(name, p, labels)
-        attacks.append(attack(name, scores, found["members"], arguments.confidence))
-        if arguments.per_class:
-            slices = class_slices(labels)
-            attacks += attack_slices(name, scores, found["members"], slices, arguments.confidence)
     if arguments.plot is not None:
-        _plot(arguments.plot, [a for a in attacks if a.slice_name == "all records"], claim)
+        _plot(arguments.plot, [a for a in attacks if a.on_all_records], claim)
     results = [_attack_result(found_attack, claim) for found_attack in attacks]
     if arguments.json:
         shown = {"confidence": arguments.confidence, "claim": _shown(claim), "attacks": results}
@@ -185,8 +131,6 @@ def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
 
 
 def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
-    from tfdp.audit.membership import above_the_bound
-
     def interval(estimate: Any) -> dict[str, float]:
         return {"value": estimate.value, "lower": estimate.lower, "upper": estimate.upper}
 
@@ -206,7 +150,7 @@ def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
         result["claimed_true_positive_rate"] = {
             f"{x:g}": rate(x) for x in found.true_positive_rates
         }
-        result["above_the_claim"] = above_the_bound(found, rate)
+        result["above_the_claim"] = found.above_the_bound(rate)
     return result
 
 
@@ -267,8 +211,8 @@ def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
     from tfdp.audit.order_statistics import ASSUMPTIONS
 
     path = arguments.scores
-    found = _load(path, ("scores", "inserted"))
-    _check(found, path, ("scores", "inserted"))
+    found = load_arrays(path, ("scores", "inserted"))
+    check_arrays(found, path, ("scores", "inserted"))
     scores, inserted = found["scores"], found["inserted"]
     claim = _claim(arguments, delta)
 

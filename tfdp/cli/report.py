@@ -1,11 +1,13 @@
 """The command `tfdp report`: what a ledger holds, as a document."""
 
 import argparse
+import hashlib
 from pathlib import Path
 
 from tfdp.accounting.registry import ACCOUNTANTS
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
+from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attacks_on
 from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
@@ -33,6 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(ACCOUNTANTS),
         help="may be given several times; default: all",
     )
+    parser.add_argument(
+        "--group-size",
+        action="append",
+        type=int,
+        default=[],
+        help="show epsilon of groups of so many units, too; may be given several times",
+    )
+    parser.add_argument(
+        "--predictions",
+        help=f"attacks on these are shown beside what the ledger allows; {FILE_HELP}",
+    )
+    add_attack_arguments(parser)
     for name in _ABOUT:
         parser.add_argument(f"--{name}", help=f"the {name}, to be shown as not from the ledger")
 
@@ -49,13 +63,20 @@ def _format(arguments: argparse.Namespace) -> str:
     return _FORMATS[suffix]
 
 
+def _digest_of(path: str) -> str:
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return f"{Path(path).name} (SHA-256 {digest})"
+
+
 def run(arguments: argparse.Namespace) -> str:
     """Writes the report and returns a line that says so."""
     from tfdp import report
 
     render = {"html": report.to_html, "markdown": report.to_markdown}[_format(arguments)]
     delta = None if arguments.delta is None else read_delta(arguments.delta)
-    check_out(arguments.out, (), [arguments.ledger])
+    predictions = arguments.predictions
+    check_out(arguments.out, (), [arguments.ledger, predictions or ""])
+    attacks = [] if predictions is None else attacks_on(predictions, arguments)
     with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:
         ledger = PrivacyLedger.from_stream(stream)
     says = stream.evidence.value
@@ -68,6 +89,9 @@ def run(arguments: argparse.Namespace) -> str:
         dataset_id=stream.dataset_id,
         about={name: text for name, text in about.items() if text is not None},
         authentication=says,
+        attacks=attacks,
+        group_sizes=arguments.group_size,
+        attacked=None if predictions is None else _digest_of(predictions),
     )
     Path(arguments.out).write_text(render(facts), encoding="utf-8", newline="\n")
     return f"{says}\nwrote {arguments.out}: {facts.summary.verdict}"

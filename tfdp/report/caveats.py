@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfdp.events import NeighboringRelation
+from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import percent_up, plain
 from tfdp.report.releases import AlikeSteps, Range
@@ -281,9 +282,31 @@ _ALWAYS = (
 )
 
 
-def caveats(rows: Sequence[AlikeSteps], costs: Costs) -> tuple[Caveat, ...]:
-    """Returns what the rows and their costs imply, the gravest first."""
+def _exceeded(attempts: Sequence[Attempt]) -> list[Caveat]:
+    above = [attempt for attempt in attempts if attempt.above]
+    if not above:
+        return []
+    named = "; ".join(
+        f"{attempt.attack.name}, {attempt.attack.slice_name}: {said}"
+        for attempt in above
+        for said in attempt.above
+    )
+    return [
+        Caveat(
+            ATTENTION,
+            "An attack achieved more than the ledger allows",
+            f"{named}. Either chance or a dependence between records made it so, or the ledger is "
+            "not that of this model, or what was trained is not what the ledger says.",
+        )
+    ]
+
+
+def caveats(
+    rows: Sequence[AlikeSteps], costs: Costs, attempts: Sequence[Attempt] = ()
+) -> tuple[Caveat, ...]:
+    """Returns what the rows, their costs and attacks imply, the gravest first."""
     found = [
+        *_exceeded(attempts),
         *_not_private(rows),
         *_sampling(rows),
         *_units(rows),

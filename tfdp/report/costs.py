@@ -90,7 +90,7 @@ class Costs:
         return math.inf if self.headline is None else self.headline.epsilons[self.target]
 
 
-def _refusals() -> tuple[type[Exception], ...]:
+def refusals() -> tuple[type[Exception], ...]:
     """Returns what accountants raise where they cannot or will not give a number."""
     own = (ValueError, ArithmeticError, NotImplementedError, ModuleNotFoundError)
     dp_accounting = sys.modules.get("dp_accounting")
@@ -115,7 +115,7 @@ def _takes_many_kinds(accountant: Any) -> bool:
 def _is_quick(name: str) -> bool:
     try:
         return _takes_many_kinds(make_accountant(name))
-    except _refusals():
+    except refusals():
         return False  # It says so itself when it is asked.
 
 
@@ -141,7 +141,7 @@ def _reason(error: Exception, ledger: PrivacyLedger) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
-def _coarse(ledger: PrivacyLedger) -> tuple[PrivacyLedger | None, int, str]:
+def coarse_ledger(ledger: PrivacyLedger) -> tuple[PrivacyLedger | None, int, str]:
     """Returns a ledger of few kinds of steps that costs at least as much, how many kinds there are,
     and what to say of it. The ledger is None where there is none.
     """
@@ -186,7 +186,7 @@ def _cost(
             kind = f"{kind} {note}"
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
-    except _refusals() as error:
+    except refusals() as error:
         text = _reason(error, ledger)
         return Cost(name, kind, upper, text, ()), None
     return Cost(name, kind, upper, None, epsilons), accountant
@@ -244,7 +244,7 @@ def compute(
     for name in names:
         if name not in ACCOUNTANTS:
             make_accountant(name)  # Says which there are.
-    coarse, kinds, note = _coarse(ledger)
+    coarse, kinds, note = coarse_ledger(ledger)
     few = kinds <= _FEW_KINDS
     ledgers = {name: ledger if _is_quick(name) else coarse for name in names}
     try:

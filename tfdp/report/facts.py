@@ -3,14 +3,17 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfdp import __version__
 from tfdp.events.arguments import real_number
 from tfdp.ledger import PrivacyLedger
 from tfdp.report import costs as pricing
+from tfdp.report.attempts import Attempt, attempts_at
 from tfdp.report.caveats import Caveat, caveats
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
+from tfdp.report.groups import GroupCost, group_costs
 from tfdp.report.numbers import plain
 from tfdp.report.releases import AlikeSteps, Range, alike_steps
 from tfdp.report.summary import Summary, summarize
@@ -41,6 +44,9 @@ class Facts:
         summary: The first page.
         tfdp_version: Of the tfdp that wrote the report.
         authentication: What speaks for the ledger.
+        attempts: What attacks on the trained model achieved; not from the ledger.
+        attacked: What was attacked, as the reader gave it.
+        groups: What it costs groups of units.
     """
 
     ledger_id: str
@@ -57,6 +63,9 @@ class Facts:
     summary: Summary
     tfdp_version: str
     authentication: str
+    attempts: tuple[Attempt, ...] = ()
+    attacked: str | None = None
+    groups: tuple[GroupCost, ...] = ()
 
     @property
     def file(self) -> str:
@@ -91,6 +100,9 @@ def gather(
     dataset_id: str | None = None,
     about: Mapping[str, str] | None = None,
     authentication: str = IN_MEMORY,
+    attacks: Sequence[Any] = (),
+    attacked: str | None = None,
+    group_sizes: Sequence[int] = (),
 ) -> Facts:
     """Reads a ledger, prices it, and says what follows.
 
@@ -104,9 +116,16 @@ def gather(
         about: What to say of the model, its data, the date or the purpose: a name of each, such as
             "model", and a text. The report says that it is not from the ledger.
         authentication: What speaks for the ledger, to be shown first.
+        attacks: What `tfdp.audit.attack` found on the model that was trained, to be shown beside
+            what the ledger allows. The report says that they are not from the ledger.
+        attacked: What the attacks had, such as a file's name and digest, to be shown.
+        group_sizes: Of groups of units whose epsilon is shown as well: all accounts of a person, or
+            all rows that one person has a part in, where a unit is an account or a row.
 
     Raises:
-        ValueError: `target_delta` is out of range, or there is no accountant of some name.
+        TypeError: a group size is not an integer.
+        ValueError: `target_delta` or a group size is out of range, there is no accountant of some
+            name, or attacks are about different false positive rates.
     """
     rows = alike_steps(ledger)
     if target_delta is None:
@@ -117,7 +136,8 @@ def gather(
             raise ValueError("target_delta must be smaller than 1. Received: target_delta=1.")
         reason = "δ was chosen by whoever made the report."
     costs = pricing.compute(ledger, delta, accountants)
-    found = caveats(rows, costs)
+    attempts = attempts_at(attacks, costs)
+    found = caveats(rows, costs, attempts)
     return Facts(
         ledger_id=ledger.ledger_id,
         fingerprint=fingerprint(ledger),
@@ -133,4 +153,7 @@ def gather(
         summary=summarize(rows, ledger.total_count, costs, found),
         tfdp_version=__version__,
         authentication=authentication,
+        attempts=attempts,
+        attacked=attacked,
+        groups=group_costs(ledger, costs, group_sizes),
     )

@@ -3,6 +3,7 @@
 import decimal
 import math
 import re
+from typing import Any
 
 from tfdp.report.releases import Range
 
@@ -35,6 +36,15 @@ def percent_up(value: float) -> str:
     # 0.001 is a little more than a thousandth in binary, which is no reason to show more.
     hundredths = math.ceil(round(value * 10_000, 9))
     return "100\xa0%" if hundredths >= 10_000 else f"{hundredths / 100:.2f}\xa0%"
+
+
+def interval(estimate: Any) -> str:
+    """Returns a measured number with its interval.
+
+    Args:
+        estimate: A `tfdp.audit.membership.Estimate`.
+    """
+    return f"{estimate.value:.4f} ({estimate.lower:.4f} to {estimate.upper:.4f})"
 
 
 def percent(value: float) -> str:

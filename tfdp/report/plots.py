@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
 from tfdp.report.numbers import plain
 from tfdp.report.tradeoff import Profile
@@ -88,11 +89,12 @@ def epsilon_over_steps(costs: Costs) -> str | None:
         return _svg(figure, "steps", "Line plot of epsilon over steps; the table holds its ends.")
 
 
-def trade_off(profiles: dict[str, Profile]) -> str | None:
-    """Returns the plot of the largest true positive rate over the false positive rate, or None
-    where there are no profiles.
+def trade_off(profiles: dict[str, Profile], attempts: Sequence[Attempt] = ()) -> str | None:
+    """Returns the plot of the largest true positive rate over the false positive rate, with what
+    attacks on all records achieved, or None where there are neither.
     """
-    if not profiles:
+    whole = [attempt.attack for attempt in attempts if attempt.attack.on_all_records]
+    if not profiles and not whole:
         return None
     matplotlib, module, ticker = _matplotlib()
     rates = np.concatenate([np.geomspace(_SMALLEST_RATE, 0.1, 60), np.linspace(0.1, 1.0, 60)[1:]])
@@ -100,11 +102,20 @@ def trade_off(profiles: dict[str, Profile]) -> str | None:
         figure = module.Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         lowest = np.ones_like(rates)
-        for (name, profile), style in zip(profiles.items(), _cycle(len(profiles)), strict=True):
+        styles = _cycle(len(profiles) + len(whole))
+        for (name, profile), style in zip(profiles.items(), styles, strict=False):
             bound = np.array([profile.true_positive_rate(float(rate)) for rate in rates])
             lowest = np.minimum(lowest, bound)
             axes.plot(rates, bound, label=f"at most, by {name}", **style)
-        axes.fill_between(rates, lowest, 1.0, color="#0b4f8a", alpha=0.07, linewidth=0)
+        if profiles:
+            axes.fill_between(rates, lowest, 1.0, color="#0b4f8a", alpha=0.07, linewidth=0)
+        for attack, style in zip(whole, styles[len(profiles) :], strict=True):
+            found = np.array([attack.roc.true_positive_rate(float(rate)) for rate in rates])
+            # Zero has no place on a logarithmic axis.
+            found[found == 0] = np.nan
+            # A dollar sign would begin a formula.
+            name = attack.name.replace("$", r"\$")
+            axes.plot(rates, found, label=f"attack: {name}", linewidth=1.0, **style)
         axes.plot(rates, rates, color="#767676", linewidth=1.0, label="guessing")
         axes.set(
             xscale="log",
@@ -122,7 +133,7 @@ def trade_off(profiles: dict[str, Profile]) -> str | None:
             figure,
             "tradeoff",
             "Plot of the largest true positive rate over the false positive rate, both axes "
-            "logarithmic; the table holds three of its points.",
+            "logarithmic; the tables hold some of its points.",
         )
 
 

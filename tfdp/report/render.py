@@ -51,6 +51,7 @@ def _environment(**settings: Any) -> Any:
         counted=numbers.counted,
         percent=numbers.percent,
         percent_up=numbers.percent_up,
+        interval=numbers.interval,
         plain=numbers.plain,
         round_up=numbers.round_up,
         span=numbers.span,
@@ -89,9 +90,9 @@ def to_html(facts: Facts) -> str:
     context = _context(facts)
     drawn = {
         "steps_plot": plots.epsilon_over_steps(facts.costs),
-        "trade_off_plot": plots.trade_off(context["profiles"]),
+        "trade_off_plot": plots.trade_off(context["profiles"], facts.attempts),
     }
-    # Nothing in a plot comes from the ledger but numbers.
+    # Nothing in a plot comes from the ledger but numbers, and Matplotlib escapes names of attacks.
     safe = {name: None if svg is None else Markup(svg) for name, svg in drawn.items()}
     return environment.get_template("report.html.j2").render(**context, **safe)
 
