@@ -3,12 +3,14 @@
     PYTHONPATH=. python benchmarks/factorizations.py [--json] [--steps 1024 4096]
 
 Root mean squared error over all running sums, and the standard deviation of the last, the largest.
-One participation in the run, unless --period is given. With --step-time: the fastest of 12 private
-steps of a dense network, 784-1000-1000-10, on batches of 256, with one thread.
+One participation in the run, unless --period is given. With --step-time: medians of the processor
+time of a private step, batches of 256, one thread, with each noise in turn. --model dense is
+784-1000-1000-10; convolutional has six 3 x 3 layers of 32 to 128 filters on 32 x 32 images.
 """
 
 import argparse
 import json
+import statistics
 import time
 from typing import Any
 
@@ -61,33 +63,64 @@ def measure(num_steps: int, period: int | None) -> list[dict[str, float | str]]:
     ]
 
 
-def step_time(factorization: Any) -> float:
-    """Returns seconds of a private step with such noise; None is plain DP-SGD."""
+def private_model(factorization: Any, kind: str) -> tuple[Any, Any, Any]:
+    """Returns (compiled model, inputs, labels) of one batch; without a factorization DP-SGD."""
     import keras
     import numpy as np
 
     import tfdp
 
-    layers = [keras.layers.Dense(1000, "relu"), keras.layers.Dense(1000, "relu")]
-    model = keras.Sequential([keras.layers.Input((784,)), *layers, keras.layers.Dense(10)])
+    layers = keras.layers
+    rng = np.random.default_rng(0)
+    if kind == "dense":
+        hidden = [layers.Dense(1000, "relu"), layers.Dense(1000, "relu")]
+        network = keras.Sequential([layers.Input((784,)), *hidden, layers.Dense(10)])
+    else:
+        network = keras.Sequential([layers.Input((32, 32, 3))])
+        for filters in (32, 64, 128):
+            network.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+            network.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+            network.add(layers.MaxPooling2D())
+        for layer in (layers.Flatten(), layers.Dense(128, "relu"), layers.Dense(10)):
+            network.add(layer)
     query: tfdp.query.DPQuery = tfdp.query.GaussianSumQuery(1.0, 1.0)
     if factorization is not None:
         query = tfdp.query.CorrelatedGaussianSumQuery(
-            1.0, 1.0, factorization, 10_000, 1, model.trainable_variables
+            1.0, 1.0, factorization, 10_000, 1, network.trainable_variables
         )
-    query = tfdp.query.NormalizedQuery(query, 256)
-    model = tfdp.keras.make_private(model)
-    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query)
+    model = tfdp.keras.make_private(network)
+    optimizer = tfdp.keras.DPOptimizer(
+        keras.optimizers.SGD(0.1), tfdp.query.NormalizedQuery(query, 256)
+    )
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True))
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(256, 784)).astype("float32"), rng.integers(0, 10, 256)
-    model.train_on_batch(x, y)
-    times = []
-    for _ in range(12):
-        start = time.perf_counter()
-        model.train_on_batch(x, y)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    x = rng.normal(size=(256, *network.input_shape[1:])).astype("float32")
+    return model, x, rng.integers(0, 10, 256)
+
+
+def print_step_times(kind: str, rounds: int) -> None:
+    """Prints the processor time of a private step with each noise, and its ratio to DP-SGD's."""
+    kinds = {
+        "independent": None,
+        "4 bands": banded_square_root(4),
+        "16 bands": banded_square_root(16),
+        "2 buffers": optimal_buffered(10_000, 2),
+        "4 buffers": optimal_buffered(10_000, 4),
+        "binary tree": BinaryTree(),
+    }
+    models = {name: private_model(each, kind) for name, each in kinds.items()}
+    print(f"{kind}, {models['independent'][0].count_params():,} parameters")
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for number in range(rounds + 2):
+        for name, (model, x, y) in models.items():
+            start = time.process_time()
+            model.train_on_batch(x, y)
+            if number > 1:  # The first steps build and warm up.
+                times[name].append(time.process_time() - start)
+    for name, values in times.items():
+        ratio = statistics.median(
+            value / plain for value, plain in zip(values, times["independent"], strict=True)
+        )
+        print(f"{name:12} {1000 * statistics.median(values):8.1f} ms  {ratio:.2f}")
 
 
 def main() -> None:
@@ -97,21 +130,14 @@ def main() -> None:
     parser.add_argument("--period", type=int)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--step-time", action="store_true")
+    parser.add_argument("--model", choices=["dense", "convolutional"], default="dense")
+    parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     if arguments.step_time:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        kinds = {
-            "independent": None,
-            "4 bands": banded_square_root(4),
-            "16 bands": banded_square_root(16),
-            "2 buffers": optimal_buffered(10_000, 2),
-            "4 buffers": optimal_buffered(10_000, 4),
-            "binary tree": BinaryTree(),
-        }
-        for name, factorization in kinds.items():
-            print(f"{name}: {1000 * step_time(factorization):.1f} ms")
+        print_step_times(arguments.model, arguments.rounds)
         return
     rows = [row for n in arguments.steps for row in measure(n, arguments.period)]
     if arguments.json:

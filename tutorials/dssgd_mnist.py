@@ -51,6 +51,8 @@ class Setting(NamedTuple):
     gamma: float = 10.0
     tau: float | None = None  # None: the largest values.
     order: str = "round robin"
+    batches: int | None = None  # Between download and upload. None: an epoch.
+    training_share: float = 1.0  # Of a participant's time, if the exchange is asynchronous.
 
 
 def load_data(path: str | None) -> Data:
@@ -94,7 +96,7 @@ class Trainer:
     """Trains one model in every setting, from the same initial parameters."""
 
     def __init__(self, kind: str, data: Data, learning_rate: float, batch_size: int, seed: int):
-        self.data, self._seed = data, seed
+        self.data, self._seed, self._batch_size = data, seed, batch_size
         keras.utils.set_random_seed(seed)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
         self.sgd = selective.LocalSGD(make_model(kind), loss, learning_rate, batch_size)
@@ -102,11 +104,14 @@ class Trainer:
     def accuracy(self, parameters: np.ndarray) -> float:
         return self.sgd.accuracy(parameters, self.data.x_test, self.data.y_test)
 
-    def shares(self, number: int) -> list[Callable[[np.ndarray], np.ndarray]]:
+    def shares(
+        self, number: int, batches: int | None = None
+    ) -> list[Callable[[np.ndarray], np.ndarray]]:
         """Returns the training of so many participants, each on images of its own."""
         rng, size = np.random.default_rng(self._seed), len(self.data.x_train)
         rows = [rng.choice(size, min(IMAGES_EACH, size), replace=False) for _ in range(number)]
-        return [self.sgd.on(self.data.x_train[r], self.data.y_train[r]) for r in rows]
+        x, y = self.data.x_train, self.data.y_train
+        return [self.sgd.on(x[r], y[r], batches) for r in rows]
 
     def alone(self, train: Callable[[np.ndarray], np.ndarray], epochs: int) -> list[float]:
         """Returns accuracies after every epoch of one training."""
@@ -124,10 +129,13 @@ class Trainer:
         upload = make_upload or (lambda: plain_upload(setting))
         participants = {
             i: selective.Participant(train, upload(), setting.theta_d)
-            for i, train in enumerate(self.shares(setting.participants))
+            for i, train in enumerate(self.shares(setting.participants, setting.batches))
         }
-        found = []
-        for _ in exchange(server, participants, setting):
+        found, turns = [], 1
+        if setting.batches:
+            images = min(IMAGES_EACH, len(self.data.x_train))
+            turns = math.ceil(images // self._batch_size / setting.batches)
+        for _ in exchange(server, participants, setting, turns):
             found.append(self.accuracy(server.parameters))
         return found, server
 
@@ -139,21 +147,27 @@ def plain_upload(setting: Setting) -> Callable:
     return selective.RandomAboveThreshold(setting.theta_u, setting.gamma, setting.tau)
 
 
-def exchange(server: selective.ParameterServer, participants: dict, setting: Setting):
-    """Yields after every epoch."""
+def exchange(
+    server: selective.ParameterServer, participants: dict, setting: Setting, turns: int = 1
+):
+    """Yields after every epoch, in which every participant has so many turns (on average)."""
     if setting.order == "asynchronous":
-        # Everyone takes 0.5 to 1.5 units of time, which is an epoch on average.
-        rng = np.random.default_rng(setting.participants)
+        # From one upload to the next everyone takes 0.5 to 1.5 units of time, 1 on average.
+        rng, share = np.random.default_rng(setting.participants), setting.training_share
         asynchronous = selective.AsynchronousExchange(server)
         for name, participant in participants.items():
-            asynchronous.add(name, participant, float(rng.uniform(0.5, 1.5)))
+            time_of_turn = float(rng.uniform(0.5, 1.5))
+            asynchronous.add(name, participant, share * time_of_turn, (1 - share) * time_of_turn)
     for epoch in range(setting.epochs):
         if setting.order == "asynchronous":
-            failed = [turn for turn in asynchronous.run(until=epoch + 1.0) if turn.error]
+            until = (epoch + 1.0) * turns
+            failed = [turn for turn in asynchronous.run(until) if turn.error]
         else:
             is_random = setting.order == "random order"
-            order = selective.random_order(participants) if is_random else None
-            failed = list(selective.run_epoch(server, participants, order))
+            failed = []
+            for _ in range(turns):
+                order = selective.random_order(participants) if is_random else None
+                failed += list(selective.run_epoch(server, participants, order))
         if failed:
             raise RuntimeError(f"Turns failed, in one process: {failed[:3]}.")
         yield epoch
@@ -195,7 +209,14 @@ def settings_of(figure: str, options: argparse.Namespace) -> dict[str, Setting]:
     if figure == "figure9":
         orders = ("round robin", "random order", "asynchronous")
         return {
-            f"N = {n}, {order}, theta_u = {theta_u:g}": Setting(n, epochs, theta_u, order=order)
+            f"N = {n}, {order}, theta_u = {theta_u:g}": Setting(
+                n,
+                epochs,
+                theta_u,
+                order=order,
+                batches=options.batches,
+                training_share=options.training_share,
+            )
             for n, order, theta_u in itertools.product(numbers, orders, options.theta_u)
         }
     if figure == "figure10":
@@ -278,6 +299,9 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0, help="of images and first parameters")
+    nine = parser.add_argument_group("--show figure9")
+    nine.add_argument("--batches", type=int, help="from download to upload; by default an epoch")
+    nine.add_argument("--training-share", type=float, default=1.0, help="of a participant's time")
     parser.add_argument("--plot", type=pathlib.Path, help="where to write a PNG")
     private = parser.add_argument_group("--show private, which takes the first --theta-u")
     private.add_argument("--epsilon-per-parameter", type=float, nargs="*", default=[0.1, 1, 10])

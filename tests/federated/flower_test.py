@@ -9,7 +9,7 @@ import pytest
 from tests.federated import rounds as making
 from tfdp.federated import Clients, InvalidUpdateError, LocalSGD, LocalTraining, Server
 from tfdp.federated.updates import form_of
-from tfdp.keras import PrivacyBudget
+from tfdp.keras import NotPrivateError, PrivacyBudget
 from tfdp.query import WeightedAverageQuery
 from tfdp.sampling import FullBatch
 
@@ -306,6 +306,17 @@ def test_what_would_be_ignored_is_refused():
     with pytest.raises(RuntimeError, match="No round is open"):
         strategy.aggregate_train(1, [])
     assert strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), Nodes({})) == []
+
+
+def test_rounds_over_plain_connections_from_other_machines_are_refused():
+    server, grid = _server(), Nodes(dict.fromkeys(NODES, _keras_client()))
+    grid._insecure, grid._addr = True, "192.0.2.1:9091"
+    with pytest.raises(NotPrivateError, match="without TLS"):
+        flower.nodes(grid, 1)
+    with pytest.raises(NotPrivateError, match="without TLS"):
+        flower.RoundStrategy(server).start(grid, num_rounds=1)
+    assert server.model.ledger.total_count == 0
+    assert grid.asked == []
 
 
 def test_nodes_waits():

@@ -16,8 +16,11 @@ from tfdp.query import (
     JointClippingQuery,
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
+    TreeCumulativeSumQuery,
+    TreeResidualSumQuery,
     WeightedAverageQuery,
     per_layer,
+    secure_sum_query,
 )
 from tfdp.sampling import FixedOrder, FullBatch
 
@@ -34,6 +37,26 @@ def plain():
 
 def _specs():
     return [np.zeros(shape, "float32") for shape in SHAPES]
+
+
+def _tree(noise_multiplier):
+    return TreeResidualSumQuery.build_l2_gaussian_query(
+        CLIP, noise_multiplier, _specs(), num_steps=6, period=3
+    )
+
+
+def _shares(noise_multiplier, noise):
+    # Two of the six may stay away. There is no such query without noise.
+    query = secure_sum_query(
+        l2_norm_clip=CLIP,
+        noise_multiplier=max(noise_multiplier, 1e-5),
+        num_coordinates=8,
+        num_records=6,
+        noise=noise,
+        min_contributors=4,
+        modulus_bits=24,
+    )
+    return NormalizedQuery(query, 6)
 
 
 # Noise multiplier -> query of six expected clients.
@@ -53,15 +76,22 @@ QUERIES = {
     "correlated": lambda z: NormalizedQuery(
         CorrelatedGaussianSumQuery(CLIP, z * CLIP, banded_square_root(2), 6, 3, _specs()), 6
     ),
+    "tree": lambda z: NormalizedQuery(_tree(z), 6),
+    "running_sums": lambda z: NormalizedQuery(TreeCumulativeSumQuery(_tree(z)), 6),
+    "discrete_shares": lambda z: _shares(z, "discrete_gaussian"),
+    "skellam_shares": lambda z: _shares(z, "skellam"),
 }
+_REMEMBER = ("correlated", "tree", "running_sums")
+# Records are rounded to a grid at random.
+ROUNDED = ("discrete_shares", "skellam_shares")
 
 
 def sampling_of(kind):
-    return FixedOrder() if kind == "correlated" else FullBatch()
+    return FixedOrder() if kind in _REMEMBER else FullBatch()
 
 
 def cohort_size_of(kind):
-    return 2 if kind == "correlated" else None
+    return 2 if kind in _REMEMBER else None
 
 
 def bound_of(kind):

@@ -1,5 +1,8 @@
 """Simulated clients against a loop over them."""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
@@ -105,3 +108,11 @@ def test_lengths_that_differ_are_refused():
         Simulation(server, data, SGD)
     with pytest.raises(KeyError):
         Simulation(server, {}, SGD)
+
+
+def test_first_example_of_the_document_runs(capsys):
+    document = pathlib.Path(__file__).resolve().parents[2] / "docs" / "federated.md"
+    code = re.search(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)[1]
+    exec(compile(code, document.name, "exec"), {})
+    epsilon, rounds = map(float, capsys.readouterr().out.split()[-2:])
+    assert 3.9 < epsilon <= 4.0 and rounds == 16

@@ -4,19 +4,21 @@ What is here needs no Flower: it is imported where apps of Flower are made, and 
 (`pip install tfdp[federated]`).
 """
 
+from tfdp.federated.adaptive import FedAdagrad, FedAdam, FedYogi
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
 from tfdp.federated.server import Round, Server
 from tfdp.federated.simulation import Simulation
 from tfdp.federated.updates import InvalidUpdateError
-from tfdp.federated.yogi import Yogi
 
 __all__ = [
     "Clients",
+    "FedAdagrad",
+    "FedAdam",
+    "FedYogi",
     "InvalidUpdateError",
     "LocalSGD",
     "LocalTraining",
     "Round",
     "Server",
     "Simulation",
-    "Yogi",
 ]

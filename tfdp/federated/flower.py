@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
+from tfdp.federated.plain_connections import refuse_plain_connections
 from tfdp.federated.server import Round, Server
 from tfdp.federated.simulation import control_changes
 from tfdp.federated.updates import Form, InvalidUpdateError
@@ -135,6 +136,7 @@ class RoundStrategy(Strategy):
 
         Raises:
             ValueError: an argument was given that must be left out.
+            NotPrivateError: the SuperLink takes connections without TLS from other machines.
             PrivacyBudgetExceededError: the budget of a callback covers no round.
         """
         if initial_arrays is not None or evaluate_config is not None:
@@ -142,6 +144,7 @@ class RoundStrategy(Strategy):
                 "initial_arrays and evaluate_config must be left out: the weights are those of the "
                 "server's model, and metrics of clients are not private. Validate on public data."
             )
+        refuse_plain_connections(grid)
         result, self._timeout = Result(arrays=self._arrays()), timeout
         config = ConfigRecord() if train_config is None else train_config
 
@@ -189,7 +192,9 @@ def nodes(grid: Grid, number: int, *, timeout: float = 60.0) -> list[int]:
 
     Raises:
         TimeoutError: there are fewer.
+        NotPrivateError: the SuperLink takes connections without TLS from other machines.
     """
+    refuse_plain_connections(grid)
     until = time.monotonic() + timeout
     while True:
         found = sorted(grid.get_node_ids())

@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tfdp.events.arguments import positive_integer
 from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
 from tfdp.keras.callbacks import epsilon_first
+from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
 from tfdp.noise import host_generator
@@ -58,40 +60,55 @@ class Round:
                 round.
             weight: Of the client, for a query that takes weights.
         """
-        if token not in (None, self.token) or client not in self._missing:
-            return
-        self._missing.discard(client)
-        try:
-            arrays, weight = self._server.form.check(update, weight)
-        except InvalidUpdateError:
-            return
-        self._server.add([array[None] for array in arrays], None, [weight])
+        with self._server._turn:
+            if token not in (None, self.token) or not self._is_missing(client):
+                return
+            try:
+                arrays, weight = self._server.form.check(update, weight)
+            except InvalidUpdateError:
+                return
+            self._server._add([array[None] for array in arrays], None, [weight])
 
-    def receive_all(self, updates: Sequence[Any], mask: Any = None, weights: Any = None) -> None:
-        """Takes answers of many clients at once, each of which has not answered, from a simulation.
+    def receive_all(
+        self, clients: Sequence[Hashable], updates: Sequence[Any], weights: Any = None
+    ) -> None:
+        """Takes answers of many clients at once, from a simulation; for each of them as `receive`.
 
         Args:
-            updates: As in `receive`, every array with an axis of clients in front.
-            mask: bool [n]; false marks rows that are no client's answer.
-            weights: [n], for a query that takes weights.
+            clients: Whose, [n] names.
+            updates: As in `receive`, every array with an axis of clients in front, [n] or longer:
+                rows behind those of the clients are nobody's.
+            weights: As many as rows, for a query that takes weights.
+
+        Raises:
+            ValueError: there are fewer rows than clients, or weights where none are taken, or none
+                where they are.
         """
+        rows = len(updates[0])
         if (weights is not None) != self._server.form.is_weighted:
             raise ValueError(
                 "weights belong to a query that takes weights, and are needed by one. Received: "
                 f"weights={weights!r}."
             )
-        answers = len(updates[0]) if mask is None else int(np.sum(mask))
-        if answers > len(self._missing):
+        if len(clients) > rows:
             raise ValueError(
-                f"{len(self._missing)} clients have not answered. Received: {answers} answers."
+                f"Every client has a row. Received: {len(clients)} clients, {rows} rows."
             )
-        for _ in range(answers):
-            self._missing.pop()
-        self._server.add(updates, mask, weights)
+        with self._server._turn:
+            mask = np.zeros(rows, bool)
+            mask[: len(clients)] = [self._is_missing(client) for client in clients]
+            self._server._add(updates, mask, weights)
 
     def close(self) -> None:
         """Drops every answer from here on; `Server.rounds` does it."""
-        self._missing.clear()
+        with self._server._turn:
+            self._missing.clear()
+
+    def _is_missing(self, client: Hashable) -> bool:
+        """Returns whether this client has not answered; from here on it has."""
+        found = client in self._missing
+        self._missing.discard(client)
+        return found
 
     @property
     def is_complete(self) -> bool:
@@ -105,8 +122,8 @@ class Server:
     A round: a cohort is drawn; the event is charged; the clients that were drawn train on their own
     data and send what that added to the weights; each such update is a record of the optimizer's
     query, which clips it; the sum gets noise and is divided by the query's denominator; minus the
-    result goes to the inner optimizer as a gradient. `SGD(1.0)` then is federated averaging, `Adam`
-    is FedAdam, `tfdp.federated.Yogi` is FedYogi.
+    result goes to the inner optimizer as a gradient. `SGD(1.0)` then is federated averaging;
+    `tfdp.federated` has `FedAdagrad`, `FedAdam` and `FedYogi`.
 
     Guarantees:
         The event of a round is in the ledger before anybody is asked. A client moves the sum by
@@ -166,6 +183,9 @@ class Server:
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
         self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
         self._generator = host_generator() if generator is None else generator
+        self._open: Round | None = None
+        # Answers may come from many threads, and each of them counts once.
+        self._turn = threading.RLock()
 
     def rounds(
         self,
@@ -178,8 +198,9 @@ class Server:
         """Yields one charged round after another, whose answers the caller takes to `receive`.
 
         A round is released when the caller asks for the next one. If the caller raises or leaves
-        the loop instead, the round that is open is charged and not released. `model.history` is
-        that of Keras, with what is public: values of the query's state, an epsilon, and metrics of
+        the loop instead, the round that is open is charged and not released. One round of a server
+        is open at a time: another call that begins one gives it up. `model.history` is that of
+        Keras, with what is public: values of the query's state, an epsilon, and metrics of
         validation.
 
         Args:
@@ -190,7 +211,10 @@ class Server:
 
         Raises:
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
-            NotPrivateError: a callback would act on a raw statistic.
+            NotPrivateError: a callback would act on a raw statistic, or another round was begun
+                while this one was open.
+            InvalidArgumentError: fewer clients answered than a query of shares needs (of
+                TensorFlow); the round is charged and not released.
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
@@ -221,7 +245,7 @@ class Server:
                     yield current
                 finally:
                     current.close()
-                self._step.apply()
+                self._release(current)
                 logs = self._logs()
                 callbacks.on_train_batch_end(0, logs)
                 logs.update(self._validated(validation_data))
@@ -250,15 +274,9 @@ class Server:
                 answer(current)
         return self.model.history
 
-    def add(self, updates: Sequence[Any], mask: Any, weights: Any) -> None:
-        """Adds updates to the open round; `Round` does it.
-
-        Args:
-            updates: Arrays with an axis of clients in front.
-            mask: bool [n], or None.
-            weights: [n], for a query that takes weights.
-        """
-        # The optimizer subtracts what it is given.
+    def _add(self, updates: Sequence[Any], mask: Any, weights: Any) -> None:
+        # To the open round: arrays with an axis of clients in front, bool [n] or None, [n]. The
+        # optimizer subtracts what it is given.
         records = [-tf.convert_to_tensor(update) for update in updates]
         count = len(self.model.trainable_variables)
         structure = [records[:count], records[count:]] if self.controls else records
@@ -266,8 +284,23 @@ class Server:
         self._step.add(structure, mask, tf.cast(weights, tf.float64) if takes else ())
 
     def _begin(self, number: int, units: np.ndarray) -> Round:
-        self._step.charge(len(units))
-        return Round(number, [self.clients[unit] for unit in units], self)
+        with self._turn:
+            if self._open is not None:
+                # Its answers would be added to the sum of the round that begins.
+                self._open.close()
+            self._step.charge(len(units))
+            self._open = Round(number, [self.clients[unit] for unit in units], self)
+            return self._open
+
+    def _release(self, current: Round) -> None:
+        with self._turn:
+            if self._open is not current:
+                raise NotPrivateError(
+                    f"Round {current.number} is not released: another round of this server was "
+                    "begun while it was open. Finish one loop over rounds before the next."
+                )
+            self._open = None
+            self._step.apply()
 
     def _update_controls(self, noised: list[tf.Tensor]) -> None:
         # Of all clients, those of the cohort have new controls; what is noised is minus their mean.

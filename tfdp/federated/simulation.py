@@ -66,7 +66,7 @@ class Simulation:
             if self._server.form.is_weighted:
                 sizes = [float(len(self._data[name][0])) for name in names]
                 weights = np.array(sizes + [0.0] * (self._at_once - len(names)))
-            current.receive_all(updates, np.arange(self._at_once) < len(names), weights)
+            current.receive_all(names, updates, weights)
 
     def _updates(self, current: Round, names: Sequence[Hashable]) -> list[np.ndarray]:
         clients = self._stacked(names)

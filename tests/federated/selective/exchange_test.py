@@ -112,6 +112,33 @@ def test_asynchronous_uploads_are_of_stale_parameters():
     assert server.parameters == pytest.approx(np.array(slow.w))
 
 
+def test_a_pause_is_before_every_download():
+    server, slow = ParameterServer(np.zeros(3, np.float32)), SlowRun(1.0, 0.67, 1.0)
+    exchange, participants = AsynchronousExchange(server), make()
+    # "a" downloads at 1 and 4, "b" at 0 and 3.5: "a" knows what "b" uploads at 3.5 from 4 on.
+    exchange.add("a", participants["a"], 2.0, pause=1.0)
+    exchange.add("b", participants["b"], 3.5)
+    turns = [tuple(turn[:3]) for turn in exchange.run(until=7.0)]
+    assert turns == [("a", 3.0, 0), ("b", 3.5, 1), ("a", 6.0, 0), ("b", 7.0, 1)]
+    pending = {}
+    for name, uploads in (("b", 0), ("a", 0), ("a", 1), ("b", 1), ("a", 0), ("a", 1), ("b", 1)):
+        if uploads:
+            slow.upload(pending[name])
+        else:
+            slow.download(name)
+            pending[name] = slow.train(name)
+        if (name, uploads) == ("b", 1):
+            slow.download("b")
+            pending["b"] = slow.train("b")
+    assert server.parameters == pytest.approx(np.array(slow.w))
+    # Who leaves while it pauses does not begin, and a pause may be no negative time.
+    exchange.remove("a")
+    exchange.remove("b")
+    assert list(exchange.run(until=20.0)) == []
+    with pytest.raises(ValueError, match="pause"):
+        exchange.add("c", participants["c"], 1.0, pause=-1.0)
+
+
 def test_who_leaves_uploads_nothing_and_may_return():
     server, participants = ParameterServer(np.zeros(3, np.float32)), make()
     exchange = AsynchronousExchange(server)

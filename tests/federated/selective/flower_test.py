@@ -12,6 +12,7 @@ from tfdp.federated.selective import (
     Participant,
 )
 from tfdp.federated.selective import run_epoch as run_here
+from tfdp.keras import NotPrivateError
 from tfdp.ledger import PrivacyLedger
 
 pytest.importorskip(
@@ -190,3 +191,13 @@ def test_a_private_node_charges_its_ledger_on_the_disk(tmp_path):
     for _ in range(3):
         assert flower.run_epoch(grid, server, [101]) == {}
     assert PrivacyLedger.load(tmp_path / "node.ledger").total_count == 3
+
+
+def test_exchange_over_plain_connections_from_other_machines_is_refused():
+    server, grid = ParameterServer(np.zeros(3, np.float32)), Nodes({})
+    grid._insecure, grid._addr = True, "192.0.2.1:9091"
+    with pytest.raises(NotPrivateError, match="without TLS"):
+        flower.run_epoch(grid, server, [101])
+    with pytest.raises(NotPrivateError, match="without TLS"):
+        flower.run_asynchronous(grid, server, [101], 1)
+    assert server.bytes_sent == 0

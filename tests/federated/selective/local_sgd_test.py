@@ -56,6 +56,16 @@ def test_an_epoch_is_the_one_written_out(data, batch_size):
     assert sgd.accuracy(found, *data) == pytest.approx(np.mean(logits.argmax(1) == data[1]))
 
 
+def test_a_part_of_an_epoch_is_its_first_batches(data):
+    sgd = LocalSGD(linear(), LOSS, 0.5, 4, generator=np.random.default_rng(7))
+    start = sgd.parameters()
+    found = sgd.on(*data, batches=1)(start)
+    order = np.random.default_rng(7).permutation(11)[:4]
+    assert found == pytest.approx(slow_epoch(start, *data, order, 4, 0.5), abs=1e-5)
+    with pytest.raises(ValueError, match="There are 2 batches"):
+        sgd.on(*data, batches=3)
+
+
 def test_participants_learn_together_what_one_alone_cannot(data):
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 4)).astype(np.float32)

@@ -78,6 +78,9 @@ class AsynchronousExchange:
     in the meantime is not in the parameters that it trained on: they are stale. At the same time
     the one that began first uploads first.
 
+    The server adds up changes, so that those of s participants that trained on the same parameters
+    go s times as far as each of them would: with many at a time, changes have to be small.
+
     Args:
         server: Where parameters come from and changes go to.
 
@@ -91,24 +94,29 @@ class AsynchronousExchange:
 
     def __init__(self, server: Server):
         self._server = server
-        self._taking_part: dict[Hashable, tuple[Participant, float]] = {}
-        self._waiting: list[tuple[float, int, Hashable, int, bytes | Failure]] = []
+        self._taking_part: dict[Hashable, tuple[Participant, float, float]] = {}
+        # What comes next: an upload, or None, where a pause is over.
+        self._waiting: list[tuple[float, int, Hashable, int, bytes | Failure | None]] = []
         self._began = self._uploads = 0
         self.time = 0.0
 
-    def add(self, name: Hashable, participant: Participant, duration: float) -> None:
-        """Lets a participant begin now, or return.
+    def add(
+        self, name: Hashable, participant: Participant, duration: float, pause: float = 0.0
+    ) -> None:
+        """Lets a participant begin, or return.
 
         Args:
             name: Of the participant.
             participant: It trains at once, in this process; its upload comes `duration` later.
             duration: Of its epoch; positive.
+            pause: From now, and from each upload, to the next download; not negative.
         """
         duration = real_number("duration", duration, minimum=0, inclusive=False)
+        pause = real_number("pause", pause, minimum=0, inclusive=True)
         if name in self._taking_part:
             raise ValueError(f"A participant of this name takes part already. Received: {name=}.")
-        self._taking_part[name] = participant, duration
-        self._begin(name)
+        self._taking_part[name] = participant, duration, pause
+        self._rest(name)
 
     def remove(self, name: Hashable) -> None:
         """Lets a participant leave or crash: what it is training on now is not uploaded."""
@@ -119,16 +127,20 @@ class AsynchronousExchange:
     def set_duration(self, name: Hashable, duration: float) -> None:
         """Says how long the participant's epochs take from the next one on: it lags."""
         duration = real_number("duration", duration, minimum=0, inclusive=False)
-        self._taking_part[name] = self._taking_part[name][0], duration
+        participant, _, pause = self._taking_part[name]
+        self._taking_part[name] = participant, duration, pause
 
     def run(self, until: float) -> Iterator[Turn]:
         """Yields uploads in the order of time, up to and including `until`."""
         while self._waiting and self._waiting[0][0] <= until:
             self.time, _, name, seen, message = heapq.heappop(self._waiting)
+            if message is None:
+                self._begin(name)
+                continue
             error = self._upload(message)
             others = self._uploads - seen
             self._uploads += error is None
-            self._begin(name)
+            self._rest(name)
             yield Turn(name, self.time, others, error)
         self.time = max(self.time, until)
 
@@ -141,14 +153,25 @@ class AsynchronousExchange:
             return error
         return None
 
+    def _rest(self, name: Hashable) -> None:
+        pause = self._taking_part[name][2]
+        if pause:
+            self._push(pause, name, None)
+        else:
+            self._begin(name)
+
     def _begin(self, name: Hashable) -> None:
-        participant, duration = self._taking_part[name]
+        participant, duration, _ = self._taking_part[name]
         message: bytes | Failure
         try:
             participant.download(self._server)
             message = participant.epoch()
         except (ConnectionError, BadMessageError) as error:
             message = error
-        entry = self.time + duration, self._began, name, self._uploads, message
+        self._push(duration, name, message)
+
+    def _push(self, after: float, name: Hashable, message: bytes | Failure | None) -> None:
+        heapq.heappush(
+            self._waiting, (self.time + after, self._began, name, self._uploads, message)
+        )
         self._began += 1
-        heapq.heappush(self._waiting, entry)

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from tfdp.federated.plain_connections import refuse_plain_connections
 from tfdp.federated.selective.exchange import Failure
 from tfdp.federated.selective.participant import Participant
 from tfdp.federated.selective.server import ParameterServer
@@ -93,7 +94,11 @@ def run_epoch(
 
     Returns:
         Errors of those that were away or whose answer was refused.
+
+    Raises:
+        NotPrivateError: the SuperLink takes connections without TLS from other machines.
     """
+    refuse_plain_connections(grid)
     failed: dict[int, Failure] = {}
     for node in nodes:
         try:
@@ -131,7 +136,11 @@ def run_asynchronous(
 
     Returns:
         (node, error) for every answer that was an error or refused. Such a node is not asked again.
+
+    Raises:
+        NotPrivateError: the SuperLink takes connections without TLS from other machines.
     """
+    refuse_plain_connections(grid)
     end, failed = time.monotonic() + timeout, []
     last = server.version + uploads
 

@@ -59,14 +59,29 @@ class LocalSGD:
         values = [np.ravel(variable.numpy()) for variable in self._model.trainable_variables]
         return np.concatenate(values).astype(np.float32)
 
-    def on(self, x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns a function from parameters to those after one epoch on (x, y)."""
+    def on(
+        self, x: np.ndarray, y: np.ndarray, batches: int | None = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns a function from parameters to those after one epoch on (x, y), or a part of it.
+
+        Args:
+            x: Examples, [n, ...].
+            y: Of each, [n, ...].
+            batches: Of a new random order each time, where it is not all of them.
+
+        Raises:
+            ValueError: there are fewer batches.
+        """
         x, y = tf.constant(x), tf.constant(y)
         size = len(x)
         batch_size = min(self._batch_size, size)
+        number = size // batch_size
+        if batches is not None and positive_integer("batches", batches) > number:
+            raise ValueError(f"There are {number} batches in an epoch. Received: {batches=}.")
+        number = batches or number
 
         def train(parameters: np.ndarray) -> np.ndarray:
-            order = self._generator.permutation(size)[: size // batch_size * batch_size]
+            order = self._generator.permutation(size)[: number * batch_size]
             batches = tf.constant(order.reshape(-1, batch_size), tf.int32)
             return self._epoch(tf.constant(parameters, tf.float32), x, y, batches).numpy()
 
