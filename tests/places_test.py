@@ -84,7 +84,7 @@ SAMPLINGS = {
     "PoissonSampling": "Poisson",
     "RandomAllocationSampling": "RandomAllocation",
     "ShuffledSampling": "Shuffled",
-    "TruncatedPoissonSampling": None,  # Only dp-accounting's events are read as such.
+    "TruncatedPoissonSampling": "TruncatedPoisson",
     "UnknownSampling": "Unknown",
 }
 
@@ -108,6 +108,7 @@ TOOLS = {
     "accounting/moments.py": {"RDPAccountant"},
     "accounting/planning/calibration.py": {"PRVAccountant", "rdp"},
     "report/costs.py": {"rdp"},
+    "report/groups.py": {"PRVAccountant", "RDPAccountant", "prv", "rdp"},  # They know groups.
 }
 
 

@@ -48,6 +48,34 @@ def test_demo_trains_both_and_three_accountants_agree(tmp_path):
     assert (tmp_path / "out" / "digits.keras").exists()
 
 
+def test_attacked_models_stay_below_what_their_ledgers_prove(tmp_path, monkeypatch, capsys):
+    options = ["--members", 200, "--epochs", 2, "--plot", tmp_path / "p.png"]
+    output = run_here(monkeypatch, capsys, "attack_private_models.py", *options)
+    rows = [line.split("|") for line in output.splitlines() if line.startswith(("| n", "| eps"))]
+    assert [row[1].strip() for row in rows] == ["not private", "epsilon 10", "epsilon 1"]
+    proven = [float(row[5]) for row in rows]
+    # (epsilon, 0)-privacy alone would allow tanh(1 / 2) = 0.46.
+    assert proven[0] == 1 > proven[1] > proven[2] and proven[2] < 0.47
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+
+
+def test_shadow_models_attack_a_network(tmp_path, monkeypatch, capsys):
+    options = ["--records", 120, "--shadows", 4, "--epochs", 1, "--plot", tmp_path / "lira.png"]
+    output = run_here(monkeypatch, capsys, "lira.py", *options)
+    rows = re.findall(r"^\| (one|LiRA|RMIA).*?\| ([\d.]+) \(", output, re.MULTILINE)
+    assert [name for name, _ in rows] == ["one", "LiRA", "LiRA", "LiRA", "RMIA"]
+    assert all(0 < float(auc) < 1 for _, auc in rows)
+    assert (tmp_path / "lira.png").stat().st_size > 10_000
+
+
+def test_a_secret_is_ranked_among_all_numbers(monkeypatch, capsys):
+    output = run_here(monkeypatch, capsys, "memorised_secret.py", "--epochs", 1)
+    found = re.findall(r"rank is (\d+) of 10000, exposure ([\d.]+) of 13.3 bits", output)
+    assert len(found) == 2 and all(1 <= int(rank) <= 10_000 for rank, _ in found)
+    for rank, bits in found:
+        assert float(bits) == pytest.approx(np.log2(10_000 / int(rank)), abs=0.06)
+
+
 @pytest.fixture(scope="module")
 def small_mnist(tmp_path_factory):
     """A file with the keys, shapes and types of mnist.npz, of random pixels."""
@@ -109,6 +137,7 @@ def test_epsilon_of_the_paper_grows_slower_by_moments(tmp_path, monkeypatch, cap
 SHOWN = {
     "table": ["theta_u = 0.1 ", "paper 0.8832"],
     "figure9": ["N = 2, asynchronous", "N = 3, round robin"],
+    "figure9 of batches": ["N = 2, asynchronous"],
     "figure10": ["theta_d = 0.5"],
     "figure11": ["gamma = 0.01, tau = 0.01"],
     # Epsilon 1 for each of 14,010 numbers, in two epochs.
@@ -119,13 +148,55 @@ SHOWN = {
 @pytest.mark.parametrize("show", SHOWN)
 def test_selective_sgd_shows_table_and_figures(tmp_path, small_mnist, show, monkeypatch, capsys):
     plot = tmp_path / "p.png"
-    options = ["--data", small_mnist, "--show", show, "--participants", 2, 3, "--plot", plot]
+    figure, *batches = show.split(" of ")
+    options = ["--data", small_mnist, "--show", figure, "--participants", 2, 3, "--plot", plot]
     options += ["--epochs", 2, "--epochs-of-sgd", 1, "--theta-u", 0.1, "--batch-size", 128]
+    if batches:
+        options += ["--batches", 3, "--training-share", 0.5]
     if show == "private":
         options += ["--epsilon-per-parameter", 1, "--noise-multiplier", 0.5]
     output = run_here(monkeypatch, capsys, "dssgd_mnist.py", *options)
     assert "140,106 parameters" in output and plot.stat().st_size > 10_000
     assert all(words in output for words in SHOWN[show])
+
+
+def test_speakers_are_users_of_both_ways_at_one_epsilon(tmp_path, monkeypatch, capsys):
+    said = [f"Speaker {i % 12}:\nTo be or not to be, that is {i}.\nAye." for i in range(24)]
+    # A speaker who says less than an example takes is none.
+    data = tmp_path / "said.txt"
+    data.write_text("\n\n".join([*said, "Silent:\nNo."]), encoding="utf-8")
+    options = ["--data", data, "--rounds", 2, "--most", 20, "--share", 0.5]
+    output = run_here(monkeypatch, capsys, "fedavg_shakespeare.py", *options)
+    assert "12 speakers, " in output
+    found = dict(re.findall(r"^(\S.*?) +accuracy .*, epsilon (\S+);", output, re.MULTILINE))
+    assert found["federated, no noise"] == found["central, no noise"] == "inf"
+    # One of the 12 is held out; 6 of the 11 others are expected in a cohort.
+    event = tfdp.events.GaussianSumEvent(1.0, 2.0)
+    sampling = tfdp.events.PoissonSampling(6 / 11, 11)
+    relation = tfdp.NeighboringRelation.ZERO_OUT
+    sampled = tfdp.events.SampledEvent(sampling, event, relation, "user")
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(sampled, count=2)
+    assert found["federated"] == found["central"] == f"{ledger.epsilon(1e-3):.2f}"
+
+
+def test_speakers_are_the_units_of_fit(monkeypatch, capsys):
+    options = ["--steps", 2, "--most", 12, "--in-a-step", 1, 3, "--delta", 0.01]
+    output = run_here(monkeypatch, capsys, "users_shakespeare.py", *options)
+    assert "20 speakers, " in output
+    # Two of the 20 are held out; 9 of the 18 others are expected in a step.
+    step = tfdp.events.SampledEvent(
+        tfdp.events.PoissonSampling(0.5, 18),
+        tfdp.events.GaussianSumEvent(1.0, 4.0),
+        tfdp.NeighboringRelation.ZERO_OUT,
+        "user",
+    )
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(step, count=2)
+    found = re.findall(r"epsilon of a speaker (\S+);", output)
+    assert found == [f"{ledger.epsilon(0.01):.2f}"] * 2
+    group = tfdp.accounting.PRVAccountant(group_size=12)
+    assert f"12 of one speaker: epsilon {ledger.epsilon(0.01, group):.3g}" in output
 
 
 def test_mnist_file_has_what_the_tutorial_reads():

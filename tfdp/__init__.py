@@ -42,6 +42,8 @@ _SUBMODULES = (
     "accounting",
     "audit",
     "events",
+    "factorizations",
+    "federated",
     "gradients",
     "keras",
     "ledger",

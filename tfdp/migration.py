@@ -60,6 +60,7 @@ WRITE = {
         ("compute_rdp_single_tree", "compute_rdp_tree_restart", "compute_zcdp_single_tree"), _COST
     ),
     "QAdaClipTreeResSumQuery": "No clip adapts under noise of a tree; see docs/migration.md.",
+    "TreeQuantileEstimatorQuery": "Write tfdp.QuantileEstimatorQuery(...): its noise is no tree's.",
     "restart_query": "Import from tfdp.query.",
     "tree_aggregation": "Write tfdp.factorizations.BinaryTree(efficient).",
     "TreeRangeSumQuery": "Write tfdp.query.TreeRangeSumQuery(...).",

@@ -52,6 +52,14 @@ PRICES = in_folder(
         f"{ACCOUNTING}/losses/allocation_test.py",
     ),
     (
+        "driven_out_for_nothing",
+        "a unit that drives another out of a sample moves the sum by one bound",
+        "losses/pairs.py",
+        "crowded = _sampled(gaussian_pair(z / 2), q)",
+        "crowded = _sampled(gaussian_pair(z), q)",
+        f"{ACCOUNTING}/renyi/truncated_test.py",
+    ),
+    (
         "replacement_is_a_removal",
         "replacing a unit in a sample moves the sum by one bound",
         "sampling_rules.py",

@@ -2,7 +2,7 @@
 
 from tests.mutation.mutant import in_folder
 
-SERVER, UPDATES = "tests/federated/server_test.py", "tests/federated/updates_test.py"
+SERVER, ANSWERS = "tests/federated/server_test.py", "tests/federated/answers_test.py"
 
 ROUNDS = in_folder(
     "federated",
@@ -10,9 +10,9 @@ ROUNDS = in_folder(
         "answer_of_another_round_counts",
         "an answer with the token of another round is taken",
         "server.py",
-        "if token not in (None, self.token) or client not in self._missing:",
-        "if client not in self._missing:",
-        f"{SERVER}::test_answer_that_is_not_of_this_round_changes_nothing",
+        "if token not in (None, self.token) or not self._is_missing(client):",
+        "if not self._is_missing(client):",
+        f"{ANSWERS}::test_answer_that_is_not_of_this_round_changes_nothing",
     ),
     (
         "late_answer_goes_to_the_next_round",
@@ -20,15 +20,40 @@ ROUNDS = in_folder(
         "server.py",
         "                    current.close()\n",
         "                    pass\n",
-        f"{SERVER}::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round",
+        f"{ANSWERS}::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round",
     ),
     (
         "client_answers_as_often_as_it_likes",
         "every answer of a client is added",
         "server.py",
-        "        self._missing.discard(client)\n        try:",
-        "        try:",
-        f"{SERVER}::test_bad_update_is_the_same_as_no_answer",
+        "        self._missing.discard(client)\n        return found",
+        "        return found",
+        f"{ANSWERS}::test_bad_update_is_the_same_as_no_answer",
+    ),
+    (
+        "client_answers_twice_at_the_same_time",
+        "two threads look for a client before either takes it out",
+        "server.py",
+        "self._turn = threading.RLock()",
+        "self._turn = contextlib.nullcontext()",
+        f"{ANSWERS}::test_a_client_that_answers_in_two_threads_counts_once",
+    ),
+    (
+        "two_rounds_are_open_at_a_time",
+        "answers to a round are added to the sum of another one",
+        "server.py",
+        "                self._open.close()\n",
+        "                pass\n",
+        f"{ANSWERS}::test_only_one_round_is_open_so_that_no_client_is_in_a_sum_twice",
+    ),
+    (
+        "who_listens_is_not_looked_at",
+        "a SuperLink without TLS on all addresses is taken for one on loopback",
+        "plain_connections.py",
+        '(parts.hostname or "", *_listening(parts.port))',
+        '(parts.hostname or "",)',
+        "tests/federated/plain_connections_test.py"
+        "::test_what_listens_on_all_addresses_is_not_on_loopback",
     ),
     (
         "update_of_another_shape_is_taken",
@@ -36,7 +61,7 @@ ROUNDS = in_folder(
         "updates.py",
         "(array.shape, array.dtype.name) != form",
         "array.dtype.name != form[1]",
-        f"{SERVER}::test_bad_update_is_the_same_as_no_answer",
+        f"{ANSWERS}::test_bad_update_is_the_same_as_no_answer",
     ),
     (
         "control_of_another_client",

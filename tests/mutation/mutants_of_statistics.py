@@ -112,11 +112,35 @@ PARTS = in_folder(
 ASKED = in_folder(
     "statistics",
     (
+        "rows_of_a_person_have_the_noise_of_one",
+        "noise does not grow with the rows that a person may have",
+        "account.py",
+        "Noise.of(epsilon, noise_multiplier).of_each(self.contributions)",
+        "Noise.of(epsilon, noise_multiplier)",
+        f"{STATISTICS_TESTS}/private_data_test.py::test_noise_of_rows_is_larger_by_their_number",
+    ),
+    (
+        "all_rows_of_a_person_take_part",
+        "a person has one row more than the bound",
+        "table.py",
+        "starts < number)",
+        "starts <= number)",
+        f"{STATISTICS_TESTS}/private_data_test.py::test_which_rows_are_kept_follows_ids_alone",
+    ),
+    (
+        "a_person_counts_often_in_a_group",
+        "keys are selected by numbers of rows, of which a person may have many",
+        "private_data.py",
+        ".sum(table.is_first_in_group(self._persons, rows))",
+        ".sum(np.ones(self._length, np.int64))",
+        f"{STATISTICS_TESTS}/private_data_test.py::test_keys_are_selected_by_numbers_of_persons",
+    ),
+    (
         "groups_as_one_sample",
         "a question about groups is charged as one about everything, or the other way round",
         "account.py",
-        "elif groups is not None:",
-        "elif groups is None:",
+        "elif groups is not None and self.contributions == 1:",
+        "elif groups is None and self.contributions == 1:",
         f"{STATISTICS_TESTS}/private_data_test.py::test_events_are_those_of_the_questions",
     ),
     (

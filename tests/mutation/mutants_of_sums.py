@@ -171,9 +171,8 @@ SUMS = in_folder(
         "clip_after_the_sum",
         "the sum is clipped, the records are not",
         "engines/batched.py",
-        "sums = [record.weighted_sum(by_group[g]) for g, record in zip(",
-        "sums = [tf.clip_by_norm(record.weighted_sum(tf.ones_like(by_group[g])), 0.1) "
-        "for g, record in zip(",
+        "record.weighted_sum(by_group[g])\n        if clip",
+        "tf.clip_by_norm(record.weighted_sum(tf.ones_like(by_group[g])), 0.1)\n        if clip",
         f"{CLIPPING_TRAPS}::test_fast_path_differs_from_the_explicit_path",
     ),
     (
@@ -272,6 +271,31 @@ SUMS = in_folder(
         "factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))"
         " / tf.reduce_sum(tf.cast(keep, factors.dtype))",
         f"{CLIPPING_TRAPS}::test_realised_batch_size_as_denominator",
+    ),
+    (
+        "rows_left_out_are_part_of_a_record",
+        "rows that the mask leaves out add their gradients to a user's",
+        "engines/batched.py",
+        "factors = tf.where(mask, shares, tf.zeros_like(shares))",
+        "factors = shares",
+        f"{GRADIENTS}/microbatches_test.py::test_rows_that_the_mask_leaves_out_are_no_part_of_a_record",
+    ),
+    (
+        "gradients_of_a_group_are_not_averaged",
+        "the gradients of a user's rows are added up where their mean is asked for",
+        "forms/products.py",
+        "right = _joined(scale_records(self._right, factors), size)",
+        "right = _joined(self._right, size)",
+        f"{GRADIENTS}/microbatches_test.py::test_rows_that_the_mask_leaves_out_are_no_part_of_a_record",
+        f"{GRADIENTS}/forms/products_test.py",
+    ),
+    (
+        "positions_of_records_mixed",
+        "positions of different blocks of a kernel are joined",
+        "forms/products.py",
+        "tf.transpose(groups, [0, 2, 1, 3, 4])",
+        "groups",
+        f"{GRADIENTS}/forms/products_test.py",
     ),
     (
         "microbatch_norm_of_the_sum",

@@ -20,6 +20,7 @@ from tfdp.ledger import PrivacyLedger
 from tfdp.noise import SeededRandomSource
 from tfdp.statistics import PrivateData
 from tfdp.statistics.noise import STEPS, Noise
+from tfdp.statistics.table import first_of_each, is_first_in_group
 
 LOUD = 1e6  # So much epsilon that noise is hardly seen.
 AGES = np.array([30.0, 40.0, np.nan, 200.0, -5.0, 50.0])
@@ -237,3 +238,145 @@ def test_audit_finds_no_more_than_the_claim_and_finds_noise_that_is_too_small(na
     assert bound(0.3) <= claim
     # Noise that is far too small for the claim would be found out.
     assert bound(40.0) > claim
+
+
+# Rows of persons.
+
+PEOPLE = np.array(["ann", "bob", "ann", "ann", None, "bob", "eve", 3.5, float("nan")], object)
+WAGES = np.array([1.0, 2.0, 3.0, 4.0, 5.0, np.nan, 7.0, 8.0, 9.0])
+TOWNS = np.array(["x", "x", "y", "x", "x", "y", "y", "x", "x"], object)
+
+
+def persons(most=2, **options):
+    columns = {"who": PEOPLE, "wage": WAGES, "town": TOWNS}
+    return PrivateData(columns, person="who", max_contributions=most, **options)
+
+
+def test_the_first_rows_of_every_person_take_part():
+    wage = persons()["wage"].clip(0, 10)
+    assert wage.sum(epsilon=LOUD) == pytest.approx(1 + 2 + 3 + 7 + 8, abs=0.1)
+    assert wage.count(epsilon=LOUD) == pytest.approx(5, abs=1e-3)
+    assert persons().count(epsilon=LOUD) == pytest.approx(6, abs=1e-3)
+    assert persons(1)["wage"].clip(0, 10).sum(epsilon=LOUD) == pytest.approx(18, abs=0.1)
+    assert persons(99).count(epsilon=LOUD) == pytest.approx(7, abs=1e-3)
+    towns = persons().group_by("town", keys=["x", "y"])
+    assert towns.count(epsilon=LOUD) == pytest.approx({"x": 3, "y": 3}, abs=1e-3)
+    found = towns["wage"].clip(0, 10).quantile(1, epsilon=LOUD, candidates=[2.5, 7.5, 8.5])
+    assert found["x"] == 8.5 and found["y"] in (7.5, 8.5)
+
+
+def test_which_rows_are_kept_follows_ids_alone():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ids = rng.integers(-1, 4, size=12)
+        kept = first_of_each(ids, 2)
+        # The slow, obvious twin.
+        expected = [i for i, who in enumerate(ids) if who >= 0 and sum(ids[:i] == who) < 2]
+        assert kept.tolist() == expected
+        # Without one person, the rows of all others are the same.
+        for who in range(4):
+            rest = np.flatnonzero(ids != who)
+            others = rest[first_of_each(ids[rest], 2)]
+            assert others.tolist() == [i for i in expected if ids[i] != who]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_questions_about_persons_cost_what_they_say(most, grouped):
+    def data():
+        made = persons(most)
+        keyed = made.group_by("town", keys=["x", "y"]) if grouped else made
+        return made.ledger, keyed, keyed["wage"].clip(0, 10)
+
+    for ask in (
+        lambda keyed, wage: keyed.count(epsilon=0.5),
+        lambda keyed, wage: wage.mean(epsilon=0.5),
+        lambda keyed, wage: wage.histogram([0, 5, 10], epsilon=0.5),
+        lambda keyed, wage: wage.quantile(0.5, epsilon=0.5),
+    ):
+        ledger, keyed, wage = data()
+        ask(keyed, wage)
+        assert ledger.epsilon(0.0) == pytest.approx(0.5, rel=1e-9)
+        (entry,) = ledger
+        assert entry.event.privacy_unit == "user"
+    ledger, keyed, wage = data()
+    wage.sum(noise_multiplier=8.0)
+    plain = PrivateData(WAGES)
+    plain[0].clip(0, 10).sum(noise_multiplier=8.0)
+    assert ledger.epsilon(1e-6) == pytest.approx(plain.ledger.epsilon(1e-6), rel=1e-3)
+
+
+def test_features_and_components_of_persons_cost_what_they_say():
+    columns = {"who": PEOPLE, "a": WAGES / 9, "b": -WAGES / 9}
+    data = PrivateData(columns, person="who", max_contributions=3)
+    data.select_features("a", 1, epsilon=0.25)
+    assert data.ledger.epsilon(0.0) == pytest.approx(0.25)
+    data = PrivateData(columns, person="who", max_contributions=3)[["a", "b"]]
+    data.principal_components(1, l2_norm_clip=1.0, noise_multiplier=6.0)
+    one = PrivateData(np.stack([WAGES, WAGES], 1))
+    one.principal_components(1, l2_norm_clip=1.0, noise_multiplier=6.0)
+    assert data.ledger.epsilon(1e-6) == pytest.approx(one.ledger.epsilon(1e-6), rel=1e-3)
+
+
+def test_noise_of_rows_is_larger_by_their_number(monkeypatch):
+    released = []
+
+    def add(noise, sums, source):
+        released.append(noise)
+        return sums / STEPS
+
+    monkeypatch.setattr(Noise, "add", add)
+    data = persons(4)
+    data.count(epsilon=2.0)
+    data.count(noise_multiplier=3.0)
+    assert released == [Noise(0.5, None), Noise(None, 12.0)]
+    epsilon, gaussian = (entry.event.event for entry in data.ledger)
+    assert epsilon == PureEpsilonEvent(2.0)
+    assert (gaussian.l2_norm_bound, gaussian.noise_stddev) == (4.0, 12.0)
+
+
+def test_keys_are_selected_by_numbers_of_persons():
+    # One person with many rows of one town is one person there.
+    people = np.array(["one"] * 200 + [f"p{i}" for i in range(200)], object)
+    towns = np.array(["rare"] * 200 + ["common"] * 200, object)
+    data = PrivateData({"who": people, "town": towns}, person="who", max_contributions=200)
+    same_group = np.zeros(200, np.int64)
+    assert is_first_in_group(data._persons[:200], same_group).sum() == 1
+    # A group of one person is found with probability delta / 200, whatever epsilon is.
+    assert data.group_by("town", epsilon=1e5, delta=1e-9).keys == ("common",)
+    data = PrivateData({"who": people, "town": towns}, person="who", max_contributions=1)
+    assert data.group_by("town", epsilon=2.0, delta=1e-9).keys == ("common",)
+    (entry,) = data.ledger
+    assert entry.event.event == EpsilonDeltaEvent(2.0, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"person": "who"}, ValueError, "together"),
+        ({"max_contributions": 2}, ValueError, "together"),
+        ({"person": "name", "max_contributions": 2}, KeyError, "There is no column 'name'"),
+        ({"person": "who", "max_contributions": 0}, ValueError, "max_contributions"),
+    ],
+)
+def test_bounds_of_persons_that_make_no_sense_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        PrivateData({"who": PEOPLE, "wage": WAGES}, **arguments)
+
+
+@pytest.mark.parametrize("name", ["sum", "groups"])
+def test_audit_of_persons(name):
+    """All three rows of a person are taken away at once."""
+    who = np.array(["a", "b", "c", "c", "c"], object)
+    values = np.array([0.0, 0.0, 5.0, 5.0, 5.0])
+
+    def bound(epsilon):
+        parts = []
+        for rows in (slice(None), slice(2)):
+            columns = {0: values[rows], "who": who[rows]}
+            data = PrivateData(columns, person="who", max_contributions=3)
+            parts.append([QUESTIONS[name](data, epsilon) for _ in range(400)])
+        return epsilon_lower_bound(*parts, 1e-5, confidence=1 - 1e-7)
+
+    assert bound(0.3) <= 0.3
+    assert bound(40.0) > 0.3

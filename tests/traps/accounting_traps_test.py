@@ -148,17 +148,19 @@ def test_every_clip_that_follows_the_data_charges_its_count():
         "NoPrivacySumQuery": tfdp.query.NoPrivacySumQuery(),
         "QuantileSelectionQuery": tfdp.query.QuantileSelectionQuery((1.0,), 0.5, 1.0),
         "ReportNoisyMaxQuery": tfdp.query.ReportNoisyMaxQuery(1.0, 1.0),
+        "SparseEmbeddingSumQuery": tfdp.query.SparseEmbeddingSumQuery(1.0, 1.0, 1.0, 1.0, 1.0),
         "WeightedAverageQuery": tfdp.query.WeightedAverageQuery(
             1.0, noise_multiplier=1.0, denominator=4, max_weight=2.0
         ),
     }
-    # Their state is that of the queries which they are made of.
+    # Their state is that of the queries which they are made of; scales follow results alone.
     composed = {
         "ArrangedQuery",
         "DPQuery",
         "NestedQuery",
         "NestedSumQuery",
         "NormalizedQuery",
+        "ScaleThenPrivatizeQuery",
         "SumAggregationDPQuery",
         "WeightedSumQuery",
     }

@@ -24,7 +24,30 @@ TRAPS = {
         "tests/accounting/passes_test.py::test_least_noise_is_needed",
         "tests/keras/fit_data_test.py::test_an_epoch_of_random_allocation_is_whole_passes",
     ],
+    "rows of one user are clipped one by one, or shared out over records": [
+        "tests/keras/users_test.py::test_a_user_moves_the_sum_by_at_most_the_bound",
+        "tests/keras/users_test.py::test_other_gradient_and_other_bound_are_traced_anew",
+        "tests/audit/users_audit_test.py::test_rows_clipped_one_by_one_cost_more_than_is_claimed",
+    ],
+    "a row of two users is taken for one of a third": [
+        "tests/sampling/users_test.py::test_rows_of_several_users_are_no_single_users",
+        "tests/sampling/owners_test.py::test_nobody_has_more_than_allowed_and_no_more_rows_would_do",
+    ],
+    "views of one record are clipped one by one": [
+        "tests/keras/records_of_fit_test.py::test_an_example_moves_the_sum_by_at_most_the_bound_whatever_its_views",
+        "tests/keras/records_of_fit_test.py::test_mean_gradient_of_views_is_clipped_once",
+    ],
+    "rows of one user are on several replicas": [
+        "tests/keras/distribution_test.py::test_users_are_clipped_once_however_their_rows_are_split",
+    ],
+    "the size of a padded batch follows how many rows users have": [
+        "tests/sampling/users_test.py::test_shape_of_a_batch_follows_no_users_rows",
+    ],
     "event dropped": [f"{ACCOUNTING}::test_event_dropped"],
+    "only rows of a table that records use get noise": [
+        f"{NOISE}::test_rows_that_no_record_uses_have_no_noise",
+        "tests/query/sparse_embedding_test.py::test_selection_has_the_distribution_of_comparing_every_row",
+    ],
     "rows outside the chain take steps away": [
         "tests/ledger/sql_edits_test.py::test_edit_is_found",
         "tests/ledger/sql_edits_test.py::test_random_edits_are_found_or_cost_more",
@@ -61,8 +84,8 @@ TRAPS = {
         "tests/statistics/table_test.py::test_no_value_of_a_column_of_objects_is_an_error",
     ],
     "a client's update is trusted to be clipped, finite and of the model's form": [
-        "tests/federated/server_test.py::test_adversarial_client_moves_the_sum_of_any_query_by_at_most_its_bound",
-        "tests/federated/server_test.py::test_bad_update_is_the_same_as_no_answer",
+        "tests/federated/queries_test.py::test_adversarial_client_moves_the_sum_of_any_query_by_at_most_its_bound",
+        "tests/federated/answers_test.py::test_bad_update_is_the_same_as_no_answer",
     ],
     "clients that drop out change the denominator": [
         "tests/federated/server_test.py::test_round_is_the_clipped_average_over_the_fixed_denominator"
@@ -71,8 +94,17 @@ TRAPS = {
         "tests/federated/server_test.py::test_the_ledger_holds_the_event_before_anybody_is_asked",
         "tests/federated/server_test.py::test_round_that_a_kill_interrupts_is_charged_and_never_released",
     ],
+    "updates travel without TLS where others can listen": [
+        "tests/federated/plain_connections_test.py::test_addresses_of_other_machines_need_tls",
+        "tests/federated/plain_connections_test.py::test_what_listens_on_all_addresses_is_not_on_loopback",
+    ],
     "a late answer is added to another round": [
-        "tests/federated/server_test.py::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round"
+        "tests/federated/answers_test.py::test_late_answer_changes_nothing_and_is_not_added_to_the_next_round"
+    ],
+    "a client is in the sum of a round twice": [
+        "tests/federated/answers_test.py::test_a_client_that_answers_in_two_threads_counts_once",
+        "tests/federated/answers_test.py::test_only_one_round_is_open_so_that_no_client_is_in_a_sum_twice",
+        "tests/federated/answers_test.py::test_answers_at_once_count_once_for_each_client",
     ],
     "budget spent again by compiling again": [
         f"{WEIGHTS}::test_a_budget_is_spent_once_however_often_a_model_is_compiled",
@@ -182,6 +214,36 @@ TRAPS = {
     ],
     "metrics that are released and not charged": [
         "tests/keras/private_metrics_test.py::test_event_and_price_are_those_of_all_leaves_together"
+    ],
+    "metrics of another optimizer, model or evaluation in private logs": [
+        "tests/keras/shown_metrics_test.py::test_no_metric_that_anybody_can_read_holds_raw_values",
+        "tests/keras/shown_metrics_test.py::test_metrics_are_those_of_the_optimizer_compiled_last",
+    ],
+    "a tree that is begun anew is not charged anew": [
+        f"{NOISE}::test_a_tree_that_begins_anew_is_charged_anew",
+        "tests/query/restart_test.py::test_a_tree_that_ends_as_it_is_restarted_is_followed_by_one_new_run",
+        "tests/accounting/correlated_test.py::test_two_runs_cost_what_two_do_and_copies_of_ledgers_no_less",
+    ],
+    "a tree that is resumed twice is charged once, or gives its noise again": [
+        f"{NOISE}::test_a_tree_that_is_resumed_twice_has_fresh_noise_and_costs_two",
+        "tests/query/correlated_test.py::test_two_continuations_of_one_state_have_fresh_noise_and_the_same_places",
+        "tests/keras/correlated_noise_test.py::test_a_resumed_run_goes_on_and_one_that_is_repeated_costs_two",
+    ],
+    "noise of a tree is amplified by samples": [
+        "tests/accounting/correlated_test.py::test_samples_do_not_amplify_a_tree",
+        "tests/keras/correlated_noise_test.py::test_refuses_samples_in_no_order_before_anything_is_charged",
+    ],
+    "private batch normalization takes statistics from the forward pass": [
+        "tests/keras/batch_statistics_test.py::test_nothing_but_the_step_moves_the_statistics",
+        "tests/keras/batch_statistics_test.py::test_saved_model_is_keras_own_and_holds_the_noised_statistics",
+    ],
+    "private batch normalization is not charged, or for one layer of several": [
+        "tests/keras/batch_statistics_test.py::test_event_holds_every_layer_and_all_of_them_cost_what_was_asked",
+        "tests/keras/batch_statistics_test.py::test_one_record_moves_the_sums_by_their_bounds_at_most",
+    ],
+    "rows of a person are protected one by one": [
+        "tests/statistics/private_data_test.py::test_which_rows_are_kept_follows_ids_alone",
+        "tests/statistics/private_data_test.py::test_audit_of_persons",
     ],
     "gradient accumulation tail": [f"{ACCOUNTING}::test_gradient_accumulation_tail"],
     "checkpoint in mid-accumulation": [f"{ACCOUNTING}::test_checkpoint_in_mid_accumulation"],

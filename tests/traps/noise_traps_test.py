@@ -113,3 +113,71 @@ def test_empty_sample_in_a_custom_loop(check_stddev):
     )
     check_stddev(noise.numpy(), STDDEV)
     assert optimizer.ledger.total_count == 1
+
+
+def test_rows_that_no_record_uses_have_no_noise():
+    # Where only used rows can move, a row that moves says that a record used it. On an empty sample
+    # each of 1000 rows is selected with probability P(N(0, 1) > 1) = 0.1587, and then has noise.
+    query = tfdp.query.SparseEmbeddingSumQuery(1.0, 1.0, 1.0, 1.0, threshold=1.0)
+    state = query.initial_sample_state(tf.zeros([WIDE, 2]))
+    release = tf.function(lambda: query.get_noised_result(state, ())[0], autograph=False)
+    results = [release() for _ in range(20)]
+    selected = sum(result.indices.shape[0] for result in results)
+    expected, variance = 20 * WIDE * 0.158655, 20 * WIDE * 0.158655 * 0.841345
+    assert abs(selected - expected) < 6.2 * variance**0.5
+    assert all(np.all(result.values != 0) for result in results)
+    seen = np.bincount(np.concatenate([result.indices for result in results]), minlength=WIDE)
+    # Binomial(20, 0.1587): a row of 1000 is selected 18 times or more once in 10^9.
+    assert np.mean(seen > 0) > 0.9 and np.max(seen) < 18
+
+
+def tree_of(num_steps):
+    specs = [tf.TensorSpec([WIDE], tf.float32)]
+    return tfdp.query.TreeResidualSumQuery(
+        1.0, STDDEV, tfdp.factorizations.BinaryTree(), num_steps, 1, specs
+    )
+
+
+def noise_of_tree(query, state, steps):
+    """Returns the noise of so many steps of nothing, the state after them, and their events."""
+    zeros = query.initial_sample_state([tf.zeros([WIDE])])
+    values, events = [], []
+    for _ in range(steps):
+        (value,), state, event = query.get_noised_result(zeros, state)
+        values.append(value.numpy())
+        events.append(event)
+    return values, state, events
+
+
+def test_a_tree_that_begins_anew_is_charged_anew(check_independent):
+    # A restarted tree whose old nodes went on without a charge would be free from then on.
+    indicator = tfdp.query.PeriodicRoundRestartIndicator(2)
+    query = tfdp.query.RestartQuery(tree_of(4), indicator)
+    values, _, events = noise_of_tree(query, query.initial_global_state(), 4)
+    check_independent(values[0], values[2])
+    assert [event.position for event in events] == [0, 1, 0, 1]
+    assert len({event.run_id for event in events}) == 2
+    once, twice = tfdp.accounting.RDPAccountant(), tfdp.accounting.RDPAccountant()
+    for event in events[:2]:
+        once.compose(event)
+    for event in events:
+        twice.compose(event)
+    two = tfdp.accounting.RDPAccountant().compose(tfdp.ComposedEvent(()))
+    for event in (events[0], events[2]):
+        two.compose(event)
+    assert twice.get_epsilon(1e-5) == two.get_epsilon(1e-5) > 1.3 * once.get_epsilon(1e-5)
+
+
+def test_a_tree_that_is_resumed_twice_has_fresh_noise_and_costs_two(check_independent):
+    query = tree_of(4)
+    _, state, first = noise_of_tree(query, query.initial_global_state(), 2)
+    ways = [noise_of_tree(query, state, 1) for _ in range(2)]
+    # The third step begins a node of its own, with which both ways have nothing in common.
+    check_independent(ways[0][0][0], ways[1][0][0])
+    events = [*first, *(events[0] for _, _, events in ways)]
+    assert events[2] == events[3]
+    spent = [tfdp.accounting.RDPAccountant() for _ in range(2)]
+    for accountant, steps in zip(spent, (events[:3], events), strict=True):
+        for event in steps:
+            accountant.compose(event)
+    assert spent[1].get_epsilon(1e-5) > 1.3 * spent[0].get_epsilon(1e-5)

@@ -5,27 +5,69 @@ import dataclasses
 import numpy as np
 
 from tfdp.accounting import Budget
-from tfdp.events import Event, NonPrivateEvent, ParallelComposition
+from tfdp.events import (
+    Event,
+    FullBatchSampling,
+    NeighboringRelation,
+    NonPrivateEvent,
+    ParallelComposition,
+    SampledEvent,
+)
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource, system_random_source
+from tfdp.statistics.noise import Noise
 
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """The ledger of a data set, what may be spent on it, and a source of random bits."""
+    """The ledger of a data set, what may be spent on it, and a source of random bits.
+
+    Attributes:
+        ledger: Of the data set.
+        budget: What all of the ledger may cost.
+        source: Of random bits; None for the operating system's.
+        persons: Whether persons are protected; else rows.
+        contributions: How many rows of one person there are at most.
+    """
 
     ledger: PrivacyLedger
     budget: Budget | None
     source: RandomSource | None
+    persons: bool = False
+    contributions: int = 1
 
     def charge(self, event: Event, groups: "Groups | None") -> None:
-        """Writes the event, of which there is one for each group, to the ledger, or refuses it."""
+        """Writes to the ledger what was released about each group, or refuses it.
+
+        Args:
+            event: What a row costs: of one group, or where a person may be in several, of all
+                groups as one vector, or as selections whose costs add up.
+            groups: Whose release it is; None for that of all rows.
+        """
+        self.charge_units(
+            event if self.contributions == 1 else event.of_group(self.contributions), groups
+        )
+
+    def charge_units(self, event: Event, groups: "Groups | None" = None) -> None:
+        """As `charge`, where the event is already what a row, or a person, costs."""
         if self.random_source.seeded:
             event = NonPrivateEvent()
-        elif groups is not None:
+        elif groups is not None and self.contributions == 1:
             event = ParallelComposition((event,))
+        if self.persons:
+            relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+            event = SampledEvent(FullBatchSampling(), event, relation, "user")
         permit = None if self.budget is None else self.budget.permit
         self.ledger.append(event, permit=permit)
+
+    def noise(self, epsilon: float | None, noise_multiplier: float | None) -> Noise:
+        """Returns the noise of a question: what a row has, so that all of a person cost that."""
+        return Noise.of(epsilon, noise_multiplier).of_each(self.contributions)
+
+    def coordinates(self, number: int, groups: "Groups | None") -> int:
+        """Returns how many numbers a release has that one unit may move, of `number` a group."""
+        several = groups is not None and self.contributions > 1
+        return number * max(len(groups.keys), 1) if several and groups is not None else number
 
     @property
     def random_source(self) -> RandomSource:

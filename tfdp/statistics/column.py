@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import ComposedEvent
+from tfdp.events import ComposedEvent, Event
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.query import QuantileSelectionQuery
 from tfdp.query.scores import STEPS as SCORE_STEPS
@@ -58,8 +58,8 @@ class PrivateColumn:
             epsilon: What it costs: Laplace noise of scale 1 / epsilon.
             noise_multiplier: Instead of `epsilon`: standard deviation of Gaussian noise.
         """
-        noise = Noise.of(epsilon, noise_multiplier)
-        self._account.charge(noise.event(), self._groups)
+        noise = self._account.noise(epsilon, noise_multiplier)
+        self._account.charge(self._event(noise), self._groups)
         return self._answer(self._noised(noise, self._present() * STEPS))
 
     def sum(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
@@ -71,11 +71,11 @@ class PrivateColumn:
             epsilon: What it costs: Laplace noise of scale S / epsilon.
             noise_multiplier: Instead of `epsilon`: Gaussian noise of so many times S.
         """
-        noise = Noise.of(epsilon, noise_multiplier)
+        noise = self._account.noise(epsilon, noise_multiplier)
         low, high = self._range()
         bound = max(abs(low), abs(high))
         steps = in_steps(np.clip(self._values, low, high), bound)
-        self._account.charge(noise.event(), self._groups)
+        self._account.charge(self._event(noise), self._groups)
         return self._answer(self._noised(noise, steps) * bound)
 
     def mean(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
@@ -90,11 +90,11 @@ class PrivateColumn:
             noise_multiplier: Instead of `epsilon`: what one Gaussian release would have that costs
                 the same.
         """
-        each = Noise.of(epsilon, noise_multiplier).shared(2)
+        each = self._account.noise(epsilon, noise_multiplier).shared(2)
         low, high = self._range()
         middle, half = low / 2 + high / 2, high / 2 - low / 2
         steps = in_steps(np.clip(self._values, low, high) - middle, half)
-        self._account.charge(ComposedEvent((each.event(), each.event())), self._groups)
+        self._account.charge(ComposedEvent((self._event(each), self._event(each))), self._groups)
         sums = self._noised(each, steps)
         counts = self._noised(each, self._present() * STEPS)
         return self._answer(np.clip(middle + half * sums / np.maximum(counts, 1.0), low, high))
@@ -113,7 +113,11 @@ class PrivateColumn:
             number = positive_integer("candidates", candidates)
             candidates = np.linspace(*self._range(), num=max(number, 2)).tolist()
         query = QuantileSelectionQuery(
-            tuple(candidates), quantile, epsilon, self._account.random_source
+            tuple(candidates),
+            quantile,
+            real_number("epsilon", epsilon, minimum=0, inclusive=False, maximum=1e6)
+            / self._account.contributions,
+            self._account.random_source,
         )
         share = round(query.quantile * SCORE_STEPS)
         found = []
@@ -143,19 +147,22 @@ class PrivateColumn:
             epsilon: What all bins cost together: Laplace noise of scale 1 / epsilon on each.
             noise_multiplier: Instead of `epsilon`: standard deviation of Gaussian noise.
         """
-        noise = Noise.of(epsilon, noise_multiplier)
+        noise = self._account.noise(epsilon, noise_multiplier)
         limits = {"minimum": -_LARGEST, "inclusive": True, "maximum": _LARGEST}
         bounds = np.array([real_number("edges", edge, **limits) for edge in edges])
         if len(bounds) < 2 or np.any(np.diff(bounds) <= 0):
             raise ValueError(f"edges must be at least two and increase. Received: {edges!r}.")
         bins = np.searchsorted(bounds, self._values, side="right") - 1
         bins[self._values == bounds[-1]] = len(bounds) - 2
-        self._account.charge(noise.event(coordinates=len(bounds) - 1), self._groups)
+        self._account.charge(self._event(noise, len(bounds) - 1), self._groups)
         counts = [
             self._noised(noise, ((bins == place) & (self._present() > 0)).astype(np.int64) * STEPS)
             for place in range(len(bounds) - 1)
         ]
         return self._answer(np.stack(counts, axis=-1))
+
+    def _event(self, noise: Noise, coordinates: int = 1) -> Event:
+        return noise.event(self._account.coordinates(coordinates, self._groups))
 
     def _present(self) -> np.ndarray:
         return np.isfinite(self._values).astype(np.int64)

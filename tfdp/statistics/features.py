@@ -13,7 +13,7 @@ from tfdp.events.arguments import positive_integer, real_number
 from tfdp.query import ReportNoisyMaxQuery
 from tfdp.query.scores import STEPS as SCORE_STEPS
 from tfdp.statistics.account import Account
-from tfdp.statistics.noise import STEPS, Noise
+from tfdp.statistics.noise import STEPS
 
 _ROWS_AT_ONCE = 2**14
 # Relative; rounding of a norm and of products is less.
@@ -55,7 +55,8 @@ def select(
     if number > len(columns):
         raise ValueError(f"There are {len(columns)} columns to select from. Received: {number=}.")
     query = ReportNoisyMaxQuery(
-        real_number("epsilon", epsilon, minimum=0, inclusive=False, maximum=1e6) / number,
+        real_number("epsilon", epsilon, minimum=0, inclusive=False, maximum=1e6)
+        / (number * account.contributions),
         1.0,
         random_source=account.random_source,
     )
@@ -103,7 +104,7 @@ class Scatter:
 
     def released(self, account: Account, rows: np.ndarray) -> np.ndarray:
         """Returns the noised, symmetric matrix, [columns, columns], after it was charged."""
-        noise = Noise.of(None, self.noise_multiplier)
+        noise = account.noise(None, self.noise_multiplier)
         limits = {"minimum": 1e-12, "inclusive": True, "maximum": 1e18}
         clip = real_number("l2_norm_clip", self.l2_norm_clip, **limits)
         width = rows.shape[1]

@@ -47,6 +47,14 @@ class Noise:
             return Noise(self.epsilon / number, None)
         return Noise(None, self.noise_multiplier * number**0.5 * (1 + 1e-15))
 
+    def of_each(self, number: int) -> "Noise":
+        """Returns the noise that makes so many rows of a person cost what one has cost."""
+        if number == 1:
+            return self
+        if self.epsilon is not None:
+            return Noise(self.epsilon / number, None)
+        return Noise(None, self.noise_multiplier * number)
+
     def event(self, coordinates: int = 1) -> Event:
         """Returns the event of numbers that a row moves by `STEPS` steps in all.
 

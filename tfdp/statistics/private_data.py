@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.accounting import Budget
-from tfdp.events.arguments import check_type
+from tfdp.events.arguments import check_type, positive_integer
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource
 from tfdp.query import PartitionSelectionQuery
@@ -25,13 +25,15 @@ class PrivateData:
     ledger may be that of anything else that is done with the same rows, such as training.
 
     Guarantees:
-        Answers are private with respect to one row that is added or removed, as the ledger says.
+        Answers are private with respect to one row that is added or removed, as the ledger says;
+        with `person`, with respect to all rows of one person.
         Whether something is refused depends on types, shapes and arguments, never on a value. With
         Laplace noise epsilon is a sum, with Gaussian noise, and for groups, less.
 
     Edge cases:
         A row whose value is missing (None, NaN, NA) or of another type contributes to nothing that
-        is asked about that column. Who has several rows is not protected as a whole.
+        is asked about that column. Without `person`, who has several rows is not protected as a
+        whole.
 
     Args:
         data: An array [n] or [n, columns], a mapping of names to arrays, or a pandas frame. It is
@@ -39,10 +41,17 @@ class PrivateData:
         ledger: Of these rows; by default a new one in memory.
         budget: What the whole ledger may cost; None for no limit.
         random_source: Where random bits come from; by default keyed by the operating system.
+        person: The column that says whose row it is: texts, numbers or bytes. A row of nobody
+            (None, NaN, another type) is dropped.
+        max_contributions: How many rows of a person take part, the first ones; the others are
+            dropped, whatever they hold. Noise is larger by this factor, so that a question costs
+            what its arguments say.
 
     Raises:
+        KeyError: there is no column `person`.
         TypeError: an argument is of the wrong type.
-        ValueError: columns are not equally long.
+        ValueError: columns are not equally long, or only one of `person` and `max_contributions` is
+            given.
 
     Example:
         >>> ages = np.array([31.0, 45.0, np.nan, 62.0, 38.0])
@@ -69,13 +78,30 @@ class PrivateData:
         ledger: PrivacyLedger | None = None,
         budget: Budget | None = None,
         random_source: RandomSource | None = None,
+        person: Hashable | None = None,
+        max_contributions: int | None = None,
     ):
         for name, value, kind in (("ledger", ledger, PrivacyLedger), ("budget", budget, Budget)):
             if value is not None:
                 check_type(name, value, kind)
         ledger = PrivacyLedger() if ledger is None else ledger
-        self._account = Account(ledger, budget, random_source)
-        self._columns = {name: np.array(c) for name, c in table.columns_of(data).items()}
+        if (person is None) != (max_contributions is None):
+            raise ValueError(
+                "Give person and max_contributions together, or neither. Received: "
+                f"person={person!r}, max_contributions={max_contributions!r}."
+            )
+        columns = {name: np.array(c) for name, c in table.columns_of(data).items()}
+        most, self._persons = 1, np.arange(len(next(iter(columns.values()))))
+        if max_contributions is not None:
+            most = positive_integer("max_contributions", max_contributions)
+            if person not in columns:
+                raise KeyError(f"There is no column {person!r}. There are: {list(columns)}.")
+            ids = table.persons_of(columns[person])
+            kept = table.first_of_each(ids, most)
+            columns = {name: column[kept] for name, column in columns.items()}
+            self._persons = ids[kept]
+        self._account = Account(ledger, budget, random_source, person is not None, most)
+        self._columns = columns
 
     def __repr__(self) -> str:
         return f"PrivateData(columns={list(self._columns)}, ledger={self.ledger!r})"
@@ -97,6 +123,7 @@ class PrivateData:
             chosen = PrivateData.__new__(PrivateData)
             chosen._account = self._account
             chosen._columns = {each: self._column(each) for each in name}
+            chosen._persons = self._persons
             return chosen
         return PrivateColumn(self._account, table.as_numbers(name, self._column(name)), None)
 
@@ -121,7 +148,9 @@ class PrivateData:
         """Returns the groups of rows by a column: of public keys, or of keys that are selected.
 
         Rows of other groups are dropped. A row is in one group, so that a question about all
-        groups costs what it costs about one (`ParallelComposition`).
+        groups costs what it costs about one (`ParallelComposition`). So it is for persons of one
+        row each. A person of k rows may be in k groups: together these rows cost what k rows of one
+        group do.
 
         Args:
             name: Of the column; its values are texts, numbers or bytes.
@@ -137,12 +166,14 @@ class PrivateData:
                 f"keys={keys!r}, epsilon={epsilon!r}, delta={delta!r}."
             )
         if keys is None:
-            query = PartitionSelectionQuery(epsilon, delta, 1, self._account.random_source)
-            self._account.charge(query.derive_event(()), None)
+            account = self._account
+            most = account.contributions
+            query = PartitionSelectionQuery(epsilon, delta, most, account.random_source)
+            account.charge_units(query.derive_event(()))
             found = table.occurring_keys(column)
-            counts = Groups(tuple(found), table.rows_of(column, found)).sum(
-                np.ones(self._length, np.int64)
-            )
+            rows = table.rows_of(column, found)
+            # A person counts once in a group, and has no more groups than rows.
+            counts = Groups(tuple(found), rows).sum(table.is_first_in_group(self._persons, rows))
             kept = query.get_noised_result(tf.constant(counts, tf.int64), ())[0].numpy()
             keys = [key for key, is_kept in zip(found, kept, strict=True) if is_kept]
         return GroupedData(self, Groups(tuple(keys), table.rows_of(column, keys)))

@@ -100,6 +100,37 @@ def rows_of(column: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
     return np.array(found, np.int64).reshape(len(column))
 
 
+def persons_of(column: np.ndarray) -> np.ndarray:
+    """Returns int64, a number of each row's person; -1 where the row is of nobody."""
+    numbers: dict[Hashable, int] = {}
+    found = [
+        _MISSING if (key := key_of(value)) is None else numbers.setdefault(key, len(numbers))
+        for value in column
+    ]
+    return np.array(found, np.int64).reshape(len(column))
+
+
+def first_of_each(persons: np.ndarray, number: int) -> np.ndarray:
+    """Returns the places of the first rows of every person, so many of each, in order.
+
+    What is kept of a person depends on that person's rows alone, and on no value in them.
+    """
+    order = np.argsort(persons, kind="stable")
+    ordered = persons[order]
+    starts = np.searchsorted(ordered, ordered, side="left")
+    is_kept = (np.arange(len(order)) - starts < number) & (ordered != _MISSING)
+    return np.sort(order[is_kept])
+
+
+def is_first_in_group(persons: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Returns int64, 1 where a row is the first one of its person in its group, else 0."""
+    pairs = np.stack([persons, groups], axis=1)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    found = np.zeros(len(persons), np.int64)
+    found[first] = 1
+    return found
+
+
 def occurring_keys(column: np.ndarray) -> list[Hashable]:
     """Returns the keys that occur, in an order that depends on the keys alone."""
     found = {key_of(value) for value in column} - {None}

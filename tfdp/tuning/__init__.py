@@ -1,5 +1,6 @@
 """Search for hyper-parameters on private data, charged as one release: that of the winner."""
 
+from tfdp.tuning.drawing import keras_tuner_values, optuna_trials
 from tfdp.tuning.search import BestRun, private_search
 from tfdp.tuning.stopping import NumberOfRuns, PoissonRuns, TruncatedNegativeBinomialRuns
 
@@ -8,5 +9,7 @@ __all__ = [
     "NumberOfRuns",
     "PoissonRuns",
     "TruncatedNegativeBinomialRuns",
+    "keras_tuner_values",
+    "optuna_trials",
     "private_search",
 ]

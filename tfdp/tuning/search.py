@@ -64,8 +64,8 @@ def private_search(
         run: A function of a candidate and of an empty ledger, to which it writes what it does. It
             returns (score, output).
         candidates: The candidates, of which each is as likely as any other, or a function that
-            draws one, without looking at data or at earlier runs (Optuna's `study.ask` with a
-            `RandomSampler`, for example).
+            draws one, without looking at data or at earlier runs (`optuna_trials`,
+            `keras_tuner_values`).
         plan: What a run costs: the (event, count) pairs of a ledger, or a function of a candidate.
             With a function that draws candidates it is one plan that covers all of them. A
             rehearsal on made-up data gives one: the pairs that stand in its ledger.
