@@ -22,6 +22,7 @@ from tfdp.factorizations import (
     one_step_back,
     optimal_banded,
     optimal_buffered,
+    optimal_one_step_back,
 )
 
 BANDS = (2, 4, 16, 64)
@@ -33,6 +34,7 @@ def factorizations(num_steps: int, period: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "independent": independent(),
         "one step back, 0.9": one_step_back(0.9),
+        "one step back, best": optimal_one_step_back(num_steps, period),
         "binary tree": BinaryTree(efficient=False),
         "binary tree, estimates from below": BinaryTree(),
     }

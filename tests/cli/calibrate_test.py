@@ -3,6 +3,15 @@
 import pytest
 
 from tests.cli.running import BUDGET, calibrate, run
+from tfdp.accounting import RDPAccountant
+from tfdp.events import GaussianSumEvent
+from tfdp.factorizations import (
+    BinaryTree,
+    banded_inverse_square_root,
+    optimal_banded,
+    optimal_buffered,
+    optimal_one_step_back,
+)
 
 
 def test_calibrate_finds_every_quantity_and_they_agree(capsys):
@@ -88,6 +97,33 @@ def test_calibrate_noise_that_remembers(capsys):
     ]
     turns = calibrate(capsys, *flags, "--epsilon", "2", "--sampling", "cyclic_poisson")
     assert turns["period"] == 4
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "bands"),
+    [("bandmf", 4), ("bisr", 4), ("blt", 2), ("lambda_cgd", None), ("tree", None)],
+)
+def test_calibrate_every_noise_that_remembers(capsys, mechanism, bands):
+    flags = ["--mechanism", mechanism, "--batch-size", "6000", "--epochs", "2", "--epsilon", "2"]
+    if bands is not None:
+        flags += ["--bands", str(bands)]
+    found = calibrate(capsys, *flags)
+    factorization = {
+        "bandmf": lambda: optimal_banded(20, 4, 10),
+        "bisr": lambda: banded_inverse_square_root(4),
+        "blt": lambda: optimal_buffered(20, 2, 10),
+        "lambda_cgd": lambda: optimal_one_step_back(20, 10),
+        "tree": BinaryTree,
+    }[mechanism]()
+    assert (found["mechanism"], found["bands"], found["steps"]) == (mechanism, bands, 20)
+    sensitivity = factorization.sensitivity(20, 10)
+    gaussian = GaussianSumEvent(sensitivity, found["noise_multiplier"])
+    expected = RDPAccountant().compose(gaussian).get_epsilon(found["delta"])
+    assert found["epsilon"] == pytest.approx(expected)
+    error = factorization.root_mean_squared_error(20) / factorization.sensitivity(20)
+    assert found["root_mean_squared_error"] == pytest.approx(
+        error * found["noise_multiplier"] / 6000
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from scipy import optimize
 from tfdp.factorizations import (
     ToeplitzFactorization,
     banded_square_root,
+    one_step_back,
     optimal_banded,
     optimal_buffered,
+    optimal_one_step_back,
 )
 from tfdp.factorizations.optimal import _log_loss, _log_loss_of_buffers
 
@@ -109,6 +111,25 @@ def test_one_buffer_is_the_best_of_a_grid():
     assert best == pytest.approx(min(grid), rel=1e-3)
 
 
+@pytest.mark.parametrize("error", ["root_mean_squared", "max"])
+@pytest.mark.parametrize(("n", "period"), [(1024, None), (200, 16), (200, 1), (20, 10), (1, None)])
+def test_one_step_back_is_the_best_of_a_grid(n, period, error):
+    measure = {"root_mean_squared": "root_mean_squared_error", "max": "max_error"}[error]
+    best = getattr(optimal_one_step_back(n, period, error=error), measure)(n, period)
+    grid = [getattr(one_step_back(c), measure)(n, period) for c in np.arange(0, 1, 0.002)]
+    assert best <= min(grid) * (1 + 1e-12)
+    assert best == pytest.approx(min(grid), rel=1e-3)
+
+
+def test_one_step_back_of_many_steps_takes_back_what_its_closed_form_says():
+    # With u = 1 - lambda and many steps, the squared error is about (1 + u^2 n / 2) / (2 u - u^2).
+    n = 4096
+    found = 1 + optimal_one_step_back(n).denominator[1]
+    u = np.linspace(1e-3, 1, 10_000)
+    expected = u[np.argmin((1 + u * u * (n - 1) / 2) / (2 * u - u * u))]
+    assert found == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize("period", [None, 16, 1])
 def test_buffers_give_columns_without_signs_and_more_of_them_are_no_worse(period):
     n = 128
@@ -130,6 +151,8 @@ def test_refuses_buffers_that_cannot_be():
         optimal_buffered(8, 2.0)
     with pytest.raises(ValueError, match="error must be one of"):
         optimal_buffered(8, 2, error="mean")
+    with pytest.raises(ValueError, match="error must be one of"):
+        optimal_one_step_back(8, error="mean")
 
 
 # As above, by jax_privacy 2.0.0, buffered_toeplitz.optimize(n=n, min_sep=n, max_participations=1,

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["gaussian", *MECHANISMS],
         default="gaussian",
         help="independent noise (default), or noise that remembers: banded matrix factorization "
-        "(bandmf), banded inverse square root (bisr), buffered linear Toeplitz (blt), binary tree",
+        "(bandmf), banded inverse square root (bisr), buffered linear Toeplitz (blt), part of the "
+        "noise before taken back (lambda_cgd), binary tree",
     )
     parser.add_argument("--bands", type=int, help="of bandmf or bisr; buffers of blt")
     parser.add_argument("--groups", type=int, help="of cyclic_poisson; default: as many as bands")

@@ -4,7 +4,11 @@ Needs NumPy and SciPy only, and imports nothing else of tfdp.
 """
 
 from tfdp.factorizations.binary_tree import BinaryTree
-from tfdp.factorizations.optimal import optimal_banded, optimal_buffered
+from tfdp.factorizations.optimal import (
+    optimal_banded,
+    optimal_buffered,
+    optimal_one_step_back,
+)
 from tfdp.factorizations.toeplitz import (
     ToeplitzFactorization,
     banded_inverse_square_root,
@@ -22,4 +26,5 @@ __all__ = [
     "one_step_back",
     "optimal_banded",
     "optimal_buffered",
+    "optimal_one_step_back",
 ]

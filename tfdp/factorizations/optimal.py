@@ -9,6 +9,7 @@ from tfdp.factorizations.toeplitz import (
     ToeplitzFactorization,
     banded_square_root,
     check_steps,
+    one_step_back,
     periodic_sum,
 )
 
@@ -69,6 +70,47 @@ def optimal_banded(
     coefficients = np.trim_zeros(np.append(1.0, found.x), "b")
     best = ToeplitzFactorization(numerator=tuple(coefficients.tolist()))
     return min(best, start, key=lambda each: _error_of(each, error, num_steps, period))
+
+
+@functools.lru_cache(maxsize=64)
+def optimal_one_step_back(
+    num_steps: int, period: int | None = None, *, error: str = "root_mean_squared"
+) -> ToeplitzFactorization:
+    """Returns the `one_step_back` whose running sums have the smallest error.
+
+    Its lambda is the best of a grid of 1 - lambda with equal factors, and then the best between
+    that one's neighbours.
+
+    Args:
+        num_steps: n.
+        period: As in `ToeplitzFactorization.sensitivity`.
+        error: "root_mean_squared" or "max".
+
+    Raises:
+        ValueError: `error` is another one.
+
+    Example:
+        >>> round(-optimal_one_step_back(1024).denominator[1], 3)
+        0.957
+
+    References:
+        Kalinin, McKenna, Pagh and Lampert 2026, arXiv:2601.22334 (DP-lambda-CGD).
+    """
+    from scipy import optimize
+
+    if error not in _ERRORS:
+        raise ValueError(f"error must be one of {_ERRORS}. Received: error={error!r}.")
+
+    def error_at(log_rest: float) -> float:
+        return _error_of(one_step_back(-np.expm1(log_rest)), error, num_steps, period)
+
+    grid = np.linspace(0.0, np.log(1e-6), 57)
+    best = int(np.argmin([error_at(each) for each in grid]))
+    between = grid[min(best + 1, len(grid) - 1)], grid[max(best - 1, 0)]
+    found: Any = optimize.minimize_scalar(
+        error_at, bounds=between, method="bounded", options={"xatol": 1e-9}
+    )
+    return one_step_back(-np.expm1(min(grid[best], found.x, key=error_at)))
 
 
 def _log_loss(

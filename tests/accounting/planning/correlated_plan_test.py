@@ -13,7 +13,7 @@ from tfdp.ledger import PrivacyLedger
 from tfdp.sampling import CyclicPoisson, FixedOrder
 
 RUN = {"target_delta": 1e-5, "population_size": 1000, "batch_size": 50}
-MECHANISMS = [("bandmf", 4), ("bisr", 4), ("blt", 3), ("tree", None)]
+MECHANISMS = [("bandmf", 4), ("bisr", 4), ("blt", 3), ("lambda_cgd", None), ("tree", None)]
 
 
 def _of_gaussian(sensitivity, z):
@@ -98,6 +98,7 @@ def test_epsilon_of_given_noise():
         ({"mechanism": "banded"}, "mechanism must be one of"),
         ({"bands": None}, "needs bands"),
         ({"mechanism": "tree"}, "has no bands"),
+        ({"mechanism": "lambda_cgd"}, "has no bands"),
         ({"bands": 0}, "bands"),
         ({"mechanism": "bisr", "sampling": "cyclic_poisson"}, "amplify banded noise only"),
         ({"sampling": "poisson"}, "sampling must be one of"),

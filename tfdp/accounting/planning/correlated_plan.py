@@ -17,11 +17,12 @@ from tfdp.factorizations import (
     banded_inverse_square_root,
     optimal_banded,
     optimal_buffered,
+    optimal_one_step_back,
 )
 from tfdp.ledger.ledger import PrivacyLedger
 
 # Names of mechanisms, and whether they have a number of bands.
-MECHANISMS = {"bandmf": True, "bisr": True, "blt": True, "tree": False}
+MECHANISMS = {"bandmf": True, "bisr": True, "blt": True, "lambda_cgd": False, "tree": False}
 RUN_SAMPLINGS = ("fixed_order", "cyclic_poisson")
 
 
@@ -142,8 +143,9 @@ def calibrate_correlated(
         population_size: Units in the data set; public.
         batch_size: (Expected) units in a sample.
         mechanism: "bandmf" (the banded C with the least error, `optimal_banded`), "bisr" (its
-            inverse is banded), "blt" (`optimal_buffered`) or "tree" (`BinaryTree`).
-        bands: Of C, or of its inverse; of "blt" the number of buffers. "tree" has none.
+            inverse is banded), "blt" (`optimal_buffered`), "lambda_cgd"
+            (`optimal_one_step_back`) or "tree" (`BinaryTree`).
+        bands: Of C, or of its inverse; of "blt" the number of buffers. The last two have none.
         steps: How many. Give either these or `epochs`.
         epochs: As `fit` counts them: of groups an epoch ends with a whole turn of all of them.
         target_epsilon: The budget, positive.
@@ -247,6 +249,8 @@ def _factorization(
         return banded_inverse_square_root(positive_integer("bands", bands))
     if mechanism == "blt":
         return optimal_buffered(steps, positive_integer("bands", bands), period)
+    if mechanism == "lambda_cgd":
+        return optimal_one_step_back(steps, period)
     # Of random samples a unit is in one at a time, and what counts is a column's norm.
     spacing = None if sampling == "cyclic_poisson" else period
     return optimal_banded(steps, min(positive_integer("bands", bands), steps), spacing)
