@@ -236,3 +236,14 @@ def test_custom_loop_of_the_readme_is_traced_once_or_twice():
     exec(compile(code, "README.md", "exec"), names)
     assert names["step"].experimental_get_tracing_count() <= 2
     assert names["optimizer"].ledger.total_count == 100
+
+
+def test_models_of_a_table_stay_within_their_epsilon(monkeypatch, capsys):
+    options = ["--rows", 500, "--batch-size", 100, "--epochs", 2, "--epsilon", 1, "--trees", 4]
+    output = run_here(monkeypatch, capsys, "tabular.py", *options)
+    rows = [line.strip("| ").split(" | ") for line in output.splitlines()[2:8]]
+    assert [row[0] for row in rows] == ["regression"] * 2 + ["trees"] * 2 + ["network"] * 2
+    assert [row[1] for row in rows[1::2]] == ["inf"] * 3
+    # The noise is chosen for this epsilon, with the quantiles of trees in it.
+    assert all(0.99 < float(row[1]) <= 1 for row in rows[::2])
+    assert all(0.3 < float(row[2].split()[0]) < 0.95 for row in rows)

@@ -45,6 +45,20 @@ def test_a_run_as_planned_ends_just_within_the_budget(plan, sampling):
     assert 2.0 * (1 - 5e-3) < epsilon <= 2.0
 
 
+def test_what_was_done_before_is_in_the_budget():
+    def begun():
+        ledger = tfdp.PrivacyLedger()
+        ledger.append(tfdp.events.GaussianSumEvent(1.0, 3.0))
+        return ledger
+
+    assert 1.0 < begun().epsilon(1e-4, "rdp") < 1.5
+    epsilon = _fit(_for_budget(ledger=begun()))
+    assert 2.0 * (1 - 5e-3) < epsilon <= 2.0
+    # With the noise of a run that knows nothing of it the budget is exceeded.
+    query = _for_budget().query
+    assert _fit(DPOptimizer(keras.optimizers.SGD(0.1), query, ledger=begun())) > 2.05
+
+
 def test_steps_in_place_of_epochs():
     assert _for_budget(epochs=None, steps=12).query == _for_budget().query
 

@@ -10,6 +10,7 @@ from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.events import NeighboringRelation
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.private_metrics import PrivateMetric, check_metrics, noise_beside
+from tfdp.ledger import PrivacyLedger
 from tfdp.query import GaussianAverageQuery
 
 
@@ -31,6 +32,7 @@ def for_budget(
     neighboring_relation: NeighboringRelation | None = None,
     private_metrics: Sequence[PrivateMetric] = (),
     batch_norm_noise_multiplier: float | None = None,
+    ledger: PrivacyLedger | None = None,
     **kwargs: Any,
 ) -> Any:
     """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
@@ -63,6 +65,7 @@ def for_budget(
         private_metrics: As in `DPOptimizer`. What they cost is taken from the budget, so that
             gradients get more noise.
         batch_norm_noise_multiplier: As in `DPOptimizer`; it is taken from the budget, too.
+        ledger: As in `DPOptimizer`. What it has cost so far is taken from the budget, too.
         **kwargs: As in `DPOptimizer`.
 
     Raises:
@@ -80,6 +83,7 @@ def for_budget(
         accountant=accountant,
         sampling=sampling,
         neighboring_relation=neighboring_relation,
+        ledger=ledger,
     )
     microbatching = Microbatching(num_microbatches, privacy_unit)
     microbatching.set_batch_size(batch_size)
@@ -99,5 +103,6 @@ def for_budget(
         privacy_unit=privacy_unit,
         private_metrics=metrics,
         batch_norm_noise_multiplier=batch_norm_noise_multiplier,
+        ledger=ledger,
         **kwargs,
     )

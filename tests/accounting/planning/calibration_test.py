@@ -54,6 +54,50 @@ def test_noise_of_a_usual_run(accountant, epsilon):
     _check_noise(plan, epsilon, 1e-5, accountant)
 
 
+@pytest.fixture(scope="module")
+def begun():
+    """A ledger of another run on the same units."""
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(tfdp.events.GaussianSumEvent(1.0, 10.0))
+    ledger.append(TrainingPlan(60_000, 1000, 1, 2.0, "shuffled").event(), 30)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    "sampling, accountant",
+    [("poisson", "prv"), ("shuffled", "prv"), ("random_allocation", "prv"), ("fixed_size", "rdp")],
+)
+def test_what_was_done_before_takes_its_part_of_the_budget(begun, sampling, accountant):
+    target = 2 * begun.epsilon(1e-5, accountant)
+    run = {"batch_size": 1000, "epochs": 2, "sampling": sampling, "accountant": accountant}
+    plan = calibrate(target_epsilon=target, ledger=begun, **run, **MNIST)
+    # The oracle is one list of all events; the begun pass of the ledger is a pass of its own.
+    both = tfdp.PrivacyLedger()
+    for event, count in [*begun, (plan.event(), plan.steps)]:
+        own = event == plan.event() and event.sampling.pass_number >= 0
+        passes = event.sampling.in_pass(7) if own else None
+        both.append(dataclasses.replace(event, sampling=passes) if own else event, count)
+    assert 0.995 * target < both.epsilon(1e-5, accountant) <= target
+    alone = noise_for_budget(target, 1e-5, population_size=60_000, **run)
+    assert plan.noise_multiplier > 1.02 * alone
+
+
+def test_steps_beside_what_was_done_before(begun):
+    target = 1.5 * begun.epsilon(1e-5)
+    known = {"noise_multiplier": 4.0, "batch_size": 1000}
+    plan = calibrate(target_epsilon=target, ledger=begun, **known, **MNIST)
+    assert plan.epsilon(1e-5, ledger=begun) <= target
+    more = dataclasses.replace(plan, steps=plan.steps + 1)
+    assert more.epsilon(1e-5, ledger=begun) > target
+
+
+@pytest.mark.parametrize("free", [{"steps": 10}, {"noise_multiplier": 4.0}])
+def test_a_ledger_that_spent_the_budget_leaves_nothing(begun, free):
+    spent = begun.epsilon(1e-5)
+    with pytest.raises(UnreachableBudgetError, match=f"has cost epsilon {spent:.6g} at delta"):
+        calibrate(target_epsilon=spent, batch_size=1000, ledger=begun, **free, **MNIST)
+
+
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_every_accountant_calibrates(accountant):
     # Some price no samples.

@@ -26,6 +26,7 @@ from tfdp.accounting.registry import (
 )
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
+from tfdp.ledger.ledger import PrivacyLedger
 
 _SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e8
 _MOST_STEPS = 10**12
@@ -59,19 +60,20 @@ def _edge(
     target_epsilon: float,
     target_delta: float,
     accountant: AccountantChoice,
+    ledger: PrivacyLedger | None,
 ) -> Boundary:
     """Returns the edge of the budget by the accountant, of plans along the axis."""
 
     @functools.cache
     def cost(x: float) -> float:
-        return plan_of(x).epsilon(target_delta, accountant)
+        return plan_of(x).epsilon(target_delta, accountant, ledger=ledger)
 
     start = 1000.0 if axis.integer else 1.0
     if accountant_name(accountant) == _ROUGH_ACCOUNTANT:
         return find_boundary(cost, target_epsilon, axis, start)
 
     def renyi(x: float) -> float:
-        return plan_of(x).epsilon(target_delta, _ROUGH_ACCOUNTANT)
+        return plan_of(x).epsilon(target_delta, _ROUGH_ACCOUNTANT, ledger=ledger)
 
     rough = dataclasses.replace(axis, tolerance=_ROUGH)
     edge = find_boundary(renyi, target_epsilon, rough, start)
@@ -88,7 +90,7 @@ def _edge(
 
     @functools.cache
     def predicted(x: float) -> float:
-        return plan_of(x).epsilon(target_delta, predictor)
+        return plan_of(x).epsilon(target_delta, predictor, ledger=ledger)
 
     correction = 1.0
     for _ in range(_CORRECTIONS):
@@ -124,6 +126,7 @@ def calibrate(
     accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
+    ledger: PrivacyLedger | None = None,
 ) -> TrainingPlan:
     """Returns the run in which the one quantity that was left out just fits the others.
 
@@ -150,6 +153,7 @@ def calibrate(
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
         sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+        ledger: What was done with the same units before; the budget is then for both together.
 
     Raises:
         UnreachableBudgetError: nothing fits; says why, and what would.
@@ -193,9 +197,11 @@ def calibrate(
         return plan_of(**{free: int(x) if axis.integer else x})
 
     along(1)  # Says what is wrong with the others, if something is.
-    within, beyond = _edge(along, axis, target, target_delta, accountant)
+    within, beyond = _edge(along, axis, target, target_delta, accountant, ledger)
     if within is None:
-        raise UnreachableBudgetError(_too_dear(along, axis, free, target, target_delta, accountant))
+        raise UnreachableBudgetError(
+            _too_dear(along, axis, free, target, target_delta, accountant, ledger)
+        )
     if beyond is None and free != "batch_size":
         raise UnreachableBudgetError(_too_cheap(free, target, target_delta))
     return along(within.x)
@@ -258,10 +264,20 @@ def _too_dear(
     target_epsilon: float,
     target_delta: float,
     accountant: AccountantChoice,
+    ledger: PrivacyLedger | None,
 ) -> str:
     """Returns why no number on the axis is within the budget, and what would be."""
     cheapest = along(axis.smallest if axis.integer else axis.largest)
-    epsilon = cheapest.epsilon(target_delta, accountant)
+    if ledger is not None:
+        relation = cheapest.neighboring_relation
+        made = ledger.replay(accountant_maker(accountant)(relation))
+        spent = float(made.get_epsilon(target_delta))
+        if spent >= target_epsilon:
+            return (
+                f"The ledger has cost epsilon {spent:.6g} at delta {target_delta:g} by "
+                f"{accountant_name(accountant)} already, and the budget is {target_epsilon:g}."
+            )
+    epsilon = cheapest.epsilon(target_delta, accountant, ledger=ledger)
     name = accountant_name(accountant)
     if free == "noise_multiplier":
         return (
@@ -280,7 +296,7 @@ def _too_dear(
         return dataclasses.replace(cheapest, noise_multiplier=x)
 
     noise = _axis("noise_multiplier", cheapest.population_size)
-    within, _ = _edge(with_noise, noise, target_epsilon, target_delta, accountant)
+    within, _ = _edge(with_noise, noise, target_epsilon, target_delta, accountant, ledger)
     cures = [f"an epsilon above {epsilon:.6g}"]
     if within is not None:
         cures.insert(0, f"a noise multiplier of at least {within.x:.6g} (for {what.rstrip(',')})")
@@ -292,6 +308,7 @@ def _too_dear(
             target_epsilon,
             target_delta,
             accountant,
+            ledger,
         )
         if within is not None:
             cures.append(f"at most {int(within.x)} steps (of batches of one)")
@@ -309,6 +326,7 @@ def noise_for_budget(
     accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
+    ledger: PrivacyLedger | None = None,
 ) -> float:
     """Returns the least noise multiplier with which a run stays within (epsilon, delta).
 
@@ -324,6 +342,7 @@ def noise_for_budget(
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
         sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
+        ledger: What was done with the same units before; the budget is then for both together.
 
     Example:
         >>> noise = noise_for_budget(2.0, 1e-5, population_size=60_000, batch_size=256, epochs=20)
@@ -340,4 +359,5 @@ def noise_for_budget(
         accountant=accountant,
         sampling=sampling,
         neighboring_relation=neighboring_relation,
+        ledger=ledger,
     ).noise_multiplier

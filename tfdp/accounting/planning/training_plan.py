@@ -9,6 +9,7 @@ from tfdp import events
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_maker
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
+from tfdp.ledger.entry import PassNumbers
 from tfdp.ledger.ledger import PrivacyLedger
 
 
@@ -167,13 +168,18 @@ class TrainingPlan:
         )
 
     def epsilon(
-        self, target_delta: float, accountant: AccountantChoice = DEFAULT_ACCOUNTANT
+        self,
+        target_delta: float,
+        accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
+        *,
+        ledger: PrivacyLedger | None = None,
     ) -> float:
         """Returns what the run costs.
 
         Args:
             target_delta: Between 0 and 1.
             accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
+            ledger: What was done with the same units before; its cost is then in the result.
 
         Raises:
             UnsupportedEventError: the accountant cannot price such steps.
@@ -181,9 +187,13 @@ class TrainingPlan:
         """
         relation = self.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
         made = accountant_maker(accountant)(relation)
-        ledger = PrivacyLedger()
-        ledger.append(self.event(), self.steps)
-        epsilon = float(ledger.replay(made).get_epsilon(target_delta))
+        both = PrivacyLedger()
+        numbers = PassNumbers()
+        for entries in ([] if ledger is None else ledger, [(self.event(), self.steps)]):
+            numbers.begin_ledger()  # No pass of the ledger goes on in the run.
+            for event, count in entries:
+                both.append(numbers.renumbered(event), count)
+        epsilon = float(both.replay(made).get_epsilon(target_delta))
         if math.isnan(epsilon):
             raise ValueError(f"{accountant!r} gave no number for {self!r} at delta {target_delta}.")
         return epsilon
