@@ -62,7 +62,8 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         ValueError: an argument is out of range, or shapes are not known.
 
     Example:
-        >>> inner = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=100)
+        >>> from tfdp.query import GaussianAverageQuery
+        >>> inner = GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=100)
         >>> query = ScaleThenPrivatizeQuery(inner, [tf.TensorSpec([2], tf.float32)])
         >>> query.derive_event(query.initial_global_state()).noise_multiplier
         1.0
