@@ -388,9 +388,9 @@ def test_few_exact_evaluations_by_pld(monkeypatch):
     calls = []
     epsilon = TrainingPlan.epsilon
 
-    def counted(self, delta, accountant="pld"):
+    def counted(self, delta, accountant="pld", **kwargs):
         calls.append(accountant)
-        return epsilon(self, delta, accountant)
+        return epsilon(self, delta, accountant, **kwargs)
 
     monkeypatch.setattr(TrainingPlan, "epsilon", counted)
     for target in (0.5, 2.0, 8.0):
