@@ -1,6 +1,7 @@
 """Rounds over Flower's messages, with nodes in this process, honest and not."""
 
 import io
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -27,10 +28,13 @@ from flwr.app import (  # noqa: E402
     MetricRecord,
     RecordDict,
 )
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+from flwr.superlink.grid import HttpGrid, InMemoryGrid  # noqa: E402
 
 from tfdp.federated import flower  # noqa: E402
+from tfdp.federated.plain_connections import refuse_plain_connections  # noqa: E402
 
 NODES = tuple(range(101, 107))
 SGD = LocalSGD(epochs=2, batch_size=16, learning_rate=0.1)
@@ -44,6 +48,8 @@ def _server_app():
 
 class Nodes(Grid):
     """A grid of functions in this process: node id -> function of (message, context)."""
+
+    _insecure = False
 
     def __init__(self, apps):
         self._apps = apps
@@ -317,6 +323,26 @@ def test_rounds_over_plain_connections_from_other_machines_are_refused():
         flower.RoundStrategy(server).start(grid, num_rounds=1)
     assert server.model.ledger.total_count == 0
     assert grid.asked == []
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_grids_of_flower_say_whether_they_have_tls(insecure):
+    """Their attributes have no public names, so that another version may have others."""
+    grid = HttpGrid("192.0.2.1:9091", insecure, token="token")
+    refused = pytest.raises(NotPrivateError, match="192.0.2.1") if insecure else nullcontext()
+    with refused:
+        refuse_plain_connections(grid)
+    assert (InMemoryGrid.__name__, InMemoryGrid.__module__[:5]) == ("InMemoryGrid", "flwr.")
+
+
+def test_masks_of_a_secure_sum_of_flower_are_no_secret():
+    """They come from 32 bits, by a Mersenne Twister: docs/federated.md says not to take it."""
+    seeds = [bytes(32), b"same" * 8]
+    masks = [pseudo_rand_gen(seed, 2**32, [(1000,)])[0] for seed in seeds]
+    np.testing.assert_array_equal(*masks)
+    np.testing.assert_array_equal(
+        masks[0], np.random.RandomState(0).randint(0, 2**32 - 1, 1000, dtype=np.int64)
+    )
 
 
 def test_nodes_waits():

@@ -37,8 +37,30 @@ def test_loopback_needs_none(address):
     refuse_plain_connections(_grid(address))
 
 
-def test_a_grid_without_a_connection_needs_none():
-    refuse_plain_connections(object())
+def _of_flower(name, **attributes):
+    return type(name, (), {"__module__": "flwr.somewhere", **attributes})()
+
+
+def test_the_grid_of_the_simulation_has_no_connection():
+    refuse_plain_connections(_of_flower("InMemoryGrid"))
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        object(),
+        _of_flower("HttpGrid"),
+        _of_flower("HttpGrid", insecure=True, addr="10.1.2.3:1"),
+        _of_flower("HttpGrid", _insecure=None, _addr="127.0.0.1:1"),
+        _of_flower("HttpGrid", _insecure=0, _addr="127.0.0.1:1"),
+        _of_flower("HttpGrid", _insecure=True),
+        type("InMemoryGrid", (), {})(),
+    ],
+)
+def test_a_grid_that_does_not_say_is_refused(grid):
+    """As one of a version of Flower that has other names for it would be."""
+    with pytest.raises(NotPrivateError, match="TLS"):
+        refuse_plain_connections(grid)
 
 
 @pytest.mark.parametrize(("host", "is_refused"), [("127.0.0.1", False), ("0.0.0.0", True)])

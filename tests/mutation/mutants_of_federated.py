@@ -56,6 +56,32 @@ ROUNDS = in_folder(
         "::test_what_listens_on_all_addresses_is_not_on_loopback",
     ),
     (
+        "unknown_grid_is_taken_for_one_with_tls",
+        "a version of Flower that tfdp does not know passes the check of TLS",
+        "plain_connections.py",
+        "if insecure is False or _is_in_memory(grid):",
+        "if not insecure:",
+        "tests/federated/plain_connections_test.py::test_a_grid_that_does_not_say_is_refused",
+    ),
+    (
+        "client_is_in_a_sum_and_answers",
+        "a secure sum is added although one of its clients has answered",
+        "server.py",
+        "            if set(names) <= self._missing:\n",
+        "            if True:\n",
+        "tests/federated/secure_sum_test.py"
+        "::test_a_client_is_in_a_round_once_by_itself_or_in_one_sum",
+    ),
+    (
+        "encoded_update_has_other_signs",
+        "a client rotates by the signs of the first step, whatever the step is",
+        "secure_sum.py",
+        "params._replace(step=tf.constant(step, tf.int64))",
+        "params._replace(step=tf.constant(0, tf.int64))",
+        "tests/federated/secure_sum_test.py"
+        "::test_a_masked_sum_of_encoded_updates_is_the_sum_of_the_updates",
+    ),
+    (
         "update_of_another_shape_is_taken",
         "the shapes of an update are not looked at",
         "updates.py",

@@ -6,6 +6,7 @@ What is here needs no Flower: it is imported where apps of Flower are made, and 
 
 from tfdp.federated.adaptive import FedAdagrad, FedAdam, FedYogi
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
+from tfdp.federated.secure_sum import encoded
 from tfdp.federated.server import Round, Server
 from tfdp.federated.simulation import Simulation
 from tfdp.federated.updates import InvalidUpdateError
@@ -21,4 +22,5 @@ __all__ = [
     "Round",
     "Server",
     "Simulation",
+    "encoded",
 ]

@@ -19,21 +19,32 @@ def refuse_plain_connections(grid: Any) -> None:
     Nodes and ServerApps reach a SuperLink on one address, so that what holds for this connection
     holds for theirs. Flower's `--insecure` takes TLS away on any address.
 
+    Whether a grid has TLS, and its address, are attributes without public names. A grid that does
+    not have them, of another version of Flower or of one's own, is refused: nobody could see.
+
     Edge cases:
         What is in front of a SuperLink on loopback (a forwarded port, a proxy) is not seen. On
         systems without /proc, a SuperLink that listens on all addresses looks like one on loopback.
-        A grid without a connection, as in Flower's simulation, is not refused.
+        The grid of Flower's simulation has no connection, and is not refused.
 
     Args:
-        grid: Of Flower.
+        grid: Of Flower. One of one's own has `_insecure`, a bool, and where it is true `_addr`.
 
     Raises:
-        NotPrivateError: the connection has no TLS, and the address is not loopback.
+        NotPrivateError: the connection has no TLS, and the address is not loopback; or the grid
+            does not say.
     """
-    # Flower 1.41 has no public name for either.
-    if not getattr(grid, "_insecure", False):
+    insecure = getattr(grid, "_insecure", None)
+    if insecure is False or _is_in_memory(grid):
         return
-    address = str(grid._addr)
+    if insecure is not True:
+        raise NotPrivateError(
+            "It cannot be seen whether updates would travel with TLS. Take a version of Flower "
+            "that tfdp knows (pip install tfdp[federated]); a grid of your own says it by "
+            f"_insecure = True or False. Received: a {type(grid).__module__}."
+            f"{type(grid).__qualname__} with _insecure={insecure!r}."
+        )
+    address = str(getattr(grid, "_addr", ""))
     parts = urllib.parse.urlsplit(address if "://" in address else f"//{address}")
     reached = (parts.hostname or "", *_listening(parts.port))
     beyond = [host for host in reached if not _is_loopback(host)]
@@ -44,6 +55,11 @@ def refuse_plain_connections(grid: Any) -> None:
             "--ssl-keyfile, and without --insecure; or with --host=127.0.0.1 where all is on this "
             f"machine. Received: a connection to {address}, and listeners at {beyond}."
         )
+
+
+def _is_in_memory(grid: Any) -> bool:
+    kind = type(grid)
+    return kind.__name__ == "InMemoryGrid" and kind.__module__.split(".")[0] == "flwr"
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
+from tfdp.federated.secure_sum import is_secure, sample_state_of
 from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
 from tfdp.keras.callbacks import epsilon_first
@@ -32,6 +33,8 @@ class Round:
             accounting counts on the sampling (Poisson, fixed size).
         weights: What is sent to them: the weights of the model.
         controls: Likewise, with SCAFFOLD: the control variates; else none.
+        step: What clients of a secure sum need to encode (`tfdp.federated.encoded`); None where the
+            query has no such sum.
     """
 
     def __init__(self, number: int, cohort: Sequence[Hashable], server: "Server"):
@@ -40,6 +43,7 @@ class Round:
         self.cohort = tuple(cohort)
         self.weights = [np.array(v) for v in server.model.trainable_variables]
         self.controls = [np.array(v) for v in server.controls]
+        self.step = server._encoding_step()
         self._missing = set(self.cohort)
         self._server = server
 
@@ -98,6 +102,38 @@ class Round:
             mask = np.zeros(rows, bool)
             mask[: len(clients)] = [self._is_missing(client) for client in clients]
             self._server._add(updates, mask, weights)
+
+    def receive_sum(self, clients: Sequence[Hashable], total: np.ndarray) -> None:
+        """Takes the sum of what several clients encoded (`tfdp.federated.encoded`), from a protocol
+        that shows nobody the parts.
+
+        It counts as a whole or not at all: where one of the clients has answered already, or was
+        not drawn, or the round is over, it is dropped without a word, as in `receive`.
+
+        Guarantees:
+            That a part is clipped and has its share of the noise is what its client did. Nobody can
+            see it: a client that does something else can make any sum of it. The event holds for
+            the honest ones, if there are `min_contributors` of them.
+
+        Args:
+            clients: Whose parts are in the sum, each once, as the protocol knows.
+            total: int64 [d], the sum modulo 2^modulus_bits.
+
+        Raises:
+            TypeError: the query has no such sum.
+            ValueError: the sum has another form, or no client, or a client is named twice.
+        """
+        names = list(clients)
+        if not names or len(set(names)) != len(names):
+            raise ValueError(
+                "A sum has a client at least, and each of them once. Received: "
+                f"{len(names)} names, {len(set(names))} different."
+            )
+        with self._server._turn:
+            state = self._server._state_of_sum(total, len(names))
+            if set(names) <= self._missing:
+                self._missing -= set(names)
+                self._server._step.add_sum(state, len(names))
 
     def close(self) -> None:
         """Drops every answer from here on; `Server.rounds` does it."""
@@ -212,9 +248,8 @@ class Server:
         Raises:
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
             NotPrivateError: a callback would act on a raw statistic, or another round was begun
-                while this one was open.
-            InvalidArgumentError: fewer clients answered than a query of shares needs (of
-                TensorFlow); the round is charged and not released.
+                while this one was open, or fewer clients answered than bring the noise that is
+                charged (`min_contributors`). The round is charged and not released.
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
@@ -301,6 +336,15 @@ class Server:
                 )
             self._open = None
             self._step.apply()
+
+    def _encoding_step(self) -> int | None:
+        if not is_secure(self.model.optimizer.query):
+            return None
+        return int(self._step.params().step)
+
+    def _state_of_sum(self, total: np.ndarray, contributors: int) -> Any:
+        query = self.model.optimizer.query
+        return sample_state_of(query, self._step.template, total, contributors)
 
     def _update_controls(self, noised: list[tf.Tensor]) -> None:
         # Of all clients, those of the cohort have new controls; what is noised is minus their mean.

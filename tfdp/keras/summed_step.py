@@ -62,6 +62,7 @@ class SummedStep:
         self._update_others = update_others
         self.template: Structure = [variables, others] if others else variables
         self._sum: Structure | None = None
+        self._contributors = 0
         self._state: list[tf.Tensor] = []
         self._place: tuple[int, int] | None = None
         self._add = tf.function(self._added, autograph=False)
@@ -103,6 +104,7 @@ class SummedStep:
             variables.fingerprint.assign(place[1])
         self._place, self._state = (int(place[0]), int(place[1])), state
         self._sum = self._optimizer.query.weighed(1.0).initial_sample_state(self.template)
+        self._contributors = 0
         return events[-1]
 
     def add(self, records: Structure, mask: tf.Tensor | None = None, weights: Weights = ()) -> None:
@@ -122,14 +124,35 @@ class SummedStep:
                 f"Received: {[tuple(leaf.shape) for leaf in leaves]}, expected: {shapes}."
             )
         mask = tf.ones([leaves[0].shape[0]], tf.bool) if mask is None else mask
-        self._sum = self._add(self._sum, self._state, leaves, mask, weights)
+        self._sum, added = self._add(self._sum, self._state, leaves, mask, weights)
+        self._contributors += int(added)
+
+    def add_sum(self, sample_state: Structure, contributors: int) -> None:
+        """Adds the state of a sample that was summed up elsewhere.
+
+        Args:
+            sample_state: Of the query, for the template, without a record that was added already.
+            contributors: Of how many records.
+        """
+        self._check_begun()
+        self._sum = self._optimizer.query.merge_sample_states(self._sum, sample_state)
+        self._contributors += contributors
+
+    def params(self) -> Structure:
+        """Returns what the query's `preprocess_record` needs to know in the step that is charged.
+
+        It is as public as the state from which it is derived.
+        """
+        self._check_begun()
+        step = self._optimizer._step()
+        return self._optimizer.query.derive_sample_params(step._global_state(self._state))
 
     def apply(self) -> None:
         """Adds noise to the sum, updates the variables with the result, and forgets the sum.
 
         Raises:
             NotPrivateError: no step is charged, or another one was taken since with the same
-                optimizer.
+                optimizer, or fewer records were added than bring the noise that is charged.
         """
         self._check_begun()
         variables = self._optimizer._step_variables()
@@ -140,6 +163,14 @@ class SummedStep:
                 raise NotPrivateError(
                     "Another step was taken with this optimizer since this one was charged, so the "
                     "sum is not released. Finish a round before anything else trains the model."
+                )
+            least = self._optimizer.query.min_contributors
+            if self._contributors < least:
+                raise NotPrivateError(
+                    f"Fewer records were added than min_contributors={least}, which bring the "
+                    "noise that is charged. The step is charged, and its sum is not released. Go "
+                    "on with the next step; ask more units at a time, or make the query with "
+                    "fewer min_contributors, each with a larger share of the noise."
                 )
             self._apply(sample_state, self._state)
 
@@ -162,24 +193,30 @@ class SummedStep:
         if query.needs_separate_records or not query.is_sum:
             return self._added_one_by_one(clipping, sample_state, leaves, mask, weights)
         records = [Explicit(leaf) for leaf in leaves]
-        return query.merge_sample_states(
+        total = query.merge_sample_states(
             sample_state, sum_records(clipping, records, mask, weights)
         )
+        # Nothing is drawn for such records, so that nobody counts them.
+        return total, tf.constant(0)
 
     def _added_one_by_one(self, clipping, sample_state, leaves, mask, weights):
-        def body(i, sample_state):
+        """Returns the sum with the records, and how many of them are in it."""
+
+        def body(i, sample_state, count):
             record = [leaf[i] for leaf in leaves]
             one = clipping.weighed(tf.nest.map_structure(lambda w: w[i], weights))
-            return i + 1, tf.cond(
-                mask[i] & is_finite(record),
+            counts = mask[i] & is_finite(record)
+            sample_state = tf.cond(
+                counts,
                 lambda: one.query.accumulate_record(
                     one.params, sample_state, tf.nest.pack_sequence_as(self.template, record)
                 ),
                 lambda: tf.nest.map_structure(tf.identity, sample_state),
             )
+            return i + 1, sample_state, count + tf.cast(counts, tf.int32)
 
-        size = tf.shape(mask)[0]
-        return tf.while_loop(lambda i, _: i < size, body, (tf.constant(0), sample_state))[1]
+        size, zero = tf.shape(mask)[0], tf.constant(0)
+        return tf.while_loop(lambda i, *_: i < size, body, (zero, sample_state, zero))[1:]
 
     def _applied(self, sample_state, state):
         step, own = self._optimizer._step(), self._optimizer._step_variables()

@@ -125,6 +125,10 @@ class DiscretizedSumQuery(DPQuery):
     def draws_for_records(self):
         return True
 
+    @property
+    def min_contributors(self):
+        return self.sum_query.min_contributors
+
     def initial_global_state(self):
         return DiscretizedGlobalState(tf.zeros([], tf.int64), self.sum_query.initial_global_state())
 

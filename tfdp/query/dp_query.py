@@ -161,6 +161,13 @@ class DPQuery(abc.ABC):
         return False
 
     @property
+    def min_contributors(self) -> int:
+        """How many records a result needs, because their shares of the noise are charged for; 0
+        where the noise does not come with records.
+        """
+        return 0
+
+    @property
     def takes_weights(self) -> bool:
         """True where records, or parts of them, are given with a weight each (`WeightedRecord`)."""
         return False

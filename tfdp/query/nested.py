@@ -123,6 +123,10 @@ class NestedQuery(DPQuery):
         return any(query.draws_for_records for query in self._flat_queries)
 
     @property
+    def min_contributors(self):
+        return max((query.min_contributors for query in self._flat_queries), default=0)
+
+    @property
     def takes_weights(self):
         return any(query.takes_weights for query in self._flat_queries)
 

@@ -161,6 +161,10 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
     def draws_for_records(self):
         return self.inner_query.draws_for_records
 
+    @property
+    def min_contributors(self):
+        return self.inner_query.min_contributors
+
     def get_noised_result(self, sample_state, global_state):
         nodes, inner_state, event = self.inner_query.get_noised_result(
             sample_state, global_state.inner_query_state

@@ -60,6 +60,10 @@ class WrappingQuery(DPQuery):
         return self._inner.draws_for_records
 
     @property
+    def min_contributors(self):
+        return self._inner.min_contributors
+
+    @property
     def takes_weights(self):
         return self._inner.takes_weights
 

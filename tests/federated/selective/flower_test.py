@@ -44,6 +44,8 @@ def _server_app():
 class Nodes(Grid):
     """A grid of functions in this process: node id -> function of (message, context)."""
 
+    _insecure = False
+
     def __init__(self, apps):
         self._apps, self._answers, self._sent = apps, {}, 0
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in apps}
