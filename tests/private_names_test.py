@@ -34,7 +34,7 @@ TEXTS = {
     "_mask": "the end of TensorFlow's names of attributes of a slice",
 }
 # Where private names of another package than Keras and TensorFlow are used, and which.
-OF_FLOWER = {"federated/plain_connections.py": {"_insecure", "grid._addr"}}
+OF_FLOWER = {"federated/plain_connections.py": {"_insecure", "_addr"}}
 OF_OTHERS = ("tensorflow.python", "tensorflow.compiler", "tensorflow.core", "keras.src")
 
 
