@@ -79,16 +79,43 @@ def _of_another_round(current):
     current.receive(NAMES[0], making.update(0), token="0" * 32)
 
 
+def _in_the_name_of_another_client(current):
+    current.receive(NAMES[0], making.update(0), token=current.token_of(NAMES[1]))
+
+
 def _with_a_weight(current):
     current.receive(NAMES[0], making.update(0), weight=1.0)
 
 
-@pytest.mark.parametrize("send", [_of_another_client, _of_another_round, _with_a_weight])
+NOT_ITS_OWN = [
+    _of_another_client,
+    _of_another_round,
+    _in_the_name_of_another_client,
+    _with_a_weight,
+]
+
+
+@pytest.mark.parametrize("send", NOT_ITS_OWN)
 def test_answer_that_is_not_of_this_round_changes_nothing(send):
     model = making.model(stddev=0.0)
     before = making.weights(model)
     Server(model, NAMES, sampling=FullBatch()).train(send, 1)
     making.assert_weights(model, before, tolerance=0)
+
+
+def test_an_answer_in_the_name_of_another_client_does_not_take_its_place():
+    server = Server(making.model(stddev=0.0), NAMES, sampling=FullBatch())
+    before = making.weights(server.model)
+
+    def answer(current):
+        assert len({current.token_of(name) for name in NAMES}) == 6
+        token = current.token_of(NAMES[1])
+        current.receive(NAMES[0], making.update(1), token=token)
+        current.receive(NAMES[0], making.update(0), token=current.token_of(NAMES[0]))
+
+    server.train(answer, 1)
+    moved = [6 * (a - b) for a, b in zip(making.weights(server.model), before, strict=True)]
+    making.assert_close(moved, making.update(0))
 
 
 def test_late_answer_changes_nothing_and_is_not_added_to_the_next_round():

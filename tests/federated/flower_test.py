@@ -236,6 +236,20 @@ def test_node_that_misbehaves_is_one_that_is_not_there(name, noiseless, caplog, 
     making.assert_close(bad, _moved(noiseless, None))
 
 
+def test_a_node_that_writes_another_id_into_its_answer_is_not_that_node(noiseless):
+    """Of an answer the SuperLink checks an envelope, and hands on the one that is inside."""
+    honest = _moved(noiseless, lambda m: _answer(m, GOOD))
+
+    def forged(message):
+        own = _answer(message, GOOD)
+        other = _answer(message, [10 * part for part in GOOD])
+        other.metadata.__dict__["_src_node_id"] = NODES[1]
+        assert other.metadata.src_node_id == NODES[1]
+        return [other, own]
+
+    making.assert_close(_moved(noiseless, forged), honest)
+
+
 def test_a_good_answer_counts_once(noiseless):
     without = _moved(noiseless, None)
     once = _moved(noiseless, lambda m: _answer(m, GOOD))

@@ -140,7 +140,8 @@ def stacked():
 def answer_all(current, weight=None):
     """Answers for every client of the cohort."""
     for client in current.cohort:
-        current.receive(client, update(NAMES.index(client)), token=current.token, weight=weight)
+        token = current.token_of(client)
+        current.receive(client, update(NAMES.index(client)), token=token, weight=weight)
 
 
 def _dies_in_the_second_round(path):

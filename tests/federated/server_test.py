@@ -37,7 +37,7 @@ def test_round_is_the_clipped_average_over_the_fixed_denominator():
 
     def answer(current):
         for name, update in updates.items():
-            current.receive(name, update, token=current.token)
+            current.receive(name, update, token=current.token_of(name))
 
     server.train(answer, 1)
     total = [np.zeros(w.shape) for w in before]

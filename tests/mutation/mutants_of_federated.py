@@ -10,9 +10,17 @@ ROUNDS = in_folder(
         "answer_of_another_round_counts",
         "an answer with the token of another round is taken",
         "server.py",
-        "if token not in (None, self.token) or not self._is_missing(client):",
+        "if token not in (None, self._tokens.get(client)) or not self._is_missing(client):",
         "if not self._is_missing(client):",
         f"{ANSWERS}::test_answer_that_is_not_of_this_round_changes_nothing",
+    ),
+    (
+        "all_clients_of_a_round_have_one_token",
+        "an answer with the token of another client of the round is taken",
+        "server.py",
+        "{client: secrets.token_hex(16) for client in self.cohort}",
+        "dict.fromkeys(self.cohort, secrets.token_hex(16))",
+        f"{ANSWERS}::test_an_answer_in_the_name_of_another_client_does_not_take_its_place",
     ),
     (
         "late_answer_goes_to_the_next_round",

@@ -66,16 +66,18 @@ class RoundStrategy(Strategy):
             grid: Of Flower.
         """
         current = self._open_round()
-        config = ConfigRecord({**config, _TOKEN: current.token})
-        content = RecordDict({_ARRAYS: arrays, _CONFIG: config})
+        shared = {_ARRAYS: arrays}
         if current.controls:
-            content[_CONTROLS] = ArrayRecord(current.controls)
+            shared[_CONTROLS] = ArrayRecord(current.controls)
         connected = set(grid.get_node_ids())
-        return [
-            Message(content, node, "train", group_id=str(server_round), ttl=self._timeout)
-            for node in current.cohort
-            if node in connected
-        ]
+
+        def message(node: int) -> Message:
+            # A node may write another id into its answer, but knows no other token than its own.
+            own = ConfigRecord({**config, _TOKEN: current.token_of(node)})
+            content = RecordDict({**shared, _CONFIG: own})
+            return Message(content, node, "train", group_id=str(server_round), ttl=self._timeout)
+
+        return [message(node) for node in current.cohort if node in connected]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -27,8 +27,6 @@ class Round:
 
     Attributes:
         number: From 1 on, in this call of `Server.rounds`.
-        token: 32 hexadecimal digits that nobody could guess before the round. An answer that
-            carries another token is of another round.
         cohort: The clients that were drawn, in no order. It is as secret as the data where the
             accounting counts on the sampling (Poisson, fixed size).
         weights: What is sent to them: the weights of the model.
@@ -39,13 +37,24 @@ class Round:
 
     def __init__(self, number: int, cohort: Sequence[Hashable], server: "Server"):
         self.number = number
-        self.token = secrets.token_hex(16)
         self.cohort = tuple(cohort)
         self.weights = [np.array(v) for v in server.model.trainable_variables]
         self.controls = [np.array(v) for v in server.controls]
         self.step = server._encoding_step()
         self._missing = set(self.cohort)
+        self._tokens = {client: secrets.token_hex(16) for client in self.cohort}
         self._server = server
+
+    def token_of(self, client: Hashable) -> str:
+        """Returns 32 hexadecimal digits that nobody can guess, for this client in this round.
+
+        A client that is told them, and nobody else, shows by them that an answer is its own, and of
+        this round, where the transport does not.
+
+        Raises:
+            KeyError: the client was not drawn.
+        """
+        return self._tokens[client]
 
     def receive(
         self, client: Hashable, update: Any, *, token: str | None = None, weight: Any = None
@@ -60,12 +69,12 @@ class Round:
             client: Who it is from, as the transport knows and not as the answer says.
             update: The arrays: NumPy, in the order, shapes and dtypes of `weights`, followed by
                 those of `controls`.
-            token: The token of the round that it answers; needed where an answer can be of another
-                round.
+            token: What the client was told (`token_of`); needed where an answer can be of another
+                round, or of another client.
             weight: Of the client, for a query that takes weights.
         """
         with self._server._turn:
-            if token not in (None, self.token) or not self._is_missing(client):
+            if token not in (None, self._tokens.get(client)) or not self._is_missing(client):
                 return
             try:
                 arrays, weight = self._server.form.check(update, weight)

@@ -72,11 +72,13 @@ class Nodes(Grid):
         return numbers
 
     def pull_messages(self, message_ids):
-        ready = [number for number in message_ids if not self._answers[number][1]]
-        for number, (reply, delay) in self._answers.items():
+        replies = []
+        for number in message_ids:
+            reply, delay = self._answers[number]
             self._answers[number] = reply, max(0, delay - 1)
-        replies = [self._answers[number][0] for number in ready]
-        return [reply for reply in replies if reply is not None]
+            if not delay and reply is not None:
+                replies.append(reply)
+        return replies
 
     run = property(lambda self: None)
 
@@ -177,6 +179,23 @@ def test_a_bad_node_is_not_asked_again_in_asynchronous_exchange(name):
     server = make_server()
     failed = flower.run_asynchronous(grid, server, [101, 102], 4, pause=0.0)
     assert [node for node, _ in failed] == [102] and server.version == 4
+
+
+def _answers_as_to_another(message, context):
+    reply = app(GOALS[101])(message, context)
+    for name, value in (("_reply_to_message_id", "another"), ("_src_node_id", 103)):
+        reply.metadata.__dict__[name] = value
+    return reply
+
+
+def test_a_node_that_names_another_message_has_answered_its_own():
+    """What an answer says of itself is what its node wrote there."""
+    servers = []
+    for second in (_answers_as_to_another, app(GOALS[101])):
+        servers.append(make_server())
+        grid = Nodes({101: app(GOALS[101]), 102: second})
+        assert flower.run_asynchronous(grid, servers[-1], [101, 102], 6, pause=0.0) == []
+    assert np.array_equal(servers[0].parameters, servers[1].parameters)
 
 
 def test_asynchronous_exchange_ends_when_nobody_answers():

@@ -151,9 +151,13 @@ def run_asynchronous(
 
     waiting = dict(send(node, theta_d) for node in nodes)
     while waiting and server.version < last and time.monotonic() < end:
-        replies = list(grid.pull_messages(list(waiting)))
-        for reply in replies:
-            node = waiting.pop(reply.metadata.reply_to_message_id)
+        # One by one: to which message it replies is in a reply what its node wrote there.
+        asked = list(waiting)
+        replies = [(one, reply) for one in asked for reply in grid.pull_messages([one])]
+        for one, reply in replies:
+            node = waiting.pop(one, None)
+            if node is None:  # A second reply.
+                continue
             try:
                 text = text_of(reply)
                 if text != _NEEDS_ALL:
