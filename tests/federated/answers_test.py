@@ -1,10 +1,13 @@
 """Which answers count: of whom, in what form, how often, of which round, from which threads."""
 
 import contextlib
+import fractions
 import threading
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from tests.federated import rounds as making
 from tfdp.federated import Server
@@ -234,3 +237,106 @@ def test_only_one_round_is_open_so_that_no_client_is_in_a_sum_twice():
     other.close()
     # Both first rounds, and the second that was begun.
     assert server.model.ledger.total_count == 3
+
+
+# What stands in the place of one array, or of the whole list, or of a weight, in any combination.
+IN_PLACE_OF_AN_ARRAY = {
+    "itself": lambda a: a,
+    "minus_zero": lambda a: -np.zeros_like(a),
+    "subnormal": lambda a: np.full_like(a, 1e-45),
+    "largest": lambda a: np.full_like(a, np.finfo(np.float32).max),
+    "one_nan": lambda a: np.where(np.arange(a.size).reshape(a.shape) == 0, np.float32(np.nan), a),
+    "minus_infinity": lambda a: np.full_like(a, -np.inf),
+    "other_endian": lambda a: a.astype(">f4"),
+    "half": lambda a: a.astype(np.float16),
+    "complex": lambda a: a.astype(np.complex64),
+    "bytes": lambda a: a.tobytes(),
+    "times": lambda a: a.astype("int64").view("datetime64[s]"),
+    "record": lambda a: a.view([("x", "f4")]),
+    "objects_with_none": lambda a: np.full(a.shape, None),
+    "scalar": lambda a: np.float32(1.0),
+    "no_axis": lambda a: np.array(1.0, np.float32),
+    "no_rows": lambda a: a[:0],
+    "one_axis_more": lambda a: a[None],
+    "read_only": lambda a: np.broadcast_to(np.float32(0.5), a.shape),
+    "backwards": lambda a: a[::-1],
+    "masked": lambda a: np.ma.masked_array(a, mask=np.ones_like(a)),
+    "memory": lambda a: memoryview(np.ascontiguousarray(a)),
+    "none": lambda a: None,
+}
+IN_PLACE_OF_THE_LIST = {
+    "itself": lambda u: u,
+    "tuple": tuple,
+    "reversed": lambda u: u[::-1],
+    "twice": lambda u: u * 2,
+    "iterator": iter,
+    "set": lambda u: {1, 2},
+    "stacked": lambda u: np.array([1.0, 2.0], np.float32),
+}
+WEIGHTS = [None, 1.0, -0.0, -1e300, 1e308, np.nan, 10**400, True, "1", 1j, b"1", [1.0]]
+WEIGHTS += [np.float32(2.0), np.int8(3), np.array(1.0), fractions.Fraction(1, 3)]
+TOKENS = ["its own", "of another", None, "", b"", 0, "0" * 32]
+
+
+@pytest.fixture(scope="module", params=["gaussian", "weighted"])
+def of_both_kinds(request):
+    return Server(
+        making.model(query=making.QUERIES[request.param](0.0)), NAMES, sampling=FullBatch()
+    )
+
+
+def _mostly(ordinary, others):
+    """So that not everything is wrong with every answer."""
+    return st.sampled_from([ordinary] * len(list(others)) + list(others))
+
+
+@hypothesis.settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@hypothesis.given(
+    data=st.tuples(st.sampled_from(list(IN_PLACE_OF_AN_ARRAY)), _mostly("itself", ["one_nan"])),
+    listed=_mostly("itself", IN_PLACE_OF_THE_LIST),
+    weight=_mostly(None, WEIGHTS),
+    token=_mostly("its own", TOKENS),
+    client=_mostly(NAMES[0], ["nobody", None, 0]),
+)
+def test_whatever_a_client_sends_moves_the_weights_by_at_most_its_bound(
+    of_both_kinds, data, listed, weight, token, client
+):
+    server = of_both_kinds
+    before, charged = making.weights(server.model), server.model.ledger.total_count
+    kinds = zip(making.update(0, 3.0), data, strict=True)
+    update = IN_PLACE_OF_THE_LIST[listed]([IN_PLACE_OF_AN_ARRAY[kind](a) for a, kind in kinds])
+
+    def answer(current):
+        names = {"its own": NAMES[0], "of another": NAMES[1]}
+        own = current.token_of(names[token]) if token in names else token
+        current.receive(client, update, token=own, weight=weight)
+
+    server.train(answer, 1)
+    assert server.model.ledger.total_count == charged + 1
+    moved = [a - b for a, b in zip(making.weights(server.model), before, strict=True)]
+    expected = [np.zeros(shape) for shape in making.SHAPES]
+    if client == NAMES[0] and token in ("its own", None) and listed in ("itself", "tuple"):
+        expected = _usable(update, weight, server.form.is_weighted) or expected
+    making.assert_close(moved, [part / 6 for part in expected])
+    norm = np.sqrt(sum(np.sum(np.float64(part) ** 2) for part in moved))
+    assert norm <= making.bound_of("weighted" if server.form.is_weighted else "gaussian") / 6 + 1e-6
+
+
+def _usable(update, weight, is_weighted):
+    """Returns what such an update adds to the sum, or None where it is dropped."""
+    if not all(type(part) is np.ndarray and part.dtype == np.float32 for part in update):
+        return None
+    if [part.shape for part in update] != list(making.SHAPES):
+        return None
+    # The norm is computed in float32, and one that overflows counts as zero.
+    norm = np.sqrt(sum(np.sum(np.float64(part) ** 2) for part in update))
+    if not norm < 1e19 or is_weighted is (weight is None):
+        return None
+    number = 1.0
+    if is_weighted:
+        if isinstance(weight, bool | str | bytes | complex | list | np.ndarray):
+            return None
+        if not -1e308 <= weight <= 1e308:
+            return None
+        number = float(np.clip(float(weight), 0.0, 2.0))
+    return [number * min(1.0, making.CLIP / norm) * part if norm else part for part in update]

@@ -3,9 +3,11 @@
 import io
 from contextlib import nullcontext
 
+import hypothesis
 import keras
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from tests.federated import rounds as making
 from tfdp.federated import Clients, InvalidUpdateError, LocalSGD, LocalTraining, Server
@@ -288,6 +290,50 @@ def test_random_bytes_are_refused_or_read():
         else:
             assert (found.shape, found.dtype) == ((3, 2), np.float32)
     assert 0 < refused < 2000
+
+
+_VALUES = st.sampled_from(
+    ["0" * 32, "", 1, -(2**63), 1.5, float("nan"), float("inf"), True, b"x", [1], [], ["a"], [b""]]
+)
+_ARRAYS = st.one_of(
+    st.just(Array(FIRST)),
+    st.just(Array(GOOD[1])),
+    st.builds(_raw, st.binary(max_size=200)),
+    st.builds(lambda tail: _raw(_npy(FIRST)[:60] + tail), st.binary(max_size=120)),
+    st.builds(
+        lambda shape, dtype: Array(dtype, shape, "numpy.ndarray", _npy(FIRST)),
+        st.lists(st.integers(-1, 2**40), max_size=4).map(tuple),
+        st.text(max_size=9),
+    ),
+)
+_RECORDS = st.one_of(
+    st.lists(_ARRAYS, max_size=3).map(lambda a: ArrayRecord(dict(zip("012", a, strict=False)))),
+    st.just(ArrayRecord(GOOD)),
+    st.dictionaries(st.sampled_from(["token", "weight", "x"]), _VALUES).map(ConfigRecord),
+    st.just(MetricRecord({"loss": 0.5, "examples": [1, 2]})),
+)
+
+
+@hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@hypothesis.given(
+    content=st.dictionaries(st.sampled_from(["update", "answer", "metrics", ""]), _RECORDS),
+    usual=st.dictionaries(st.sampled_from(["token", "weight"]), _VALUES, min_size=1),
+    is_usual=st.booleans(),
+)
+def test_whatever_a_node_sends_is_an_answer_of_the_form_or_refused(content, usual, is_usual):
+    if is_usual:
+        content = {"update": ArrayRecord(GOOD), "answer": ConfigRecord(usual)} | content
+    reply = Message(RecordDict(content), reply_to=Message(RecordDict(), 1, "train"))
+    for is_weighted in (False, True):
+        form = form_of(making.plain().trainable_variables, is_weighted)
+        try:
+            token, weight, arrays = flower.answer_of(reply, form)
+            found, number = form.check(arrays, weight)
+        except InvalidUpdateError:
+            continue
+        assert isinstance(token, str) and np.isfinite(number)
+        assert [part.shape for part in found] == list(making.SHAPES)
+        assert all(np.isfinite(part).all() for part in found)
 
 
 def test_cohort_is_drawn_among_all_that_are_registered():

@@ -93,8 +93,8 @@ ROUNDS = in_folder(
         "update_of_another_shape_is_taken",
         "the shapes of an update are not looked at",
         "updates.py",
-        "(array.shape, array.dtype.name) != form",
-        "array.dtype.name != form[1]",
+        "or (array.shape, array.dtype.name) != form",
+        "or array.dtype.name != form[1]",
         f"{ANSWERS}::test_bad_update_is_the_same_as_no_answer",
     ),
     (

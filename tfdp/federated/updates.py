@@ -52,7 +52,9 @@ class Form(NamedTuple):
         found = []
         forms = zip(self.shapes, self.dtypes, strict=True)
         for index, (array, form) in enumerate(zip(arrays, forms, strict=True)):
-            if not isinstance(array, np.ndarray) or (array.shape, array.dtype.name) != form:
+            # No subclass, which may have its own sums, and bytes in the order of this machine.
+            is_plain = type(array) is np.ndarray and array.dtype.isnative
+            if not is_plain or (array.shape, array.dtype.name) != form:
                 raise InvalidUpdateError(
                     f"Array {index} of an update must be {form[1]}{form[0]}. "
                     f"Received: {_words(array)}."
