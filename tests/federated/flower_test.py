@@ -1,5 +1,6 @@
 """Rounds over Flower's messages, with nodes in this process, honest and not."""
 
+import importlib
 import io
 from contextlib import nullcontext
 
@@ -30,6 +31,7 @@ from flwr.app import (  # noqa: E402
     MetricRecord,
     RecordDict,
 )
+from flwr.common.secure_aggregation.secaggplus_constants import Key  # noqa: E402
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
@@ -403,6 +405,18 @@ def test_masks_of_a_secure_sum_of_flower_are_no_secret():
     np.testing.assert_array_equal(
         masks[0], np.random.RandomState(0).randint(0, 2**32 - 1, 1000, dtype=np.int64)
     )
+
+
+def test_a_client_of_a_secure_sum_of_flower_gives_away_both_secrets_of_another():
+    """docs/federated.md says so: a server that asks for both takes the masks off one client."""
+    # The package has a function of the same name.
+    secaggplus_mod = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+    state = secaggplus_mod.SecAggPlusState(
+        threshold=1, rd_seed_share_dict={7: b"seed"}, sk1_share_dict={7: b"key"}
+    )
+    asked = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: [7], Key.DEAD_NODE_ID_LIST: [7]})
+    given = secaggplus_mod._unmask(state, asked)
+    assert given == {Key.NODE_ID_LIST: [7, 7], Key.SHARE_LIST: [b"seed", b"key"]}
 
 
 def test_nodes_waits():
