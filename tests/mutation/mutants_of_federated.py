@@ -118,6 +118,15 @@ SUMMED = in_folder(
         f"{SERVER}::test_a_round_is_released_once",
     ),
     (
+        "shares_of_a_round_are_not_counted",
+        "a round with fewer shares of noise than are charged for goes on to its release",
+        "summed_step.py",
+        "if self._contributors < least:",
+        "if self._contributors < 0:",
+        "tests/federated/secure_sum_test.py"
+        "::test_a_sum_without_the_noise_that_is_charged_is_not_released",
+    ),
+    (
         "round_is_charged_when_it_is_released",
         "a round is not charged before anybody is asked",
         "summed_step.py",
