@@ -141,6 +141,37 @@ def test_keras_clients_on_a_grid_are_the_loop_over_them(weighted):
     assert server.model.ledger.total_count == 2
 
 
+@pytest.mark.parametrize("kind", making.QUERIES)
+def test_every_query_aggregates_what_nodes_send(kind):
+    """Without noise, against the same rounds without messages; one node does not answer."""
+    size, weight = making.cohort_size_of(kind), {"weight": 0.7} if kind == "weighted" else {}
+    server, twin = (
+        Server(
+            making.model(query=making.QUERIES[kind](0.0)),
+            NODES,
+            cohort_size=size,
+            sampling=making.sampling_of(kind),
+        )
+        for _ in range(2)
+    )
+    present = NODES[:-1]
+    grid = Nodes(
+        {n: lambda m, c: _answer(m, making.update(c.node_id, 2.0), **weight) for n in present}
+    )
+    flower.RoundStrategy(server).start(grid, num_rounds=2)
+
+    def answer(current):
+        for node in set(current.cohort) & set(present):
+            current.receive(node, making.update(node, 2.0), **weight)
+
+    before = making.weights(twin.model)
+    twin.train(answer, 2)
+    tolerance = 1e-4 if kind in making.ROUNDED else 1e-6
+    making.assert_close(making.weights(server.model), making.weights(twin.model), tolerance)
+    moved = [a - b for a, b in zip(making.weights(twin.model), before, strict=True)]
+    assert max(np.abs(part).max() for part in moved) > 0.05
+
+
 def test_controls_of_nodes_stay_in_their_contexts():
     server = _server(controls=True)
     grid = Nodes(dict.fromkeys(NODES, _keras_client()))
