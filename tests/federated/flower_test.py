@@ -1,5 +1,6 @@
 """Rounds over Flower's messages, with nodes in this process, honest and not."""
 
+import hashlib
 import importlib
 import io
 from contextlib import nullcontext
@@ -34,6 +35,9 @@ from flwr.app import (  # noqa: E402
 from flwr.common.secure_aggregation.secaggplus_constants import Key  # noqa: E402
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import (  # noqa: E402
+    inflate_object_from_contents,
+)
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from flwr.superlink.grid import HttpGrid, InMemoryGrid  # noqa: E402
 
@@ -63,17 +67,22 @@ class Nodes(Grid):
     def get_node_ids(self):
         return list(self._apps)
 
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = []
+    def push_messages(self, messages):
+        self._replies = {}
         for message in messages:
             node = message.metadata.dst_node_id
             self.asked.append(node)
             # As it arrives: nodes do not share objects with the server.
             message.metadata._message_id = f"{node}"
-            reply = self._apps[node](message, self.contexts[node])
-            if reply is not None:
-                replies += reply if isinstance(reply, list) else [reply]
-        return replies
+            self._replies[f"{node}"] = self._apps[node](message, self.contexts[node])
+        return list(self._replies)
+
+    def pull_messages(self, message_ids):
+        (number,) = message_ids
+        reply = self._replies[number]
+        if isinstance(reply, Exception):  # Of Flower, which reads what the node sent.
+            raise reply
+        return reply if isinstance(reply, list) else [reply] if reply is not None else []
 
     run = property(lambda self: None)
 
@@ -83,10 +92,7 @@ class Nodes(Grid):
     def create_message(self, *arguments, **others):
         raise NotImplementedError
 
-    def push_messages(self, messages):
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids):
+    def send_and_receive(self, messages, *, timeout=None):
         raise NotImplementedError
 
 
@@ -200,7 +206,22 @@ def _with_raw(message, data):
 
 GOOD = making.update(0)
 FIRST = GOOD[0]
+
+
+def _unreadable(content):
+    """Returns what Flower raises when it makes a message of these bytes of a node."""
+    name = hashlib.sha256(content).hexdigest()
+    try:
+        return inflate_object_from_contents(name, {name: content})
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
 BAD = {
+    "unreadable_header": lambda m: _unreadable(b"bytes"),
+    "unreadable_metadata": lambda m: _unreadable(b"Message  3\x00\xff\xff\xff"),
+    "unreadable_record": lambda m: _unreadable(b"RecordDict  0\x00"),
+    "unknown_record": lambda m: _unreadable(b"Nothing  0\x00"),
     "error": lambda m: Message(Error(1, "secret"), reply_to=m),
     "nothing": lambda m: None,
     "empty": lambda m: Message(RecordDict(), reply_to=m),
@@ -256,7 +277,7 @@ def _moved(server, first):
         del apps[NODES[0]]  # It is not connected.
     else:
         apps[NODES[0]] = lambda message, context: first(message)
-    flower.RoundStrategy(server).start(Nodes(apps), num_rounds=1)
+    flower.RoundStrategy(server).start(Nodes(apps), num_rounds=1, timeout=0.3)
     return [a - b for a, b in zip(making.weights(server.model), before, strict=True)]
 
 
@@ -269,6 +290,22 @@ def test_node_that_misbehaves_is_one_that_is_not_there(name, noiseless, caplog, 
     assert capfd.readouterr() == ("", "")
     assert noiseless.model.ledger.total_count == charged + 1
     making.assert_close(bad, _moved(noiseless, None))
+
+
+def test_answers_of_which_none_can_be_read_are_an_error():
+    server = _server(stddev=1.0)
+    before = making.weights(server.model)
+    grid = Nodes(dict.fromkeys(NODES, lambda m, c: _unreadable(b"bytes")))
+    with pytest.raises(RuntimeError, match="none of the answers"):
+        flower.RoundStrategy(server).start(grid, num_rounds=3)
+    making.assert_weights(server.model, before, 0)
+    assert server.model.ledger.total_count == 1
+
+
+def test_answers_are_waited_for_until_the_time_is_over():
+    slow = Nodes(dict.fromkeys(NODES, lambda m, c: None))
+    messages = [Message(RecordDict(), node, "train") for node in NODES]
+    assert list(flower.replies_to(slow, messages, timeout=0.05, pause=0.01)) == []
 
 
 def test_a_node_that_writes_another_id_into_its_answer_is_not_that_node(noiseless):
@@ -374,7 +411,7 @@ def test_cohort_is_drawn_among_all_that_are_registered():
     server = Server(model, NODES, cohort_size=3)
     connected = NODES[:4]
     grid = Nodes({node: lambda message, context: None for node in (*connected, 999)})
-    flower.RoundStrategy(server).start(grid, num_rounds=6)
+    flower.RoundStrategy(server).start(grid, num_rounds=6, timeout=0.01)
     assert set(grid.asked) <= set(connected)
     assert model.ledger.total_count == 6
 

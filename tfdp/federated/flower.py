@@ -5,7 +5,7 @@ This module needs Flower: `pip install tfdp[federated]`, Python 3.11 or newer.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from google.protobuf.message import DecodeError
 
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
 from tfdp.federated.plain_connections import refuse_plain_connections
@@ -26,6 +27,8 @@ from tfdp.noise import host_generator
 # the token and what the ServerApp adds. From a client: "update" and "answer".
 _ARRAYS, _CONTROLS, _CONFIG, _UPDATE, _ANSWER = "arrays", "controls", "config", "update", "answer"
 _TOKEN, _WEIGHT = "token", "weight"
+# What Flower raises where a node's bytes are no message: its own and protobuf's errors.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, DecodeError)
 
 
 class RoundStrategy(Strategy):
@@ -140,6 +143,7 @@ class RoundStrategy(Strategy):
             ValueError: an argument was given that must be left out.
             NotPrivateError: the SuperLink takes connections without TLS from other machines.
             PrivacyBudgetExceededError: the budget of a callback covers no round.
+            RuntimeError: Flower can read none of the answers to a round.
         """
         if initial_arrays is not None or evaluate_config is not None:
             raise ValueError(
@@ -161,7 +165,7 @@ class RoundStrategy(Strategy):
                 evaluate(0)
             self._round = current
             messages = self.configure_train(current.number, self._arrays(), config, grid)
-            self.aggregate_train(current.number, grid.send_and_receive(messages, timeout=timeout))
+            self.aggregate_train(current.number, replies_to(grid, messages, timeout))
 
         after = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, _: evaluate(epoch + 1))
         callbacks = [*keras.tree.flatten(self._callbacks or []), after]
@@ -207,6 +211,47 @@ def nodes(grid: Grid, number: int, *, timeout: float = 60.0) -> list[int]:
                 f"{number} nodes were expected within {timeout} seconds. Connected: {len(found)}."
             )
         time.sleep(0.1)
+
+
+def replies_to(
+    grid: Grid, messages: Iterable[Message], timeout: float, pause: float = 0.2
+) -> Iterator[Message]:
+    """Yields answers as they come, until all are there or the time is over.
+
+    Each is fetched by itself. Flower makes objects of what a node sent, and bytes that are none
+    would else end the round for everybody.
+
+    Args:
+        grid: Of Flower.
+        messages: To one node each.
+        timeout: Seconds.
+        pause: Seconds between looks for answers, where there are none.
+
+    Raises:
+        RuntimeError: answers came, and none could be read. Then the fault is not a node's.
+    """
+    waiting = [number for number in grid.push_messages(messages) if number is not None]
+    end, is_any_read, unreadable = time.monotonic() + timeout, False, None
+    while waiting and time.monotonic() < end:
+        silent = []
+        for number in waiting:
+            try:
+                found = list(grid.pull_messages([number]))
+            except _UNREADABLE as error:
+                unreadable = error
+                continue
+            if not found:
+                silent.append(number)
+            is_any_read |= bool(found)
+            yield from found
+        if len(silent) == len(waiting):
+            time.sleep(pause)
+        waiting = silent
+    if unreadable is not None and not is_any_read:
+        raise RuntimeError(
+            "Flower could read none of the answers. The round is charged and not released. Do "
+            "nodes and server have the same version of Flower?"
+        ) from unreadable
 
 
 def answer_of(reply: Message, form: Form) -> tuple[str, Any, list[np.ndarray]]:
