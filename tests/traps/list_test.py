@@ -98,6 +98,9 @@ TRAPS = {
         "tests/federated/plain_connections_test.py::test_addresses_of_other_machines_need_tls",
         "tests/federated/plain_connections_test.py::test_what_listens_on_all_addresses_is_not_on_loopback",
     ],
+    "an answer is taken for that of the client that it names": [
+        "tests/federated/answers_test.py::test_an_answer_in_the_name_of_another_client_does_not_take_its_place",
+    ],
     "noise in shares that did not come is charged for": [
         "tests/federated/secure_sum_test.py::test_a_sum_without_the_noise_that_is_charged_is_not_released",
         "tests/federated/queries_test.py::test_a_sum_with_fewer_shares_than_are_charged_for_is_not_released",
