@@ -236,8 +236,8 @@ def replies_to(
         silent = []
         for number in waiting:
             try:
-                found = list(grid.pull_messages([number]))
-            except _UNREADABLE as error:
+                found = pulled(grid, number)
+            except InvalidUpdateError as error:
                 unreadable = error
                 continue
             if not found:
@@ -252,6 +252,22 @@ def replies_to(
             "Flower could read none of the answers. The round is charged and not released. Do "
             "nodes and server have the same version of Flower?"
         ) from unreadable
+
+
+def pulled(grid: Grid, number: str) -> list[Message]:
+    """Returns what has come in answer to one message.
+
+    Args:
+        grid: Of Flower.
+        number: Of the message, as `push_messages` returned it.
+
+    Raises:
+        InvalidUpdateError: Flower can make no message of what the node sent.
+    """
+    try:
+        return list(grid.pull_messages([number]))
+    except _UNREADABLE as error:
+        raise InvalidUpdateError("Flower cannot read what the node sent.") from error
 
 
 def answer_of(reply: Message, form: Form) -> tuple[str, Any, list[np.ndarray]]:

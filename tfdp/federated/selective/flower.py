@@ -10,17 +10,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from tfdp.federated.flower import pulled
 from tfdp.federated.plain_connections import refuse_plain_connections
 from tfdp.federated.selective.exchange import Failure
 from tfdp.federated.selective.participant import Participant
 from tfdp.federated.selective.server import ParameterServer
 from tfdp.federated.selective.sparse import BadMessageError
+from tfdp.federated.updates import InvalidUpdateError
 
 # Both directions have one record with one text: parameters, or changes. A node without parameters
 # answers a part of them with no text at all, and is sent all of them.
 _RECORD, _TEXT, _NEEDS_ALL = "selective", "message", b""
 # Where a node keeps its own parameters. Flower keeps this state on the node.
 _STATE, _PARAMETERS = "tfdp.selective", "parameters"
+# Seconds between looks for answers.
+_PAUSE = 0.05
 
 
 class _Given:
@@ -119,7 +123,7 @@ def run_asynchronous(
     *,
     theta_d: float = 1.0,
     timeout: float = 3600.0,
-    pause: float = 0.05,
+    pause: float = _PAUSE,
 ) -> list[tuple[int, Failure]]:
     """Lets all nodes train at the same time, on parameters that become stale meanwhile.
 
@@ -151,25 +155,26 @@ def run_asynchronous(
 
     waiting = dict(send(node, theta_d) for node in nodes)
     while waiting and server.version < last and time.monotonic() < end:
-        # One by one: to which message it replies is in a reply what its node wrote there.
-        asked = list(waiting)
-        replies = [(one, reply) for one in asked for reply in grid.pull_messages([one])]
-        for one, reply in replies:
-            node = waiting.pop(one, None)
-            if node is None:  # A second reply.
-                continue
+        is_any = False
+        for number, node in list(waiting.items()):
             try:
+                reply = _pulled(grid, number)
+                if reply is None:
+                    continue
                 text = text_of(reply)
                 if text != _NEEDS_ALL:
                     server.upload(text)
             except (ConnectionError, BadMessageError) as error:
                 failed.append((node, error))
+                del waiting[number]
                 continue
+            is_any = True
+            del waiting[number]
             if server.version >= last:
                 break
             number, node = send(node, 1.0 if text == _NEEDS_ALL else theta_d)
             waiting[number] = node
-        if not replies:
+        if not is_any:
             time.sleep(pause)
     return failed
 
@@ -198,12 +203,23 @@ def _content(text: bytes) -> RecordDict:
 
 def _asked(grid: Grid, node: int, text: bytes, timeout: float) -> bytes:
     """Returns the text with which a node answers."""
-    message = Message(_content(text), node, "train", ttl=timeout)
-    replies = [
-        reply
-        for reply in grid.send_and_receive([message], timeout=timeout)
-        if reply.metadata.src_node_id == node
-    ]
-    if not replies:
-        raise ConnectionError(f"Node {node} has not answered within {timeout:g} seconds.")
-    return text_of(replies[0])
+    (number,) = grid.push_messages([Message(_content(text), node, "train", ttl=timeout)])
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        reply = _pulled(grid, number)
+        if reply is not None:
+            return text_of(reply)
+        time.sleep(_PAUSE)
+    raise ConnectionError(f"Node {node} has not answered within {timeout:g} seconds.")
+
+
+def _pulled(grid: Grid, number: str) -> Message | None:
+    """Returns what has come in answer to a message, which Flower keeps apart for each.
+
+    What an answer says of itself is what its node wrote there.
+    """
+    try:
+        replies = pulled(grid, number)
+    except InvalidUpdateError as error:
+        raise BadMessageError(str(error)) from error
+    return replies[0] if replies else None
