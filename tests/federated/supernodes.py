@@ -74,7 +74,7 @@ def main(grid, context):
             return super().configure_train(*arguments)
 
     try:
-        names = flower.nodes(grid, CLIENTS, timeout=90.0)
+        names = flower.nodes(grid, CLIENTS, timeout=240.0)
     except NotPrivateError as error:
         (_folder() / "refused").write_text(str(error))
         raise

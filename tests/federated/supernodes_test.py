@@ -32,7 +32,7 @@ from tests.federated import rounds, supernodes  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROLES = (*supernodes.HONEST, "killed", "slow", "malicious")
-ROUND_SECONDS, START_SECONDS = 15.0, 90.0
+ROUND_SECONDS, START_SECONDS = 15.0, 240.0
 PROJECT = """
 [project]
 name = "rounds"
