@@ -371,3 +371,22 @@ def test_state_of_the_query_is_restored(tmp_path):
     second.fit(X, Y, sampling=FullBatch(), verbose=0)
     bounds = [event.event.l2_norm_bound for event in toy.events(second)]
     assert bounds == pytest.approx([0.2, 0.1, 0.05])
+
+
+def test_state_is_not_made_anew_in_every_step():
+    # Noise that remembers has many times the model's size in its state.
+    made = []
+
+    class Counting(DecayingClip):
+        def initial_global_state(self):
+            made.append(1)
+            return super().initial_global_state()
+
+    optimizer = DPOptimizer(keras.optimizers.SGD(1.0), Counting(0.2))
+    model = toy.private(toy.linear(), optimizer)
+    model.train_on_batch(X, Y)
+    before = len(made)
+    for _ in range(3):
+        model.train_on_batch(X, Y)
+    assert len(made) == before
+    assert len(toy.events(model)) == 4

@@ -1,6 +1,7 @@
 """One private step: it is charged, clipped gradients are added up, and noise is added."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from tfdp.noise import staged
 from tfdp.query.dp_query import DPQuery, is_concrete
 
 _logger = logging.getLogger(__name__)
+
+# Stands for a tensor of a query's state.
+_TENSOR = object()
 
 Use = Callable[[list[tf.Tensor]], Any]  # What is done with noised gradients.
 
@@ -180,18 +184,29 @@ class PrivateStep:
             )
         return event if factor == 1 else scale_sensitivity(event, factor)
 
+    @functools.cached_property
+    def _state_form(self) -> Any:
+        """The query's state with `_TENSOR` in place of each tensor.
+
+        It is kept because the host needs it in every step, and a state may be many times as large
+        as the model.
+        """
+        return tf.nest.map_structure(
+            lambda leaf: _TENSOR if tf.is_tensor(leaf) else leaf, self.query.initial_global_state()
+        )
+
     def _global_state(self, values: Sequence[Any] | None) -> Any:
         """Returns the query's state, with its tensors taken from `values`. Without values it is the
         state at the start.
         """
-        initial = self.query.initial_global_state()
         if not values:
-            return initial
+            return self.query.initial_global_state()
         remaining = iter(values)
         leaves = [
-            next(remaining) if tf.is_tensor(leaf) else leaf for leaf in tf.nest.flatten(initial)
+            next(remaining) if leaf is _TENSOR else leaf
+            for leaf in tf.nest.flatten(self._state_form)
         ]
-        return tf.nest.pack_sequence_as(initial, leaves)
+        return tf.nest.pack_sequence_as(self._state_form, leaves)
 
     # The three parts of a step. Each of them handles replicas and processes by itself.
 
@@ -335,9 +350,8 @@ class PrivateStep:
             )
 
     def _changing(self, state: Any) -> list[Any]:
-        initial = tf.nest.flatten(self.query.initial_global_state())
-        pairs = zip(initial, tf.nest.flatten(state), strict=True)
-        return [new for old, new in pairs if tf.is_tensor(old)]
+        pairs = zip(tf.nest.flatten(self._state_form), tf.nest.flatten(state), strict=True)
+        return [new for old, new in pairs if old is _TENSOR]
 
 
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
