@@ -355,3 +355,42 @@ def test_what_is_passed_on_stays_where_it_is_in_memory():
         if op.type.endswith("PartitionedCall")
     ]
     assert [[out.shape for out in each if out.shape.rank] for each in outputs] == [[kept.shape]]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("shape", [[], [7], [301, 333]])
+def test_what_is_computed_and_used_twice_is_forgotten_by_the_condition(shape, jit_compile):
+    @tf.function(autograph=False)
+    def step(ends, leaf, earlier):
+        def fn(leaf, earlier):
+            noise = 3 * leaf + earlier
+            kept = [zero_if(ends, each) for each in (noise, earlier, 2 * noise)]
+            return leaf + noise, kept
+
+        return staged(fn, leaf, earlier, jit_compile=jit_compile)
+
+    leaf, earlier = tf.fill(shape, 1.0), tf.fill(shape, 5.0)
+    for ends in (False, True):
+        result, kept = step(tf.constant(ends), leaf, earlier)
+        np.testing.assert_array_equal(result, np.full(shape, 9.0))
+        for value, expected in zip(kept, (8.0, 5.0, 16.0), strict=True):
+            np.testing.assert_array_equal(value, np.full(shape, 0.0 if ends else expected))
+
+
+def test_xla_does_not_compute_what_may_be_forgotten_once_more():
+    # A selection would be an operation of its own, into which XLA would fuse the noise once more.
+    @tf.function(autograph=False)
+    def step(ends, leaf):
+        def fn(leaf):
+            noise = 3 * leaf
+            return leaf + noise, zero_if(ends, noise)
+
+        return staged(fn, leaf, jit_compile=True)
+
+    operations = step.get_concrete_function(
+        tf.constant(False), tf.zeros([300, 300])
+    ).graph.get_operations()
+    (branch,) = [op for op in operations if op.type in ("If", "StatelessIf")]
+    compiled = branch.inputs[1].op.inputs[0].op
+    assert compiled.type.endswith("PartitionedCall")
+    assert branch.inputs[1].op.type == "Reshape"

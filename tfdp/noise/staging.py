@@ -87,10 +87,18 @@ class _Pool:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """A result that is an argument as it was, or zero."""
+    """A result that is a tensor as it was, or zero.
+
+    Attributes:
+        condition: Where it is true the result is zero.
+        argument: The tensor outside, where it is an argument of the function.
+        tensor: The tensor inside.
+        result: What stands for the result inside.
+    """
 
     condition: tf.Tensor
-    argument: tf.Tensor
+    argument: tf.Tensor | None
+    tensor: tf.Tensor
     result: tf.Tensor
 
 
@@ -140,9 +148,9 @@ class _Stage:
 
     def zero_if(self, condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
         result = tf.where(condition, tf.zeros_like(tensor), tensor)
-        in_stage = tf.compat.v1.get_default_graph() is self._graph
-        if in_stage and id(tensor) in self.arguments:
-            self.kept[id(result)] = _Kept(condition, self.arguments[id(tensor)], result)
+        if tf.compat.v1.get_default_graph() is self._graph:
+            argument = self.arguments.get(id(tensor))
+            self.kept[id(result)] = _Kept(condition, argument, tensor, result)
         return result
 
     def draw(self, write: Write, count: Any) -> tf.Tensor:
@@ -197,8 +205,9 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
 def zero_if(condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     """Returns zeros where a scalar is true, and otherwise `tensor`.
 
-    Where `tensor` is an argument of a function that is staged, and what this returns is a result of
-    it, it is not copied: XLA would write it anew.
+    Where what this returns is a result of a function that is staged, XLA has no part in it. Of an
+    argument of the function it would make a copy, and of what is used for other results too it
+    would compute one more.
 
     Args:
         condition: Boolean scalar.
@@ -321,8 +330,11 @@ def staged(
         tensors = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf)]
         kept = [stage.kept[id(leaf)] for leaf in tensors if id(leaf) in stage.kept]
         made = [leaf for leaf in tensors if id(leaf) not in stage.kept]
-        outputs = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in made]
-        return outputs, [one.condition for one in kept]
+        computed = [one.tensor for one in kept if one.argument is None]
+        outputs, others = (
+            [_flat(leaf) if _is_dense(leaf) else leaf for leaf in part] for part in (made, computed)
+        )
+        return outputs, others, [one.condition for one in kept]
 
     if jit_compile is None:
         jit_compile = not tensors or size > _SMALL
@@ -337,27 +349,40 @@ def staged(
         stage.clear()
         return _called(fn, args, after)
     with tf.control_dependencies(after):
-        outputs, conditions = function()
-    results, unchanged = iter(outputs), dict(_zeroed(kept, conditions))
+        outputs, others, conditions = function()
+    results, unchanged = iter(outputs), dict(_zeroed(kept, others, conditions))
 
     def outside(leaf):
         if not tf.is_tensor(leaf):
             return leaf
         if id(leaf) in unchanged:
             return unchanged[id(leaf)]
-        return tf.reshape(next(results), leaf.shape) if _is_dense(leaf) else next(results)
+        return _shaped(next(results), leaf)
 
     leaves = [outside(leaf) for leaf in tf.nest.flatten(result)]
     return tf.nest.pack_sequence_as(result, leaves)
 
 
-def _zeroed(kept: list[_Kept], conditions: list[tf.Tensor]) -> Iterator[tuple[int, tf.Tensor]]:
-    """Yields the id of each result inside, and the result: one branch for all of a condition."""
+def _zeroed(
+    kept: list[_Kept], computed: list[tf.Tensor], conditions: list[tf.Tensor]
+) -> Iterator[tuple[int, tf.Tensor]]:
+    """Yields the id of each result inside, and the result: one branch for all of a condition.
+
+    Args:
+        kept: The results.
+        computed: In turn the tensors, as rows, of those that are no arguments.
+        conditions: Of all.
+    """
+    remaining = iter(computed)
+    tensors = [
+        _shaped(next(remaining), one.tensor) if one.argument is None else one.argument
+        for one in kept
+    ]
     groups: dict[int, list[int]] = {}
     for number, one in enumerate(kept):
         groups.setdefault(id(one.condition), []).append(number)
     for numbers in groups.values():
-        arguments = [kept[number].argument for number in numbers]
+        arguments = [tensors[number] for number in numbers]
         results = tf.cond(
             conditions[numbers[0]],
             lambda arguments=arguments: [tf.zeros_like(leaf) for leaf in arguments],
@@ -384,6 +409,11 @@ def _is_dense(leaf: Any) -> bool:
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tensor, [-1, *_row(tensor.shape.as_list())])
+
+
+def _shaped(rows: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns rows in the shape of the tensor whose `_flat` they may be."""
+    return tf.reshape(rows, tensor.shape) if _is_dense(tensor) else rows
 
 
 def _calls_host(graph: tf.Graph) -> bool:
