@@ -62,9 +62,9 @@ class Session:
         self._step = None
         start = time.perf_counter()
         step, facts = self._module.make_step(self._options["variant"], options)
-        built = time.perf_counter()
+        built, built_cpu = time.perf_counter(), time.process_time()
         step()
-        first = time.perf_counter()
+        first, first_cpu = time.perf_counter(), time.process_time()
         for _ in range(WARM_UP_STEPS):
             warm = time.perf_counter()
             step()
@@ -76,6 +76,7 @@ class Session:
             **facts,
             "build_s": built - start,
             "first_step_s": first - built,
+            "first_step_cpu_s": first_cpu - built_cpu,
             "warm_ms": 1e3 * (end - warm),
             "imports_mib": self._base_mib,
             "growth_before_steps_mib": before_steps,

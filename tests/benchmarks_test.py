@@ -3,12 +3,15 @@
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cost_model  # noqa: E402
+import fit  # noqa: E402
+import fit_models  # noqa: E402
 import inputs  # noqa: E402
 import measure  # noqa: E402
 import scaling  # noqa: E402
@@ -114,7 +117,7 @@ def test_ratios_are_to_the_faster_ordinary_step():
 
 
 @pytest.mark.parametrize(
-    "script", [step_time, table, scaling, cost_model], ids=lambda m: m.__name__
+    "script", [step_time, table, scaling, cost_model, fit], ids=lambda m: m.__name__
 )
 def test_options_are_explained(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["script", "--help"])
@@ -189,3 +192,45 @@ def test_cost_model_ways_agree_and_the_choice_is_the_engines(positions):
     assert row["lost"] >= 1 and row["ms"][row["best"]] == min(row["ms"].values())
     totals = cost_model.summary([{"lost": 1.0}, {"lost": 1.2}, {"lost": 3.0}, {"lost": 1.25}])
     assert totals["share_within_factor"] == 0.75 and totals["largest_loss"] == 3
+
+
+def test_fit_is_measured_by_the_step_and_the_first_one_apart():
+    facts = {"parameters": 1, "version": "v", "growth_before_steps_mib": 10.0}
+    facts = {
+        "keras": {**facts, "first_step_s": 2.0, "first_step_cpu_s": 1.0},
+        "private": {**facts, "first_step_s": 6.0, "first_step_cpu_s": 5.0},
+    }
+    # Epochs of 20 steps: 5 ms a step and 8 ms.
+    timings = {
+        "keras": measure.Timings({0: [100.0], 1: [100.0]}, {0: [100.0], 1: [100.0]}),
+        "private": measure.Timings({0: [160.0], 1: [160.0]}, {0: [150.0], 1: [150.0]}),
+    }
+    growth = {"keras": 8.0, "private": 15.0}
+    found = fit.figures(facts, timings, growth, 20, {})
+    assert found["variants"]["keras"]["step_wall_ms"]["median"] == 5
+    assert found["ratios"]["wall"]["ratio"] == 1.6 and found["ratios"]["cpu"]["ratio"] == 1.5
+    one = {"model": "m", "batch_size": 4}
+    assert fit.row({**one, **found}) == (
+        "| m, batch 4 | 5.0 / 7.5 | 1.50 | 1.60 | 1.0 / 5.0 | 5.0 | 10 / 15 | 1.50 |"
+    )
+    failed = fit.figures({"keras": facts["keras"]}, timings, growth, 20, {"private": "no memory"})
+    assert "ratios" not in failed and "private: no memory" in fit.render([{**one, **failed}])
+
+
+@pytest.mark.parametrize("name", ["tabular", "decoder", "two_layers"])
+def test_models_of_fit_take_their_data(name):
+    chosen = fit_models.MODELS[name]
+    x, y = chosen.rows(np.random.default_rng(0), 2)
+    logits = chosen.build()(x)
+    assert logits.shape[:-1] == y.shape and np.max(y) < logits.shape[-1]
+
+
+def test_worker_of_fit_trains_both_ways():
+    from peers import fit_steps
+
+    options = {"model": "two_layers", "batch_size": 2, "steps": 3, "engine": "auto"}
+    for variant in fit.VARIANTS:
+        step, facts = fit_steps.make_step(variant, options)
+        step()
+        step()
+        assert facts["parameters"] == 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10

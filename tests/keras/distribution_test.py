@@ -113,6 +113,15 @@ def test_step_without_sample_weights_is_the_same(of_replicas, key):
 
 
 @pytest.mark.parametrize("count", COUNTS)
+def test_samples_of_no_one_and_few_records_are_the_same_however_they_are_split(of_replicas, count):
+    single, outcome = of_replicas[1]["fit_samples"], of_replicas[count]["fit_samples"]
+    assert_close(outcome["weights"], single["weights"])
+    assert_same_everywhere(outcome["weights"], count)
+    assert outcome["events"] == single["events"]
+    assert len(outcome["events"]) == 6
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_users_are_clipped_once_however_their_rows_are_split(of_replicas, count):
     single, outcome = of_replicas[1]["fit_users"], of_replicas[count]["fit_users"]
     assert_close(outcome["weights"], single["weights"])

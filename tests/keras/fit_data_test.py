@@ -172,6 +172,28 @@ def test_microbatches_are_drawn_among_rows_whose_number_says_nothing_of_the_samp
         model.fit(X, Y, constant_batch_size=False, verbose=0)
 
 
+SAMPLES = ([], [3], [0, 1, 2], [], range(N), [7, 4])
+
+
+@pytest.mark.parametrize("physical_batch_size", [None, 2])
+@pytest.mark.parametrize("constant", [None, True])
+def test_samples_of_no_one_and_few_records_are_the_steps_by_hand(
+    monkeypatch, constant, physical_batch_size
+):
+    monkeypatch.setattr(Poisson, "draw", lambda *_: (np.array(s, np.int64) for s in SAMPLES))
+    optimizer = toy.dp(physical_batch_size=physical_batch_size)
+    model, by_hand = toy.private(optimizer=optimizer), toy.private()
+    model.fit(X, Y, batch_size=2, verbose=0, constant_batch_size=constant)
+    for sample in SAMPLES:
+        losses = [lambda i=i: crossentropy(by_hand, i) for i in sample]
+        after, _ = toy.step_by_hand(by_hand, losses)
+        for variable, value in zip(by_hand.trainable_variables, after, strict=True):
+            variable.assign(value)
+    toy.assert_weights(model, toy.weights(by_hand))
+    (entry,) = model.ledger
+    assert entry.count == len(SAMPLES)
+
+
 def test_constant_batch_size_is_about_arrays_and_a_bool():
     model = toy.private(toy.linear())
     with pytest.raises(TypeError, match="must be a bool"):

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pickle
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ from toy import L
 
 import tfdp
 from tfdp.keras import DPOptimizer, PrivacyBudgetExceededError
-from tfdp.sampling import FullBatch, Shuffled
+from tfdp.sampling import FullBatch, Poisson, Shuffled
 
 X, Y = toy.data(7)
 SAMPLE_WEIGHT = np.linspace(0.5, 2.0, 7, dtype="float32")
@@ -122,6 +123,15 @@ def fit_once(strategy):
     with scope(strategy):
         private = toy.private(toy.linear())
     private.fit(X, Y, sampling=FullBatch(), verbose=0)
+    return {"weights": copies(private.trainable_variables), "events": toy.events(private)}
+
+
+def fit_samples(strategy):
+    samples = [np.array(sample, np.int64) for sample in ([], [3], [0, 1], [], range(7), [5])]
+    with scope(strategy):
+        private = toy.private(toy.linear())
+    with mock.patch.object(Poisson, "draw", lambda *_: iter(samples)):
+        private.fit(X, Y, batch_size=1, steps_per_epoch=len(samples), verbose=0)
     return {"weights": copies(private.trainable_variables), "events": toy.events(private)}
 
 
@@ -332,11 +342,12 @@ def refusals(strategy):
     }
 
 
+EVERYWHERE = (fit_once, fit_samples, fit_users, fit_views, custom, noise)
 # By number of replicas. Two add up otherwise than three; a whole fit is one of many such steps.
 CASES = {
-    1: (fit, fit_once, fit_users, fit_views, fit_with_private_metrics, fit_dataset, custom, noise),
-    2: (fit_once, fit_users, fit_views, custom, noise, refusals),
-    3: (fit, fit_once, fit_users, fit_views, fit_with_private_metrics, fit_dataset, custom, noise),
+    1: (*EVERYWHERE, fit, fit_with_private_metrics, fit_dataset),
+    2: (*EVERYWHERE, refusals),
+    3: (*EVERYWHERE, fit, fit_with_private_metrics, fit_dataset),
 }
 
 

@@ -440,4 +440,13 @@ TRAINING = in_folder(
         "policy = policies.Poisson(0.01)",
         f"{ACCOUNTING_TRAPS}::test_batches_that_nobody_declared_are_not_amplified",
     ),
+    (
+        "microbatches_among_rows_of_the_sample",
+        "microbatches are drawn among rows whose number follows the sample",
+        "fit_data.py",
+        "if optimizer.num_microbatches is None:\n        return is_compiled",
+        "if True:\n        return is_compiled",
+        f"{KERAS}/fit_data_test.py::"
+        "test_microbatches_are_drawn_among_rows_whose_number_says_nothing_of_the_sample",
+    ),
 )
