@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import hypothesis
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -174,6 +175,49 @@ def test_eager_equals_graph_equals_xla(build):
     assert [event for _, event in seen] == [query.derive_event(global_state)] * 3
     if not any(tf.is_tensor(leaf) for leaf in tf.nest.flatten(global_state)):
         assert [state for state, _ in seen] == [global_state] * 3
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        build
+        for build in ALL_QUERIES.values()
+        if any(
+            map(tf.is_tensor, tf.nest.flatten(build(0.0, PART_A, PART_B)[0].initial_global_state()))
+        )
+    ],
+)
+def test_step_from_a_state_that_was_written_down_is_the_next_step(build):
+    query, template = build(0.0, PART_A, np.zeros(3))
+    records = make_records(template, seed=3, count=2)
+    sample = accumulated(query, records, template)
+    _, state, _ = query.get_noised_result(sample, query.initial_global_state())
+    leaves = tf.nest.flatten(state)
+    tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+    # As an optimizer keeps them, and a file.
+    variables = [keras.Variable(leaf.numpy(), dtype=leaf.dtype.name) for leaf in tensors]
+    restored = [
+        tf.constant(v.numpy(), leaf.dtype) for v, leaf in zip(variables, tensors, strict=True)
+    ]
+
+    def packed(values):
+        remaining = iter(values)
+        return tf.nest.pack_sequence_as(
+            state, [next(remaining) if tf.is_tensor(leaf) else leaf for leaf in leaves]
+        )
+
+    def step(values):
+        params = query.derive_sample_params(packed(values))
+        sample = query.initial_sample_state(records[0])
+        for record in records:
+            sample = query.accumulate_record(params, sample, record)
+        result, new_state, _ = query.get_noised_result(sample, packed(values))
+        return result, [leaf for leaf in tf.nest.flatten(new_state) if tf.is_tensor(leaf)]
+
+    assert query.derive_event(packed(restored)) == query.derive_event(state)
+    expected = step(tensors)
+    for run in (step, tf.function(step), tf.function(step, jit_compile=True)):
+        assert_close(run(restored), expected, 1e-6)
 
 
 @all_queries
