@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tfdp.factorizations import (
@@ -99,8 +100,8 @@ def private_model(factorization: Any, kind: str) -> tuple[Any, Any, Any]:
     return model, x, rng.integers(0, 10, 256)
 
 
-def print_step_times(kind: str, rounds: int) -> None:
-    """Prints the processor time of a private step with each noise, and its ratio to DP-SGD's."""
+def step_times(kind: str, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yields the processor time of a private step with each noise, and its ratio to DP-SGD's."""
     kinds = {
         "independent": None,
         "4 bands": banded_square_root(4),
@@ -110,7 +111,7 @@ def print_step_times(kind: str, rounds: int) -> None:
         "binary tree": BinaryTree(),
     }
     models = {name: private_model(each, kind) for name, each in kinds.items()}
-    print(f"{kind}, {models['independent'][0].count_params():,} parameters")
+    parameters = models["independent"][0].count_params()
     times: dict[str, list[float]] = {name: [] for name in models}
     for number in range(rounds + 2):
         for name, (model, x, y) in models.items():
@@ -122,7 +123,13 @@ def print_step_times(kind: str, rounds: int) -> None:
         ratio = statistics.median(
             value / plain for value, plain in zip(values, times["independent"], strict=True)
         )
-        print(f"{name:12} {1000 * statistics.median(values):8.1f} ms  {ratio:.2f}")
+        yield {
+            "network": kind,
+            "parameters": parameters,
+            "noise": name,
+            "processor_milliseconds": 1000 * statistics.median(values),
+            "over_independent": ratio,
+        }
 
 
 def main() -> None:
@@ -139,7 +146,11 @@ def main() -> None:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        print_step_times(arguments.model, arguments.rounds)
+        for row in step_times(arguments.model, arguments.rounds):
+            print(
+                f"{row['network']}, {row['parameters']:,} parameters, {row['noise']:12} "
+                f"{row['processor_milliseconds']:8.1f} ms  {row['over_independent']:.2f}"
+            )
         return
     rows = [row for n in arguments.steps for row in measure(n, arguments.period)]
     if arguments.json:

@@ -133,17 +133,16 @@ def secure_sums() -> Iterator[Row]:
 
 
 def correlated_noise() -> Iterator[Row]:
-    """Errors of running sums at sensitivity 1, and those of JAX Privacy where it is installed."""
+    """Yields errors of running sums at sensitivity 1, and JAX Privacy's where it is installed."""
     import factorizations
 
     for num_steps in (1024, 4096):
         peers = dict(_of_jax_privacy(num_steps))
         for row in factorizations.measure(num_steps, None):
-            peer = peers.get(row["factorization"])
-            yield {**row, "jax_privacy_root_mean_squared": peer} if peer else row
+            yield {**row, **peers.get(row["factorization"], {})}
 
 
-def _of_jax_privacy(num_steps: int) -> Iterator[tuple[str, float]]:
+def _of_jax_privacy(num_steps: int) -> Iterator[tuple[str, Row]]:
     if importlib.util.find_spec("jax_privacy") is None:
         return
     import jax
@@ -151,14 +150,18 @@ def _of_jax_privacy(num_steps: int) -> Iterator[tuple[str, float]]:
 
     jax.config.update("jax_enable_x64", True)
 
-    def error(column: Any) -> float:
+    def errors(column: Any) -> Row:
         column = np.asarray(column)
         squares = np.asarray(toeplitz.per_query_error(strategy_coef=column, n=num_steps))
-        return float(np.linalg.norm(column) * np.sqrt(squares.mean()))
+        sensitivity = np.linalg.norm(column)
+        return {
+            "jax_privacy_root_mean_squared": float(sensitivity * np.sqrt(squares.mean())),
+            "jax_privacy_max": float(sensitivity * np.sqrt(squares.max())),
+        }
 
     for bands in (2, 4, 16, 64):
         found = toeplitz.optimize_banded_toeplitz(n=num_steps, bands=bands)
-        yield f"optimal, {bands} bands", error(found)
+        yield f"optimal, {bands} bands", errors(found)
     for buffers in (1, 2, 4):
         found = buffered_toeplitz.optimize(
             n=num_steps,
@@ -168,13 +171,22 @@ def _of_jax_privacy(num_steps: int) -> Iterator[tuple[str, float]]:
             max_buffers=buffers,
             error="mean",
         )
-        yield f"optimal, {buffers} buffers", error(found.toeplitz_coefs(num_steps))
+        yield f"optimal, {buffers} buffers", errors(found.toeplitz_coefs(num_steps))
+
+
+def step_times() -> Iterator[Row]:
+    """Yields what a private step costs with each noise, beside independent noise."""
+    import factorizations
+
+    for kind in ("dense", "convolutional"):
+        yield from factorizations.step_times(kind, rounds=7)
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "statistics": statistics,
     "secure_sums": secure_sums,
     "correlated_noise": correlated_noise,
+    "step_times": step_times,
 }
 
 

@@ -1,12 +1,13 @@
 """Cost of a private step with optimizers that know about noise, beside private Adam.
 
     python benchmarks/optimizers.py [--json]
-    python benchmarks/optimizers.py --ways Adam scaled
+    python benchmarks/optimizers.py --ways Adam scaled "FTRL, tree"
 
 A network of two layers (by default with 1.8 million parameters) trains on synthetic data, one epoch
-of 20 steps of 256 records after the other, in each way in turn, in one process. Printed are medians
-of the processor time of a step, and the median of the ratios to the first way of the same round.
-"Scaled" is ScaleThenPrivatizeQuery.
+of 20 steps of 256 records in a fixed order after the other, in each way in turn, in one process.
+Printed are medians of the processor time of a step, and the median of the ratios to the first way
+of the same round.
+"Scaled" is ScaleThenPrivatizeQuery; "FTRL" is SGD with momentum and noise that remembers.
 """
 
 import argparse
@@ -21,23 +22,36 @@ import numpy as np
 import tfdp
 
 BATCH, STEPS = 256, 20
-# Name: class of the inner optimizer, whether records are scaled.
+# Name: class of the inner optimizer and its arguments, what the query is.
 WAYS = {
-    "Adam": (keras.optimizers.Adam, False),
-    "AdamBC": (tfdp.keras.AdamBC, False),
-    "scaled": (keras.optimizers.Adam, True),
+    "Adam": (keras.optimizers.Adam, {}, "average"),
+    "AdamBC": (tfdp.keras.AdamBC, {}, "average"),
+    "scaled": (keras.optimizers.Adam, {}, "scaled"),
+    "FTRL, tree": (keras.optimizers.SGD, {"momentum": 0.9}, "tree"),
+    "FTRL, 2 buffers": (keras.optimizers.SGD, {"momentum": 0.9}, "buffers"),
 }
+RUN = 2**13  # Steps of a run of noise that remembers.
 
 
-def make_model(optimizer: type, is_scaled: bool, width: int) -> keras.Model:
+def make_model(optimizer: type, arguments: dict, kind: str, width: int) -> keras.Model:
     layers = [keras.layers.Dense(width, "relu"), keras.layers.Dense(width, "relu")]
     network = keras.Sequential([keras.Input((784,)), *layers, keras.layers.Dense(10)])
     model = tfdp.keras.make_private(network)
     query: tfdp.DPQuery = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=BATCH)
-    if is_scaled:
+    if kind == "scaled":
         query = tfdp.query.ScaleThenPrivatizeQuery(query, model.trainable_variables)
+    elif kind != "average":
+        factorization = (
+            tfdp.factorizations.BinaryTree()
+            if kind == "tree"
+            else tfdp.factorizations.optimal_buffered(RUN, 2, STEPS)
+        )
+        total = tfdp.query.CorrelatedGaussianSumQuery(
+            1.0, 1.0, factorization, RUN, STEPS, model.trainable_variables
+        )
+        query = tfdp.NormalizedQuery(total, BATCH)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tfdp.keras.DPOptimizer(optimizer(1e-3), query), loss)
+    model.compile(tfdp.keras.DPOptimizer(optimizer(1e-3, **arguments), query), loss)
     return model
 
 
@@ -58,7 +72,7 @@ def main() -> None:
     for number in range(arguments.rounds + 1):
         for name, model in models.items():
             start = time.process_time()
-            model.fit(x, y, batch_size=BATCH, verbose=0)
+            model.fit(x, y, batch_size=BATCH, sampling=tfdp.sampling.FixedOrder(), verbose=0)
             if number:  # The first round builds the step.
                 seconds[name].append((time.process_time() - start) / STEPS)
     result = {

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import pathlib
+import re
 
 import pytest
 import tensorflow as tf
@@ -70,6 +71,42 @@ def test_query_is_in_a_suite_of_conformance(name):
 @each_query
 def test_query_is_in_the_text(name):
     assert f"`{name}" in TEXT
+
+
+def _sections():
+    """Yields, for each query, its row of the table and the section to which the row leads."""
+    heads = {
+        re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-"): text
+        for head, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    }
+    table = TEXT[TEXT.index("|---|---|---|---|") : TEXT.index("A choice among many runs")]
+    section = ""
+    for row in table.splitlines()[1:]:
+        cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
+        found = re.match(r"\| \[.*?\]\(#(.*?)\)", row)
+        if found:
+            section = heads[found[1]]
+        elif not row.startswith("| |"):
+            section = ""
+        for name in re.findall(r"`(\w+Query)", row):
+            yield name, cells, section
+
+
+SECTIONS = {name: (cells, section) for name, cells, section in _sections()}
+# They protect nothing.
+WITHOUT_A_SECTION = [name for name in PUBLIC if name.startswith("NoPrivacy")]
+# What these do with another query is said in the first lines of the text.
+WITHOUT_A_ROW = ["ArrangedQuery", "NormalizedQuery"]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_A_ROW])
+def test_query_has_a_row_and_a_section_with_all_that_there_is_to_say(name):
+    cells, section = SECTIONS[name]
+    assert all(cells[-2:]), "The row names the event and the accountants."
+    if name not in WITHOUT_A_SECTION:
+        assert "Source" in section
+        assert "Event" in section
+        assert re.search(r"When to use|Use it|So a tree is for", section)
 
 
 @each_query
