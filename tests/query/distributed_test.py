@@ -189,6 +189,26 @@ def test_both_norms_are_checked_exactly(l1, l2, record, holds):
         query.preprocess_record((), record)
 
 
+@pytest.mark.parametrize(
+    ("bound", "record", "holds"),
+    [
+        (5.0, [3, -4], True),
+        (4.9, [3, -4], False),
+        (0.0, [0, 0], True),
+        (float(2**31 - 1), [-(2**31), 0], False),
+        (float(2**31 - 1), [-(2**63), 2**62], False),
+    ],
+)
+def test_norm_is_checked_exactly(bound, record, holds):
+    query = DistributedDiscreteGaussianSumQuery(bound, 0.0)
+    record = tf.constant(record, tf.int64)
+    if holds:
+        np.testing.assert_array_equal(query.preprocess_record((), record).sum, record)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match="norm of a record exceeds"):
+        query.preprocess_record((), record)
+
+
 def test_skellam_event_and_average():
     query = DistributedSkellamSumQuery(9.0, 0.5, 2.0, 100)
     assert query.derive_event(()) == SkellamSharesSumEvent(9.0, 1.0, 2.0, 100)

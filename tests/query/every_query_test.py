@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfdp
 from tests.mutation.mutant_table import MUTANTS
-from tests.query import conforming, counting_conformance_test
+from tests.query import conforming, counting_conformance_test, sensitivity_test
 from tfdp.accounting import ACCOUNTANTS, make_accountant
 from tfdp.query import DPQuery, SumAggregationDPQuery
 
@@ -46,13 +46,18 @@ each_query = pytest.mark.parametrize("name", PUBLIC)
 
 
 def _conforming():
-    """Yields all queries of the suites, and those that they are made of."""
-    pending = [
+    """Returns all queries of the suites."""
+    found = [
         build(1.5, conforming.PART_A, conforming.PART_B)[0]
         for build in conforming.ALL_QUERIES.values()
     ]
-    pending += [query for query, _ in counting_conformance_test.QUERIES.values()]
-    pending += [query for queries in OF_THEIR_OWN.values() for query in queries]
+    found += [query for query, _ in counting_conformance_test.QUERIES.values()]
+    return found + [query for queries in OF_THEIR_OWN.values() for query in queries]
+
+
+def _with_parts(queries):
+    """Yields queries, and those that they are made of."""
+    pending = list(queries)
     while pending:
         query = pending.pop()
         yield query
@@ -60,12 +65,56 @@ def _conforming():
         pending += [leaf for leaf in tf.nest.flatten(values) if isinstance(leaf, DPQuery)]
 
 
-INSTANCES = {type(query): query for query in _conforming()}
+INSTANCES = {type(query): query for query in _with_parts(_conforming())}
+# Tests that no record moves a release further than is charged, where that is no norm of a sum.
+BOUND_BY = {
+    "AboveThresholdQuery": "above_threshold_test.py::test_answers_of_neighbours_are_within_epsilon",
+    "DistributedDiscreteGaussianSumQuery": "distributed_test.py::test_norm_is_checked_exactly",
+    "DistributedSkellamAverageQuery": "distributed_test.py::test_both_norms_are_checked_exactly",
+    "DistributedSkellamSumQuery": "distributed_test.py::test_both_norms_are_checked_exactly",
+    "ExactGaussianSumQuery": "grid_test.py::test_norms_in_integers_are_within_the_bound",
+    "ExponentialMechanismQuery": (
+        "selection_test.py::test_probabilities_of_neighbours_are_within_epsilon"
+    ),
+    "GaussianHistogramQuery": (
+        "partitions_test.py::test_audit_finds_no_more_than_the_claim_and_finds_a_variant_that_"
+        "costs_more"
+    ),
+    "HistogramQuery": (
+        "partitions_test.py::test_audit_finds_no_more_than_the_claim_and_finds_a_variant_that_"
+        "costs_more"
+    ),
+    "PartitionSelectionQuery": (
+        "partitions_test.py::test_probabilities_of_neighbours_satisfy_both_inequalities_and_no_"
+        "larger_ones_would"
+    ),
+    "QuantileSelectionQuery": (
+        "selection_test.py::test_a_record_moves_no_utility_by_more_than_the_sensitivity"
+    ),
+    "ReportNoisyMaxQuery": (
+        "selection_test.py::test_probabilities_of_neighbours_are_within_epsilon"
+    ),
+    "SparseEmbeddingSumQuery": (
+        "sparse_embedding_test.py::test_no_record_moves_sum_or_counts_by_more_than_their_bounds"
+    ),
+    "TreeRangeSumQuery": (
+        "tree_range_test.py::test_a_record_moves_all_levels_together_by_at_most_the_bound"
+    ),
+}
 
 
 @each_query
 def test_query_is_in_a_suite_of_conformance(name):
     assert PUBLIC[name] in INSTANCES
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if not name.startswith("NoPrivacy")])
+def test_it_is_tested_how_far_a_record_moves_the_query(name):
+    queries = _with_parts(query for query, _ in sensitivity_test.QUERIES.values())
+    if PUBLIC[name] not in {type(query) for query in queries}:
+        file, test = BOUND_BY[name].split("::")
+        text = (ROOT / "tests" / "query" / file).read_text(encoding="utf-8")
+        assert f"def {test}(" in text
 
 
 @each_query

@@ -103,6 +103,10 @@ QUERIES = {
         tfdp_query.NormalizedQuery(tfdp_query.NestedQuery([_gaussian(), _gaussian(0.5)]), 4.0),
         PAIR,
     ),
+    "arranged": (
+        tfdp_query.ArrangedQuery(tfdp_query.NestedQuery([_gaussian(), _gaussian(0.5)]), [1, 0]),
+        VARIABLES,
+    ),
     "joint_clipping": (tfdp_query.JointClippingQuery([0.25, 4.0], CLIP, 2.0), PAIR),
     "weighted_joint_clipping": (
         tfdp_query.WeightedSumQuery(tfdp_query.JointClippingQuery([0.25, 4.0], CLIP, 2.0), 2.0),
@@ -159,6 +163,8 @@ def _parts(query, event, structure):
     """Yields (event, part of the sum) for every Gaussian sum in the query."""
     if isinstance(query, tfdp_query.NormalizedQuery):
         yield from _parts(query.numerator_query, event, structure)
+    elif isinstance(query, tfdp_query.ArrangedQuery):
+        yield from _parts(query.query, event, structure)
     elif isinstance(query, tfdp_query.NestedQuery):
         parts = flatten_up_to(query.queries, structure)
         queries = tf.nest.flatten(query.queries)
