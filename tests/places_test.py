@@ -81,6 +81,7 @@ SAMPLINGS = {
     "FixedOrderSampling": "FixedOrder",
     "FixedSizeSampling": "FixedSize",
     "FullBatchSampling": "FullBatch",
+    "MinSeparationSampling": "MinSeparationPoisson",
     "PoissonSampling": "Poisson",
     "RandomAllocationSampling": "RandomAllocation",
     "ShuffledSampling": "Shuffled",

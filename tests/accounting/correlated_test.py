@@ -12,6 +12,7 @@ from scipy import linalg
 from tests.factorizations.trees import tree_matrices
 from tfdp.accounting import PRVAccountant, make_accountant
 from tfdp.accounting.dp_events import to_dp_event
+from tfdp.accounting.mechanisms import SeparatedGaussian
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.totals import Totals
 from tfdp.events import (
@@ -22,6 +23,7 @@ from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
     LaplaceSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     NonPrivateEvent,
     ParallelComposition,
@@ -171,6 +173,57 @@ def test_repeated_random_steps_cost_more_than_both_ways_they_may_be_samples(name
     found, turns = _epsilon(run, name), N // PERIOD
     assert found >= sampled(math.sqrt(2) * norm, turns) > sampled(norm, turns)
     assert found >= sampled(norm, 2 * turns)
+
+
+def _apart(i, event, relation=ZERO, index=0, b=PERIOD, n=N):
+    return SampledEvent(MinSeparationSampling(0.2, b, n, None, index), event, relation)
+
+
+@pytest.mark.parametrize("name", UNSAMPLED)
+@pytest.mark.parametrize(("relation", "factor"), [(ADD, 1), (ZERO, 1), (REPLACE, 2)])
+@pytest.mark.parametrize("numerator", [BANDED.numerator, (1.0, -0.3, 0.9)])
+def test_samples_that_are_apart_cost_no_more_than_the_worst_steps(
+    name, relation, factor, numerator
+):
+    factorization = ToeplitzFactorization(numerator)
+    run = [_apart(i, _event(i, factorization), relation) for i in range(N)]
+    every = itertools.product([0, 1], repeat=N)
+    apart = [np.flatnonzero(s) for s in every if np.convolve(s, np.ones(PERIOD)).max() <= 1]
+    sensitivity = factor * _worst(np.abs(_matrix(factorization)), apart)
+    assert _epsilon(run, name) == pytest.approx(_gaussian(sensitivity, name), rel=1e-6)
+    # Stopped early it is charged as a whole, and so is a run beside it.
+    assert _epsilon(run[:5], name) == _epsilon(run, name)
+    both = [_apart(i, _event(i, factorization, run=2), relation, 1) for i in range(N)]
+    two = _gaussian(math.sqrt(2) * sensitivity, name)
+    assert _epsilon([*run, *both], name) == pytest.approx(two, rel=1e-6)
+
+
+def test_sums_beside_each_other_are_one_mechanism_on_samples_that_are_apart():
+    both = ComposedEvent((_event(0), GaussianSumEvent(0.5, 4.0)))
+    column = tuple(x / Z for x in BANDED.numerator)
+    (found,) = normal_form(_apart(0, both)).mechanisms
+    assert found == SeparatedGaussian(0.2, PERIOD, N, ((0.125,), column))
+    assert _epsilon([_apart(0, ComposedEvent((_event(0), GaussianSumEvent(1.0, 0.0))))]) == math.inf
+    assert _epsilon([_apart(0, _event(0, ToeplitzFactorization((1.0, 1e308, 1e308))))]) == math.inf
+
+
+def test_a_pass_that_was_left_and_taken_up_again_has_no_price():
+    run = [_apart(i, _event(i)) for i in range(N)]
+    with pytest.raises(UnsupportedEventError, match="differ in more than their position"):
+        _epsilon([*run[:5], *(_apart(i, _event(i), index=1) for i in range(5, N))])
+    with pytest.raises(UnsupportedEventError, match="taken 2 times on samples of one pass"):
+        _epsilon([*run, *run[5:]])
+
+
+def test_refuses_runs_that_samples_are_not_apart_for():
+    with pytest.raises(ValueError, match="to be away for 4 steps.*where it is away for 3"):
+        _apart(0, _event(0, banded_square_root(4)), b=3)
+    with pytest.raises(ValueError, match="noise without end"):
+        _apart(0, _event(0, ENDLESS))
+    with pytest.raises(ValueError, match="noise without end"):
+        _apart(0, _tree(0))
+    with pytest.raises(ValueError, match="of a run of 12 steps, where a pass of samples has 24"):
+        _apart(0, _event(0), n=2 * N)
 
 
 def test_independent_noise_in_groups_of_one_is_dp_sgd():

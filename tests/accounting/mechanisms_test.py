@@ -1,9 +1,11 @@
 """tfdp.accounting.mechanisms: kept apart by type, and each below what is charged in its place."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import linalg
 
 from tfdp.accounting.mechanisms import (
     DEARER,
@@ -21,6 +23,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SeparatedGaussian,
     SkellamNoise,
     TruncatedGaussian,
     WorstPart,
@@ -35,7 +38,9 @@ def test_equal_numbers_of_different_types_are_different():
 
 
 def test_every_mechanism_has_a_renyi_divergence():
-    assert set(RDPAccountant.prices) | {NoPrivacy} == set(Mechanism.__subclasses__())
+    # Of a mixture over the steps that a unit is in nobody has a closed form.
+    without = {NoPrivacy, SeparatedGaussian}
+    assert set(RDPAccountant.prices) | without == set(Mechanism.__subclasses__())
 
 
 def test_everything_comes_down_to_gaussians_and_pure_epsilon():
@@ -43,7 +48,7 @@ def test_everything_comes_down_to_gaussians_and_pure_epsilon():
     known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated, SkellamNoise}
     # For a worst part others are charged what is written in it, all together.
     ends = {SampledGaussian, PureEpsilon, WorstPart} | known_by_divergences
-    assert set(DEARER) == set(RDPAccountant.prices) - ends
+    assert set(DEARER) == set(RDPAccountant.prices) - ends | {SeparatedGaussian}
 
 
 MECHANISMS = {
@@ -87,6 +92,20 @@ def test_pure_epsilon_of_a_mechanism_is_its_largest_loss(name):
     mechanism = MECHANISMS[name]
     largest = renyi_curve([(mechanism, 1)])(np.array([1e5]))[0]
     assert DEARER[type(mechanism)](mechanism).epsilon == pytest.approx(largest, rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 10])
+def test_a_separated_unit_moves_most_from_the_first_step_on(n):
+    mechanism = SeparatedGaussian(0.3, 3, n, ((0.5, 0.2), (0.4, 0.3, 0.1)))
+    matrices = [
+        linalg.toeplitz([*column, *[0] * n][:n], np.zeros(n)) for column in mechanism.columns
+    ]
+    every = itertools.product([0, 1], repeat=n)
+    apart = [s for s in every if all(sum(s[i : i + 3]) <= 1 for i in range(n))]
+    most = max(math.hypot(*(np.linalg.norm(c @ s) for c in matrices)) for s in apart)
+    assert most <= mechanism.sensitivity <= most * (1 + 1e-9)
+    assert mechanism.participations == max(map(sum, apart))
+    assert DEARER[SeparatedGaussian](mechanism) == SampledGaussian(1.0, 1 / mechanism.sensitivity)
 
 
 def test_amplified_epsilon():

@@ -25,6 +25,7 @@ from tfdp.events import (
     GaussianSumEvent,
     IntegerGaussianSumEvent,
     LaplaceSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     PoissonSampling,
     PureEpsilonEvent,
@@ -64,6 +65,7 @@ SAMPLINGS = {
     "truncated Poisson": TruncatedPoissonSampling(0.01, 1000, 60),
     "fixed size": FixedSizeSampling(10, 1000),
     "random allocation": RandomAllocationSampling(100),
+    "min-separation": MinSeparationSampling(0.1, 10, 100),
     "full batch": FullBatchSampling(),
     "shuffled": ShuffledSampling(10, 1000),
     "unknown": UnknownSampling(),
@@ -125,6 +127,7 @@ def test_table(name, event, sampling, cell):
             "truncated Poisson",
             "fixed size",
             "random allocation",
+            "min-separation",
         ):
             unsampled = isinstance(mechanism, SampledGaussian) and (
                 mechanism.sampling_probability == 1

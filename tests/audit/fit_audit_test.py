@@ -36,6 +36,7 @@ from tfdp.sampling import (
     FixedOrder,
     FixedSize,
     FullBatch,
+    MinSeparationPoisson,
     Poisson,
     RandomAllocation,
     SamplingPolicy,
@@ -110,6 +111,12 @@ def allocated(out, relation, stddev=0.5):
     return Run(policy, out, stddev, 0.5, steps=2), once(out)
 
 
+def separated(out, relation, stddev=0.5):
+    # Of two steps in turn: each record is in exactly one of them.
+    policy = MinSeparationPoisson(2, 2, neighboring_relation=relation)
+    return Run(policy, out, stddev, 0.5, steps=2), once(out)
+
+
 def fixed_size(out, relation):
     policy = FixedSize(neighboring_relation=relation)
     return Run(policy, out, 0.7, 0.5), sampled(0.5, out)
@@ -131,6 +138,8 @@ SAMPLED = {
     "truncated_zero": truncated("zero", ZERO),
     "allocated_zero": allocated("zero", ZERO),
     "allocated_replace": allocated("opposite", REPLACE, stddev=1.0),
+    "separated_zero": separated("zero", ZERO),
+    "separated_replace": separated("opposite", REPLACE, stddev=1.0),
     "shuffled_zero": shuffled("zero", ZERO),
     "shuffled_replace": shuffled("opposite", REPLACE, stddev=1.0),
     # `fit` takes no steps of these under ADD; a data set's declaration may claim it.

@@ -18,6 +18,7 @@ EXAMPLES = {
     "sampling_probability": 0.5,
     "population_size": 10,
     "max_sample_size": 8,
+    "min_separation": 3,
     "sample_size": 2,
     "batch_size": 2,
     "l2_norm_bound": 1.0,

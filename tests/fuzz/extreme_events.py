@@ -95,6 +95,7 @@ def _sampling(draw: random.Random) -> events.Sampling:
             events.FixedSizeSampling(min(some), max(some)),
             events.ShuffledSampling(*some),
             events.RandomAllocationSampling(max(some), min(some)),
+            events.MinSeparationSampling(q, *some),
             events.FullBatchSampling(),
             events.UnknownSampling(),
         ]

@@ -11,7 +11,7 @@ from tfdp.accounting import PRVAccountant
 from tfdp.factorizations import BinaryTree, banded_square_root
 from tfdp.keras import DPFTRLTreeAggregationOptimizer, DPOptimizer, NotPrivateError
 from tfdp.query import CorrelatedGaussianSumQuery, NormalizedQuery
-from tfdp.sampling import CyclicPoisson, FixedOrder
+from tfdp.sampling import CyclicPoisson, FixedOrder, MinSeparationPoisson
 
 import keras  # isort: skip
 
@@ -136,6 +136,33 @@ def test_refuses_epochs_that_are_no_whole_passes_and_data_sets():
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
     with pytest.raises(ValueError, match="Pass arrays"):
         model.fit(data, sampling=FixedOrder(BATCH, len(X)), verbose=0)
+
+
+def test_samples_that_are_apart_make_one_run_of_a_pass():
+    model = _model()
+    sampling = MinSeparationPoisson(PERIOD, STEPS)
+    _fit(model, 2, sampling)
+    entries = [entry.event for entry in model.ledger]
+    assert [event.event.step_of_run() for event in entries] == [*range(STEPS)] * 2
+    assert [event.sampling.pass_index for event in entries] == [0] * STEPS + [1] * STEPS
+    assert _epsilon(model.ledger) == pytest.approx(_runs(2))
+    with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
+        _fit(model, 1, sampling, steps_per_epoch=PERIOD)
+    for wrong in (MinSeparationPoisson(2, STEPS), MinSeparationPoisson(PERIOD, PERIOD)):
+        with pytest.raises((ValueError, NotPrivateError), match="min_separation|of as many steps"):
+            _fit(model, 1, wrong)
+    assert model.ledger.total_count == 2 * STEPS
+
+
+def test_a_run_on_samples_that_are_apart_is_not_taken_up_again():
+    model = _model()
+    sampling = MinSeparationPoisson(PERIOD, STEPS)
+    with pytest.raises(KeyboardInterrupt):
+        _fit(model, 1, sampling, callbacks=[_StopsAfter(5)])
+    with pytest.raises(ValueError, match="left at its step 5.*Begin a new run"):
+        _fit(model, 1, sampling)
+    assert model.ledger.total_count == 5
+    assert _epsilon(model.ledger) == pytest.approx(_runs(1))
 
 
 def test_steps_on_a_file_are_each_of_them_kept(tmp_path):

@@ -24,6 +24,7 @@ from tfdp.events import (
     GaussianSumEvent,
     IntegerGaussianSumEvent,
     LaplaceSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     NonPrivateEvent,
     ParallelComposition,
@@ -129,7 +130,18 @@ MECHANISMS = [
         1,
     ),
 ]
-GOLDEN = {"every_event": FIRST, "mechanisms": MECHANISMS}
+SEPARATED = [
+    (SampledEvent(MinSeparationSampling(0.05, 10, 100, 60000, 3), G, ZERO), 100),
+    (
+        SampledEvent(
+            MinSeparationSampling(0.25, 4, 100),
+            CorrelatedGaussianSumEvent(1.0, 2.0, (1.0, 0.5, 0.375), (1.0,), 100, 4, 7, RUN),
+            ZERO,
+        ),
+        1,
+    ),
+]
+GOLDEN = {"every_event": FIRST, "mechanisms": MECHANISMS, "separated": SEPARATED}
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -16,6 +16,7 @@ from tfdp.events import (
     GaussianSumEvent,
     IntegerGaussianSumEvent,
     LaplaceSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     NonPrivateEvent,
     ParallelComposition,
@@ -48,6 +49,14 @@ samplings = st.one_of(
     st.builds(TruncatedPoissonSampling, st.floats(0, 1, exclude_min=True), _sizes, _sizes),
     st.tuples(_sizes, _sizes).map(lambda sizes: FixedOrderSampling(*sizes)),
     st.integers(1, 2**62).map(lambda n: CyclicPoissonSampling(0.25, n, n - 1, None)),
+    st.builds(
+        MinSeparationSampling,
+        st.floats(0, 1, exclude_min=True),
+        _sizes,
+        _sizes,
+        _optional_sizes,
+        st.integers(0, 2**62),
+    ),
     st.builds(FullBatchSampling, _optional_sizes),
     st.just(UnknownSampling()),
 )

@@ -12,6 +12,14 @@ TENSORFLOW_CHECKPOINT = "test_tensorflow_checkpoint_without_its_ledger_is_refuse
 PRICES = in_folder(
     "accounting",
     (
+        "repeated_pass_charged_once",
+        "a pass of separated samples that was left and taken up again counts once",
+        "correlated.py",
+        "    if run.is_pass:\n",
+        "    if run.is_pass:\n        return mechanism, run.times\n    if run.is_pass:\n",
+        f"{ACCOUNTING}/correlated_test.py::test_a_pass_that_was_left_and_taken_up_again_has_no_price",
+    ),
+    (
         "risk_without_delta",
         "an attack's true positive rate is bounded by epsilon alone",
         "planning/risk.py",

@@ -105,6 +105,31 @@ RANDOMNESS = in_folder(
         f"{ACCOUNTING_TRAPS}::test_drop_last",
     ),
     (
+        "units_that_need_not_wait",
+        "a unit that was sampled may be in the next step again",
+        "min_separation.py",
+        "                ending.append(units)\n",
+        "                ending.append(units[:0])\n"
+        "                free = np.concatenate([free, units])\n",
+        "tests/sampling/min_separation_test.py::test_units_are_apart_and_every_step_has_the_expected_size",
+    ),
+    (
+        "nobody_waits_at_first",
+        "nobody waits when a pass begins, so that its first samples are larger",
+        "min_separation.py",
+        "waiting = generator.binomial(population, (b - 1) * self._share)",
+        "waiting = 0",
+        "tests/sampling/min_separation_test.py::test_patterns_have_the_probabilities_that_are_described",
+    ),
+    (
+        "pass_taken_up_again",
+        "a run of noise goes on where nobody knows who waits",
+        "min_separation.py",
+        "if self.num_steps is not None and step % self.num_steps:",
+        "if False:",
+        f"{KERAS}/correlated_noise_test.py::test_a_run_on_samples_that_are_apart_is_not_taken_up_again",
+    ),
+    (
         "empty_sample_skipped",
         "an empty sample is drawn again",
         "arrays.py",

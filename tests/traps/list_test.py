@@ -24,6 +24,10 @@ TRAPS = {
         "tests/accounting/passes_test.py::test_least_noise_is_needed",
         "tests/keras/fit_data_test.py::test_an_epoch_of_random_allocation_is_whole_passes",
     ],
+    "samples that are to be apart are drawn anew in the middle of a run": [
+        "tests/keras/correlated_noise_test.py::test_a_run_on_samples_that_are_apart_is_not_taken_up_again",
+        "tests/accounting/correlated_test.py::test_a_pass_that_was_left_and_taken_up_again_has_no_price",
+    ],
     "rows of one user are clipped one by one, or shared out over records": [
         "tests/keras/users_test.py::test_a_user_moves_the_sum_by_at_most_the_bound",
         "tests/keras/users_test.py::test_other_gradient_and_other_bound_are_traced_anew",

@@ -14,6 +14,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SeparatedGaussian,
     SkellamNoise,
     TruncatedGaussian,
     amplified_epsilon,
@@ -83,6 +84,11 @@ def _gaussian_allocated_twice(mechanism: Any, num_steps: int) -> Mechanism:
     return RemoveThenAdd(_gaussian_allocated(mechanism, num_steps))
 
 
+def _gaussian_separated(mechanism: Any, p: float, separation: int, num_steps: int) -> Mechanism:
+    column = (1 / mechanism.noise_multiplier,)
+    return SeparatedGaussian(p, separation, num_steps, (column,))
+
+
 # Of these no amplification is proven, and they are charged as they are: outputs are mixtures over
 # samples, and divergences are jointly quasi-convex.
 UNAMPLIFIED: tuple[type[Mechanism], ...] = (Concentrated, SkellamNoise)
@@ -144,6 +150,9 @@ ALLOCATION_REPLACE: Amplification = {
     SampledGaussian: _gaussian_allocated_twice,
     SampledLaplace: _replaced,
 }
+# Of the steps of a pass, in which a unit is so far apart: for each participation there can be, but
+# of Gaussians for all together.
+SEPARATED: Amplification = {**ALLOCATION, SampledGaussian: _gaussian_separated}
 
 
 def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
@@ -160,7 +169,8 @@ def as_a_whole(mechanism: Mechanism, amplification: Amplification) -> Mechanism:
     if amplification is POISSON_REPLACE or amplification is ALLOCATION_REPLACE:
         return _REPLACED[type(mechanism)](mechanism)
     if any(
-        amplification is table for table in (ALLOCATION, FIXED_SIZE_REPLACE, POISSON, TRUNCATED)
+        amplification is table
+        for table in (ALLOCATION, FIXED_SIZE_REPLACE, POISSON, SEPARATED, TRUNCATED)
     ):
         # The mechanism is already that of the neighbours of a sample.
         return mechanism

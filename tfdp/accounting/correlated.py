@@ -10,21 +10,30 @@ follows from the steps that a unit may be in.
   have no row in common. So the run is one sampled Gaussian for each of ceil(n / groups) turns, with
   S times the norm of a column (Choquette-Choo et al. 2023, arXiv:2306.08153, theorem 4).
 
+- *Samples in which a unit's steps are b apart.* With no more bands than b, the run is a
+  `SeparatedGaussian` where it is one pass of such samples. A pass that was left cannot be taken up
+  again, because nobody knows who waits; steps of a run in two passes have no known price.
+
 A step that was taken m times, from copies of one state, released m values with fresh z each. With
 m the most of all steps, in a fixed order all of them are the rows of C g, each at most m times with
 independent noise: the squared sensitivity is at most m times as large, which m runs cost. That is
 so row by row: the bound of absolute values holds for every row by itself, whatever copies the sums
 in it come from, so it does not matter which copy went on and which one ended. Of random samples,
 each of the m draws of a turn is in rows that were released at most m times: m draws, each of them
-with sqrt(m) times the sensitivity.
+with sqrt(m) times the sensitivity. A pass of separated samples with such a step is refused.
 """
 
 import math
 from typing import Any, NamedTuple
 
 from tfdp import events
-from tfdp.accounting.mechanisms import Mechanism, RemoveThenAdd, SampledGaussian
-from tfdp.accounting.ranges import within_range
+from tfdp.accounting.mechanisms import (
+    Mechanism,
+    RemoveThenAdd,
+    SampledGaussian,
+    SeparatedGaussian,
+)
+from tfdp.accounting.ranges import LARGEST_MULTIPLIER, within_range
 from tfdp.accounting.sampling_rules import SamplingRule
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.protection import protection
@@ -38,13 +47,17 @@ class Run(NamedTuple):
         start: Its first step, which all steps of the run have in common.
         ids: The numbers that name it.
         times: How often the mechanisms of a step stand for the whole run.
-        sampled: Whether samples are drawn at random.
+        sampled: Whether samples are drawn at random, and each by itself.
+        is_pass: Whether the samples of the run are those of one pass.
+        separated: What such a run is where sampling amplifies it.
     """
 
     start: events.Event
     ids: tuple[int, ...]
     times: int
     sampled: bool
+    is_pass: bool = False
+    separated: SeparatedGaussian | None = None
 
     def check(self, known: dict[int, events.Event]) -> None:
         """Refuses a run that changed on its way: its participations are then not those declared.
@@ -101,7 +114,9 @@ def run_of(
     places = {(leaf.num_steps, leaf.period, leaf.position) for leaf in correlated}
     others = [leaf for leaf in leaves if not isinstance(leaf, gaussians) and leaf.protects]
     others = [leaf for leaf in others if not is_correlated(leaf)]
-    if len(places) > 1 or others or rule.events_per_mechanism != 1 or len(rule.factors) != 1:
+    separation = event.sampling.separation if isinstance(event, events.SampledEvent) else None
+    passes = rule.events_per_mechanism != 1 and separation is None
+    if len(places) > 1 or others or passes or len(rule.factors) != 1:
         raise UnsupportedEventError(
             "Releases beside correlated noise must be Gaussian sums, and where their noise is "
             "correlated too, the same step of equally long runs, on samples in a fixed order. "
@@ -113,6 +128,11 @@ def run_of(
     moves = protection(event).neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
     period = 1 if moves or not isinstance(event, events.SampledEvent) else first.period
     sampled = rule.amplification is not None
+    first_step, ids = start or event, event.run_ids()
+    if separation is not None:
+        separated = _separated(leaves, rule)
+        z = 0.0 if separated is None else 1 / separated.sensitivity
+        return [z], Run(first_step, ids, 1, False, True, separated if sampled else None)
     multipliers = []
     for leaf in leaves:
         if not leaf.protects:
@@ -133,7 +153,25 @@ def run_of(
             raise UnsupportedEventError(f"{error} Received: {event!r:.500}.") from error
         multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]
     times = -(-n // period) if sampled else 1
-    return multipliers, Run(start or event, event.run_ids(), times, sampled)
+    return multipliers, Run(first_step, ids, times, sampled)
+
+
+def _separated(leaves: list[Any], rule: SamplingRule) -> SeparatedGaussian | None:
+    """Returns what a run is that is one pass of separated samples; None where a sum has no noise.
+
+    A column of absolute values costs at least as much as the column (`SeparatedGaussian`).
+    """
+    p, separation, n = rule.parameters
+    columns = []
+    for leaf in leaves:
+        if not leaf.protects:
+            continue
+        if not leaf.noise_multiplier:
+            return None
+        bands = leaf.numerator[:n] if is_correlated(leaf) else (1.0,)
+        z = min(leaf.noise_multiplier, LARGEST_MULTIPLIER)
+        columns.append(tuple(abs(x) / z for x in bands))
+    return SeparatedGaussian(p, separation, n, tuple(sorted(columns)))
 
 
 def repeated(mechanism: Mechanism, run: Any, most: int) -> tuple[Mechanism, int]:
@@ -141,6 +179,12 @@ def repeated(mechanism: Mechanism, run: Any, most: int) -> tuple[Mechanism, int]
     number = run.times * most
     if most == 1:
         return mechanism, number
+    if run.is_pass:
+        raise UnsupportedEventError(
+            f"A step of a run was taken {most} times on samples of one pass. Who has to wait is "
+            "not known after a pass was left, so what such a run costs is not known either. "
+            "Received: a run of MinSeparationSampling."
+        )
     if isinstance(mechanism, RemoveThenAdd):
         once, _ = repeated(mechanism.mechanism, run, most)
         same = isinstance(once, SampledGaussian)

@@ -85,6 +85,62 @@ class AllocatedGaussian(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True)
+class SeparatedGaussian(Mechanism):
+    """The Gaussian mechanism on C s, of the steps s of a unit that are at least b steps apart.
+
+    s is drawn as `tfdp.events.MinSeparationSampling` says, in n steps. The pair is the mixture of
+    the N(C s, I) over s, and N(0, I). Both orders of the two count. Column t of C has in the rows
+    t, t + 1, ... the numbers of `columns`, cut off after row n. There may be several such matrices,
+    one above the other, with noise of their own.
+
+    With vectors of norm 1 at most in place of ones, which may depend on what was released before,
+    and with other signs in C, it costs no more. Proof: the likelihood ratio is a sum over s of
+    Pr(s) exp(X_s - |X_s|^2 / 2) with Gaussian X_s, whose covariances are inner products of sums of
+    vectors. None is larger than if all vectors are equal, of norm 1, and C has no negative number.
+    By Kahane's inequality (1986) the mean of a convex function of such a sum grows with every
+    covariance, and hockey-stick divergences of both orders are such means. Where vectors depend on
+    what was released, that is so of the last row, given all before; then of the row before it, and
+    so on.
+
+    Attributes:
+        sampling_probability: p, in (0, 1].
+        min_separation: b.
+        num_steps: n.
+        columns: Of each matrix, divided by the standard deviation of its noise; no number is
+            negative, and none has more than min_separation of them.
+    """
+
+    sampling_probability: float
+    min_separation: int
+    num_steps: int
+    columns: tuple[tuple[float, ...], ...]
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise, relative to what a unit in one step moves."""
+        return 1 / math.hypot(*(x for column in self.columns for x in column))
+
+    @property
+    def participations(self) -> int:
+        """In how many steps a unit may be."""
+        return -(-self.num_steps // self.min_separation)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a unit moves what is released at most, in standard deviations of its noise.
+
+        Columns of two steps of the unit have no row in common, and those of later steps are cut off
+        earlier, so that the steps 0, b, 2 b, ... move it furthest.
+        """
+        whole = max(0, (self.num_steps - max(map(len, self.columns))) // self.min_separation + 1)
+        moved = [math.sqrt(whole) * x for column in self.columns for x in column]
+        for number in range(whole, self.participations):
+            left = self.num_steps - number * self.min_separation
+            moved.extend(x for column in self.columns for x in column[:left])
+        return math.hypot(*moved) * (1 + 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
 class TruncatedGaussian(Mechanism):
     """The Gaussian mechanism on a Poisson sample, of which a random part is kept where it is large.
 
@@ -303,6 +359,7 @@ DEARER: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
     FixedSizeGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),
     RandomizedResponse: _dearer_than_randomized_response,
     RemoveThenAdd: _dearer_than_twice,
+    SeparatedGaussian: lambda mechanism: SampledGaussian(1.0, 1 / mechanism.sensitivity),
     SampledLaplace: lambda mechanism: PureEpsilon(
         amplified_epsilon(1 / mechanism.noise_multiplier, mechanism.sampling_probability)
     ),

@@ -36,6 +36,7 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
+    SeparatedGaussian,
     TruncatedGaussian,
     without_parts,
 )
@@ -308,6 +309,10 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     if any(map(is_correlated, leaves)):
         multipliers, run = run_of(leaves, rule, event, _GAUSSIANS)
         mechanisms = _of_leaves(leaves, multipliers, rule.factors, relation)
+        if run.is_pass:
+            rule = SamplingRule(rule.factors)
+            if run.separated is not None:
+                mechanisms = [within_range(run.separated)]
     else:
         mechanisms = _mechanisms(leaves, rule.factors, relation)
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
@@ -320,7 +325,11 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     lost = _lost(leaves, rule.factors, relation)
     together: Hashable = None
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
-        mechanisms = mechanisms * rule.repetitions
+        mechanisms = [
+            mechanism
+            for mechanism in mechanisms
+            for _ in range(1 if type(mechanism) is SeparatedGaussian else rule.repetitions)
+        ]
         if rule.drawn_together:
             together = (event.sampling, relation, event.privacy_unit)
     return NormalForm(

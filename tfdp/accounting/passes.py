@@ -1,10 +1,12 @@
-"""What steps cost together that one draw gave to their units: passes of random allocation.
+"""What steps cost together that one draw gave to their units: passes of random allocation, and of
+samples in which a unit's steps are so far apart.
 
 A unit is in one of the t steps of a pass. If all steps have noise of one multiplier, the pass is an
 `AllocatedGaussian`. If multipliers differ, more noise can be added to each step than the least has,
 so that the pass costs at most what it would cost if all had the least. If steps differ in kind,
 the pass costs at most what each kind costs by itself where it is known which step a unit is in:
-outputs are mixtures over that step, and divergences are jointly quasi-convex.
+outputs are mixtures over that step, and divergences are jointly quasi-convex. All of that is so of
+the steps that a unit is in where these are several, and the pass is a `SeparatedGaussian`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,10 @@ from tfdp.accounting.mechanisms import (
     Mechanism,
     RemoveThenAdd,
     SampledGaussian,
+    SeparatedGaussian,
 )
+
+_OF_A_PASS = (AllocatedGaussian, SeparatedGaussian)
 
 # What a step of a pass is, and how many such steps there were.
 Steps = Sequence[tuple[tuple[Mechanism, ...], int]]
@@ -25,7 +30,7 @@ Steps = Sequence[tuple[tuple[Mechanism, ...], int]]
 def known_step(mechanism: Mechanism) -> Mechanism:
     """Returns what a pass costs for whoever knows which step a unit is in."""
     once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
-    allocated = isinstance(once, AllocatedGaussian)
+    allocated = isinstance(once, _OF_A_PASS)
     return DEARER[type(mechanism)](mechanism) if allocated else mechanism
 
 
@@ -33,7 +38,7 @@ def _noise(mechanism: Any) -> float | None:
     """Returns the noise multiplier of a mechanism of which less noise is the only dearer one."""
     once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
     whole = isinstance(once, SampledGaussian) and once.sampling_probability == 1
-    return once.noise_multiplier if whole or isinstance(once, AllocatedGaussian) else None
+    return once.noise_multiplier if whole or isinstance(once, _OF_A_PASS) else None
 
 
 def of_pass(steps: Steps, steps_per_pass: int) -> Iterator[tuple[Mechanism, int]]:

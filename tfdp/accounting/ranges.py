@@ -25,6 +25,7 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    SeparatedGaussian,
     SkellamNoise,
     TruncatedGaussian,
 )
@@ -67,6 +68,14 @@ def _allocated(mechanism: AllocatedGaussian) -> Mechanism:
     # steps somebody is told some, at random, one of which is that of the unit.
     z = math.floor(min(mechanism.noise_multiplier, _MOST_ALLOCATED) * 2.0**30) / 2.0**30
     return AllocatedGaussian(min(mechanism.num_steps, _MOST_STEPS), z)
+
+
+def _separated(mechanism: SeparatedGaussian) -> Mechanism:
+    charged: Any = DEARER[SeparatedGaussian](mechanism)
+    if charged.noise_multiplier < SMALLEST_MULTIPLIER:
+        return NoPrivacy()
+    q = max(mechanism.sampling_probability, _SMALLEST_PROBABILITY)
+    return dataclasses.replace(mechanism, sampling_probability=q)
 
 
 def _truncated(mechanism: TruncatedGaussian) -> Mechanism:
@@ -132,6 +141,7 @@ _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
     RemoveThenAdd: _twice,
     SampledGaussian: _sampled,
     SampledLaplace: _sampled,
+    SeparatedGaussian: _separated,
     SkellamNoise: _skellam,
     TruncatedGaussian: _truncated,
 }

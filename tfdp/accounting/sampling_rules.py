@@ -12,6 +12,7 @@ amplification by sampling, with probability q or n of N units:
 | fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
 | fixed order | f = 2, all the steps | f = 2 | f = 1 |
 | groups in turn, Poisson | refused | as Poisson | as Poisson |
+| separated, once a pass | f = 1, p and b | f = 2 | f = 1, p and b |
 | random allocation, once a pass | f = 1, 1 of t | f = 1, 1 of t, twice in a row | f = 1, 1 of t |
 | shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
 | unknown | f = 2: one comes in, another goes out | f = 2 | f = 1 |
@@ -39,6 +40,10 @@ whoever knows a random division of the steps into k equal parts, and some that a
 of which has two of them, knows no more than that (Feldman and Shenfeld 2025, arXiv:2502.08202,
 section 4).
 
+Of samples in which a unit's steps are at least b apart it is in at most ceil(n / b) of the n steps
+of a pass. So a pass costs at most so many of its steps without sampling, whatever is released. What
+Gaussian sums cost is a mixture over the unit's steps (`SeparatedGaussian`).
+
 Of a Poisson sample that is too large a part is dropped. For Gaussian sums neighbours then differ by
 two units at most, one that comes and one that is driven out, with the probability that the others'
 sample is so large (`tfdp.accounting.mechanisms.TruncatedGaussian`). Else, and under replace one,
@@ -56,6 +61,7 @@ from tfdp.accounting.amplification import (
     FIXED_SIZE_REPLACE,
     POISSON,
     POISSON_REPLACE,
+    SEPARATED,
     TRUNCATED,
     Amplification,
 )
@@ -79,7 +85,8 @@ class SamplingRule(NamedTuple):
         parameters: Of the functions of `amplification`.
         events_per_mechanism: As in `NormalForm`.
         failure_probability: As in `NormalForm`.
-        repetitions: How many of the mechanisms one event, or a pass, is.
+        repetitions: How many of the mechanisms one event, or a pass, is, but of those that are
+            already what a whole pass is (`SeparatedGaussian`).
         drawn_together: Whether the steps of a pass were drawn together, so that only together they
             are what `amplification` says.
         otherwise: As in `NormalForm`.
@@ -159,6 +166,15 @@ def _allocated(
     return allocated
 
 
+def _separated(sampling: events.MinSeparationSampling) -> SamplingRule:
+    p, b, n = sampling.sampling_probability, sampling.min_separation, sampling.num_steps
+    return SamplingRule((1.0,), SEPARATED, (p, b, n), n, 0.0, -(-n // b), True)
+
+
+def _separated_replace(sampling: events.MinSeparationSampling) -> SamplingRule:
+    return _separated(sampling)._replace(factors=(2.0,), amplification=None, drawn_together=False)
+
+
 def _no_groups(sampling: events.CyclicPoissonSampling) -> SamplingRule:
     raise UnsupportedEventError(
         f"CyclicPoissonSampling is not supported under {_ADD.name}, where a unit that is added "
@@ -179,6 +195,9 @@ _RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = 
     (events.FullBatchSampling, _ADD): _unamplified(1.0),
     (events.FullBatchSampling, _REPLACE): _unamplified(2.0),
     (events.FullBatchSampling, _ZERO): _unamplified(1.0),
+    (events.MinSeparationSampling, _ADD): _separated,
+    (events.MinSeparationSampling, _REPLACE): _separated_replace,
+    (events.MinSeparationSampling, _ZERO): _separated,
     (events.PoissonSampling, _ADD): _poisson,
     (events.PoissonSampling, _REPLACE): _poisson_replace,
     (events.PoissonSampling, _ZERO): _poisson,

@@ -133,6 +133,13 @@ class Sampling:
         """
         return None
 
+    @property
+    def separation(self) -> tuple[int, int] | None:
+        """How many steps lie between two that have one unit, at least, and of how many steps a pass
+        is in which that is so; None where nothing sees to it.
+        """
+        return None
+
     def at_first_place(self) -> "Sampling":
         """Returns the description of a step about the first part; itself where there is none."""
         return self

@@ -56,6 +56,8 @@ class _StepOfRun(NoisySum):
         return (self.run_id,)
 
     def why_not_on(self, sampling: Sampling) -> str | None:
+        if sampling.separation is not None:
+            return self._why_not_separated(*sampling.separation)
         if sampling.pass_number >= 0:
             return (
                 "is not known for shuffled passes, of which a unit may be in the last step of one "
@@ -78,6 +80,21 @@ class _StepOfRun(NoisySum):
             return (
                 f"supposes part {self.position % self.period} of {self.period} in step "
                 f"{self.position} of the run, and this is part {index} of {number}"
+            )
+        return None
+
+    def _why_not_separated(self, separation: int, steps: int) -> str | None:
+        """Returns why a run cannot be about samples in which units are so many steps apart."""
+        if self.bands is None or self.bands > separation or self.period > separation:
+            return (
+                f"supposes a unit to be away for {max(self.bands or 0, self.period)} steps, or "
+                f"remembers noise without end, where it is away for {separation}; take C with so "
+                "many bands, and as many steps of min_separation"
+            )
+        if steps != self.num_steps:
+            return (
+                f"is of a run of {self.num_steps} steps, where a pass of samples has {steps}, and "
+                "after it nobody waits any more; take a run of as many steps"
             )
         return None
 

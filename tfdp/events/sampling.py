@@ -299,6 +299,64 @@ class CyclicPoissonSampling(Sampling):
 
 @register
 @dataclasses.dataclass(frozen=True)
+class MinSeparationSampling(Sampling):
+    """Every unit that was in none of the last `min_separation` - 1 samples of a pass is in the next
+    one with the same probability, independently of all other units (Dong and Ganesh 2026,
+    arXiv:2602.09338).
+
+    A unit may wait already when a pass begins: with probability 1 / (1 + (b - 1) p) it does not,
+    and else it waits 1 to b - 1 steps, each equally likely. So it is in every step with probability
+    p / (1 + (b - 1) p). Whoever was in the last steps of a pass may be in the first of the next.
+
+    Attributes:
+        sampling_probability: p, in (0, 1], of a unit that does not wait.
+        min_separation: b; a unit that was in step i may next be in step i + b.
+        num_steps: Of a pass; public.
+        population_size: Number of units, or None where it is not known.
+        pass_index: Which pass the step belongs to; other passes are drawn anew.
+    """
+
+    words: ClassVar[str] = "every unit with the same probability, unless it was sampled lately"
+    field_words: ClassVar[Mapping[str, str]] = {
+        "sampling_probability": "probability p",
+        "min_separation": "steps between two participations, at least",
+        "num_steps": "steps of a pass",
+        "population_size": "population",
+    }
+
+    sampling_probability: float
+    min_separation: int
+    num_steps: int
+    population_size: int | None = None
+    pass_index: int = 0
+
+    def __post_init__(self):
+        PoissonSampling(self.sampling_probability)
+        set_field(self, "sampling_probability", float(self.sampling_probability))
+        for name in ("min_separation", "num_steps"):
+            set_field(self, name, positive_integer(name, getattr(self, name)))
+        _check_population(self)
+        _check_pass(self)
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Steps after which all draw anew."""
+        return self.num_steps
+
+    @property
+    def pass_number(self) -> int:
+        return self.pass_index
+
+    def in_pass(self, number: int) -> Sampling:
+        return dataclasses.replace(self, pass_index=number)
+
+    @property
+    def separation(self) -> tuple[int, int] | None:
+        return self.min_separation, self.num_steps
+
+
+@register
+@dataclasses.dataclass(frozen=True)
 class FullBatchSampling(Sampling):
     """Every unit is in every step."""
 

@@ -187,8 +187,7 @@ def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
     steps = arguments.pop("steps_per_epoch")
     steps = policy.steps_per_epoch if steps is None else steps
     _check_passes(policy, steps)
-    if policy.is_ordered:
-        policy = _in_order(policy, steps, optimizer)
+    policy = _in_order(policy, steps, optimizer)
     arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
         strategy,
         tuple(arrays),

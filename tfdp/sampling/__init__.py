@@ -5,6 +5,7 @@ from tfdp.sampling.cyclic_poisson import CyclicPoisson
 from tfdp.sampling.fixed_order import FixedOrder
 from tfdp.sampling.fixed_size import FixedSize
 from tfdp.sampling.full_batch import FullBatch
+from tfdp.sampling.min_separation import MinSeparationPoisson
 from tfdp.sampling.owners import bound_contributions
 from tfdp.sampling.poisson import Poisson
 from tfdp.sampling.policy import SamplingPolicy
@@ -19,6 +20,7 @@ __all__ = [
     "FixedOrder",
     "FixedSize",
     "FullBatch",
+    "MinSeparationPoisson",
     "PaddedBatch",
     "Poisson",
     "RandomAllocation",
