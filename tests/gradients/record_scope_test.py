@@ -80,6 +80,7 @@ WAYS = {
     "gaussian_noise": lambda: chain(L.GaussianNoise(1.0, seed=1)),
     "attention": attention,
     "lstm": lambda: recurrent(L.LSTM, dropout=0.5, unroll=True),
+    "gru_inputs": lambda: recurrent(L.GRU, dropout=0.5),
     "gru": lambda: recurrent(L.GRU, recurrent_dropout=0.5, unroll=True),
     "own_layer": lambda: chain(Noisy(by_generator)),
     "own_layer_without_seed": lambda: chain(Noisy(by_nobody)),

@@ -13,6 +13,7 @@ from tfdp.sampling import (
     Shuffled,
     batches,
 )
+from tfdp.sampling.arrays import _rows
 
 
 class Scripted(SamplingPolicy):
@@ -192,3 +193,21 @@ def test_second_iteration_does_not_repeat_the_first():
     dataset = batches(x, y, None, Shuffled(30, 30))
     left, right = (next(dataset.as_numpy_iterator()) for _ in range(2))
     assert not np.array_equal(left.y, right.y)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(24.0).reshape(6, 4)[:, ::2],
+        np.arange(12.0).reshape(6, 2).astype(">f8"),
+        np.asfortranarray(np.arange(12).reshape(6, 2)),
+        np.array(["one", "two", "three", "four", "five", "six"]),
+        np.arange(6) > 2,
+    ],
+    ids=["every_second_column", "big_endian", "by_columns", "strings", "truth_values"],
+)
+def test_rows_of_arrays_however_they_lie_in_memory(x):
+    rows = _rows(x, np.array([4, 0, 1]), np.array([True, False, True]))
+    np.testing.assert_array_equal(rows[[0, 2]], x[[4, 1]])
+    assert rows.dtype == x.dtype and rows.shape == (3, *x.shape[1:])
+    np.testing.assert_array_equal(rows[1], np.zeros(x.shape[1:], x.dtype))

@@ -84,14 +84,9 @@ def batches(
             total = rows * max(1, -(-len(examples) // rows))
             mask = np.zeros(total, bool)
             mask[: len(examples)] = present.reshape(-1)
-            present = np.flatnonzero(mask)
-            chosen = examples[present]
-            leaves = []
-            for array in arrays:
-                leaf = np.zeros((total, *array.shape[1:]), array.dtype)
-                leaf[present] = array[chosen]
-                leaves.append(leaf)
-            parts = [*leaves, mask]
+            chosen = np.zeros(total, np.int64)
+            chosen[mask] = examples[mask[: len(examples)]]
+            parts = [*(_rows(array, chosen, mask) for array in arrays), mask]
             if users is not None:
                 parts = [p.reshape(-1, examples_per_unit, *p.shape[1:]) for p in parts]
             yield tuple(parts)
@@ -107,6 +102,18 @@ def batches(
     return (
         tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
     )
+
+
+def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Returns these rows of an array; zeros where the mask is false."""
+    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+        rows = np.empty((len(chosen), *array.shape[1:]), array.dtype)
+        # Takes half the time of indexing. All places are there; with "raise" NumPy copies twice.
+        np.take(array, chosen, axis=0, out=rows, mode="clip")
+    else:
+        rows = array[chosen]  # np.take would first copy all of the array.
+    rows[~mask] = np.zeros((), array.dtype)
+    return rows
 
 
 def _lists_to_tuples(structure: Any) -> Any:

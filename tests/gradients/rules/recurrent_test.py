@@ -162,6 +162,33 @@ def test_record_that_is_not_finite_contributes_nothing(name):
             np.testing.assert_array_equal(a, e, err_msg=str(bad))
 
 
+DROPOUT = {
+    "bidirectional": lambda: L.Bidirectional(L.LSTM(3, dropout=0.5, return_sequences=True)),
+    "gru": lambda: L.GRU(3, dropout=0.5),
+    "gru_backwards": lambda: L.GRU(3, dropout=0.5, go_backwards=True, return_sequences=True),
+    "lstm_unrolled": lambda: L.LSTM(3, dropout=0.5, unroll=True),
+    "simple": lambda: L.SimpleRNN(3, dropout=0.5, return_sequences=True),
+}
+
+
+def mask_of_first_step(cell, inputs):
+    """Keeps what is positive at the first step: a mask that is the same in every engine."""
+    if cell.dropout and getattr(cell, "_dropout_mask", None) is None:
+        cell._dropout_mask = 2 * tf.cast(inputs > 0, inputs.dtype)
+    return cell._dropout_mask
+
+
+@pytest.mark.parametrize("name", sorted(DROPOUT))
+def test_dropout_of_inputs(name, monkeypatch):
+    for cell in (L.SimpleRNNCell, L.LSTMCell, L.GRUCell):
+        monkeypatch.setattr(cell, "get_dropout_mask", mask_of_first_step)
+    model = model_of(DROPOUT[name], SHAPE)
+    assert rules_of(model) == {"RecurrentRule"}
+    x = normal(*SHAPE)
+    assert_engines_agree(*problem(model, x))
+    assert not np.allclose(model(x, training=True), model(x))  # Something was dropped.
+
+
 class OwnCell(L.LSTMCell):
     """Might do anything."""
 
@@ -177,7 +204,7 @@ def recomputed(cell):
 
 
 NO_RULE = {
-    "dropout": lambda: L.LSTM(3, dropout=0.1),
+    "dropout_of_everything": lambda: L.LSTM(3, dropout=1.0),
     "old_gru": lambda: L.GRU(3, reset_after=False),
     "other_implementation": lambda: L.LSTM(3, implementation=1),
     "own_activation": lambda: L.LSTM(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
@@ -202,7 +229,7 @@ def test_layers_are_as_before():
     loss, variables, examples = problem(model, normal(*SHAPE))
     layer = model.layers[2]
     replaced = (layer, "inner_loop"), (layer, "return_sequences"), (layer.cell, "call")
-    replaced += tuple((layer.cell, name) for name in ("bias", "kernel", "use_bias"))
+    replaced += tuple((layer.cell, name) for name in ("bias", "dropout", "kernel", "use_bias"))
     before = [vars(owner).get(name) for owner, name in replaced]
     query = tfdp.GaussianSumQuery(0.3, 1.0)
     by_engine(loss, variables, examples, query, "bookkeeping")

@@ -26,7 +26,7 @@ class RecurrentRule(LayerRule):
 
     The layer's own loop runs on the whole batch. Products of inputs are made before it, for all
     steps at once, and given to the cell as a bias. The states before each step come out of the loop
-    beside its outputs.
+    beside its outputs. Dropout of inputs, which is the same at all steps, is applied before that.
     """
 
     def holds_for(self, layer):
@@ -35,7 +35,7 @@ class RecurrentRule(LayerRule):
             type(cell) in _CELLS
             and not is_patched(cell)
             and has_known_activations(cell)
-            and not (layer.stateful or cell.dropout or cell.recurrent_dropout)
+            and not (layer.stateful or cell.dropout >= 1 or cell.recurrent_dropout)
             # In a keras.RematScope the layer is called a second time in the backward pass, where
             # the rule would not see it.
             and not is_recomputed(cell)
@@ -52,9 +52,11 @@ class RecurrentRule(LayerRule):
         # The rule needs what the loop of the layer receives, so it takes the place of that loop.
         def loop(sequences, initial_state, mask, training=False):
             cell = (_GRUCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
-                recording, layer.cell, sequences
+                recording, layer.cell, _dropped(layer.cell, sequences) if training else sequences
             )
+            layer.cell.reset_dropout_mask()
             with (
+                recording.replaced(layer.cell, "dropout", 0.0),
                 recording.replaced(layer, "return_sequences", True),
                 recording.replaced(layer.cell, "call", cell.call),
             ):
@@ -72,6 +74,12 @@ class RecurrentRule(LayerRule):
 
         with recording.replaced(layer, LOOP, loop):
             return call(*args, **kwargs)
+
+
+def _dropped(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
+    """Returns sequences, [n, t, ...], after the cell's dropout; every record has its own mask."""
+    mask = cell.get_dropout_mask(sequences[:, 0])
+    return sequences if mask is None else sequences * mask[:, tf.newaxis]
 
 
 class _Cell:
