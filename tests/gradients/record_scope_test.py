@@ -52,6 +52,11 @@ def recurrent(layer, **kwargs):
     return keras.Sequential([keras.Input((WIDTH,)), L.Reshape((2, 2)), layer(4, seed=1, **kwargs)])
 
 
+def flipped():
+    image = [L.Dense(WIDTH, kernel_initializer="glorot_normal"), L.Reshape((2, 2, 1))]
+    return keras.Sequential([keras.Input((WIDTH,)), *image, L.RandomFlip(seed=1), L.Flatten()])
+
+
 def chain(layer):
     return keras.Sequential([keras.Input((WIDTH,)), *scaled(layer)])
 
@@ -82,6 +87,7 @@ WAYS = {
     "lstm": lambda: recurrent(L.LSTM, dropout=0.5, unroll=True),
     "gru_inputs": lambda: recurrent(L.GRU, dropout=0.5),
     "gru": lambda: recurrent(L.GRU, recurrent_dropout=0.5, unroll=True),
+    "random_flip": flipped,
     "own_layer": lambda: chain(Noisy(by_generator)),
     "own_layer_without_seed": lambda: chain(Noisy(by_nobody)),
     "own_layer_and_numbers_of_a_seed": lambda: chain(Noisy(by_numbers)),

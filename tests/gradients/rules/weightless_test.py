@@ -58,3 +58,11 @@ def test_softmax_of_records_that_are_one_number_has_no_promise():
         assert rule.holds_on(softmax, tf.compat.v1.placeholder(tf.float32, [None, 3]))
         # The last axis of [n] is that of records.
         assert not rule.holds_on(softmax, tf.compat.v1.placeholder(tf.float32, [None]))
+
+
+def test_random_flip_has_a_promise_for_images_with_an_axis_of_records():
+    rule, flip = rule_for(L.RandomFlip()), L.RandomFlip()
+    with tf.Graph().as_default():
+        assert rule.holds_on(flip, tf.compat.v1.placeholder(tf.float32, [None, 4, 4, 1]))
+        # It would take the records for the rows of one image, and turn them around.
+        assert not rule.holds_on(flip, tf.compat.v1.placeholder(tf.float32, [None, 4, 4]))

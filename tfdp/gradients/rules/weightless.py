@@ -84,6 +84,13 @@ def _draws_for_each_record(dropout: Any) -> bool:
     return not dropout.noise_shape or dropout.noise_shape[0] is None
 
 
+def _images(flip: Any, data: Any, training: bool = True) -> bool:
+    """Returns whether a flip is called on images, [n, height, width, channels], and draws for each
+    of them. It takes [n, height, width] for one image, whose height is the axis of records.
+    """
+    return holds_records(data) and data.shape.rank == 4
+
+
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -124,6 +131,7 @@ for _name in ("Concatenate", "Dot", "UnitNormalization"):
 for _name in ("AlphaDropout", "Dropout"):
     register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
+register_rule(_layers.RandomFlip, RecordWise(called_on=_images))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # A frozen layer uses its moving averages. Models in which it is not frozen are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))
