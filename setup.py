@@ -16,8 +16,9 @@ setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=find_packages(include=["tfdp", "tfdp.*"]),
-    package_data={"tfdp.report": ["templates/*.j2"]},
+    package_data={"tfdp": ["py.typed"], "tfdp.report": ["templates/*.j2"]},
     python_requires=">=3.10",
     install_requires=[
         "tensorflow>=2.18,<2.22",
@@ -52,11 +53,11 @@ setup(
     },
     entry_points={"console_scripts": ["tfdp = tfdp.cli:main"]},
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
     ],
 )

@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from tfdp import __version__
-from tfdp.cli import audit, calibrate, common, export, extensions, plan, replay, report, verify
+from tfdp.cli import (
+    audit,
+    calibrate,
+    common,
+    doctor,
+    export,
+    extensions,
+    plan,
+    replay,
+    report,
+    verify,
+)
 
 __all__ = ["main"]
 
@@ -22,6 +33,7 @@ _COMMANDS = {
     "plan": plan,
     "report": report,
     "audit": audit,
+    "doctor": doctor,
 }
 
 
@@ -48,10 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has said what there is to say.
         return int(stop.code or 0)
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        said = common.printable(" ".join(str(error).split()))
+        said = common.printable(" ".join(f"{error}{_how_to_install(error)}".split()))
         print(f"tfdp: {_encodable(said, sys.stderr)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _how_to_install(error: Exception) -> str:
+    # The one package that an auditor may lack and a choice on the command line may need.
+    name = getattr(error, "name", None) or ""
+    return ". Install it: pip install dp-accounting" if name.startswith("dp_accounting") else ""
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -1,0 +1,148 @@
+"""What is installed: every file, its types, its version, and commands without TensorFlow."""
+
+import ast
+import json
+import pathlib
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+import setuptools
+
+import tfdp
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "tfdp"
+
+
+@pytest.fixture(scope="module")
+def setup():
+    """What setup.py says."""
+    said = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setuptools, "setup", said.update)
+        patch.chdir(ROOT)
+        runpy.run_path(str(ROOT / "setup.py"))
+    return said
+
+
+def test_every_file_is_packed(setup):
+    packed = {PACKAGE / "py.typed"}
+    for package in setup["packages"]:
+        folder = ROOT.joinpath(*package.split("."))
+        packed |= set(folder.glob("*.py"))
+        for pattern in setup["package_data"].get(package, ()):
+            packed |= set(folder.glob(pattern))
+    files = {p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert files - packed == set()
+    assert "py.typed" in setup["package_data"]["tfdp"]
+
+
+def test_changelog_begins_with_this_version(setup):
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (version, *_) = re.findall(r"^## (\S+)", text, re.MULTILINE)
+    assert version == setup["version"] == tfdp.__version__
+
+
+def test_every_requirement_has_a_lower_bound(setup):
+    extras = [r for group in setup["extras_require"].values() for r in group]
+    unbounded = [r for r in [*setup["install_requires"], *extras] if not re.search("[>=]=", r)]
+    assert unbounded == []
+
+
+# Each command, in one interpreter that has NumPy, SciPy and, for reports, Jinja2.
+_COMMANDS = """
+import json, sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        first = name.split(".")[0]
+        if first in {"tensorflow", "keras", "tf_keras", "tensorflow_probability", "dp_accounting",
+                     "cryptography", "matplotlib", "sklearn", "pandas", "mpmath"}:
+            raise ModuleNotFoundError(f"No module named {first!r}", name=first)
+sys.meta_path.insert(0, Blocked())
+import io, contextlib
+from tfdp.cli import main
+from tfdp.ledger import PrivacyLedger
+from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
+ledger = PrivacyLedger()
+ledger.append(SampledEvent(PoissonSampling(0.1, 100), GaussianSumEvent(1.0, 2.0)), 10)
+ledger.save("run.ledger")
+said = []
+for command in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(command)
+    said.append([status, out.getvalue(), err.getvalue()])
+print(json.dumps(said))
+"""
+
+BUDGET = ["--delta", "1e-5", "--population", "100", "--batch-size", "10", "--steps", "10"]
+# Commands, and what each prints.
+WITHOUT_TENSORFLOW = [
+    (["replay", "run.ledger", "--delta", "1e-5"], "epsilon = "),
+    (["replay", "run.ledger", "--delta", "1e-5", "--accountant", "rdp", "--json"], '"rdp": '),
+    (["verify", "run.ledger"], "10 steps"),
+    (["export", "run.ledger"], "PoissonSampling"),
+    (["report", "run.ledger", "--out", "report.md"], "wrote report.md"),
+    (["calibrate", "--epsilon", "2", *BUDGET], "noise multiplier"),
+    (["plan", "--epsilon", "2", *BUDGET], "noise batch ratio"),
+]
+
+
+def test_commands_for_ledgers_need_numpy_and_scipy_only(tmp_path):
+    pld = ["replay", "run.ledger", "--delta", "1e-5", "--accountant", "pld"]
+    commands = [*(command for command, _ in WITHOUT_TENSORFLOW), pld]
+    result = subprocess.run(
+        [sys.executable, "-c", _COMMANDS, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    said = json.loads(result.stdout)
+    for (command, shown), (status, out, err) in zip(WITHOUT_TENSORFLOW, said, strict=False):
+        assert (status, shown in out) == (0, True), (command, out, err)
+        # An export is the lines alone; what speaks for it is said beside them.
+        assert err == "" or command[0] == "export" and err.startswith("tfdp: not authenticated")
+    status, out, err = said[-1]
+    assert (status, out) == (2, "")
+    assert "pip install dp-accounting" in err
+
+
+def _untyped(source):
+    """Returns the public functions and constructors of which an argument has no type."""
+    found = []
+    for node in ast.parse(source).body:
+        functions = [node] if isinstance(node, ast.FunctionDef) else []
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            functions = [f for f in node.body if getattr(f, "name", "") == "__init__"]
+        for function in functions:
+            if function.name.startswith("_") and function.name != "__init__":
+                continue
+            given = function.args
+            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            if any(a.annotation is None and a.arg not in ("self", "cls") for a in arguments):
+                found.append(function.name)
+    return found
+
+
+# Functions of tfdp's own modules, which take what Keras or another module of tfdp hands them.
+_INNER = {"empty_sums", "prepare_arrays", "scale_record", "sum_records"}
+
+
+def test_what_users_call_has_types():
+    untyped = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in PACKAGE.rglob("*.py")
+        for name in _untyped(path.read_text(encoding="utf-8"))
+        if name not in _INNER
+    }
+    assert untyped == set()
+
+
+def test_an_argument_without_a_type_would_be_found():
+    assert _untyped("def f(a: int, *, b): ...\ndef _g(a): ...\ndef h(a: int): ...") == ["f"]
+    assert _untyped("class A:\n  def __init__(self, a): ...") == ["__init__"]
+    assert _untyped("class A:\n  def __init__(self, a: int): ...") == []
