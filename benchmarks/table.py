@@ -1,4 +1,4 @@
-"""The table of the README: all workloads, tfdp and its peers, as Markdown.
+"""The table of docs/speed.md: all workloads, tfdp and its peers, as Markdown.
 
     python benchmarks/table.py --peer-python PEERS/bin/python --threads 1 2 --out results
 

@@ -27,7 +27,8 @@ def test_every_document_is_in_the_index():
     assert documents - index == set()
 
 
-def test_readme_leads_to_the_index():
+def test_readme_is_short_and_leads_to_the_index():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
     assert "docs/README.md" in _links((ROOT / "README.md").read_text("utf-8"))
 
 

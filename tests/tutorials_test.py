@@ -1,4 +1,4 @@
-"""The tutorials and the README's first example run as written."""
+"""The tutorials and the first examples of the documents run as written."""
 
 import os
 import pathlib
@@ -208,8 +208,14 @@ def test_mnist_file_has_what_the_tutorial_reads():
         assert data["x_test"].shape == (10_000, 28, 28)
 
 
+def _blocks(name):
+    """Returns the Python that stands in a document."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 def test_first_example_of_the_readme_runs(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = _blocks("README.md")
     script = tmp_path / "example.py"
     script.write_text(blocks[0] + "\nprint(epsilon, model.ledger.total_count)\n")
     epsilon, steps = map(float, run(script, cwd=tmp_path).split()[-2:])
@@ -219,9 +225,69 @@ def test_first_example_of_the_readme_runs(tmp_path):
     assert f"{epsilon:.4f}"[:5] in output
 
 
-def test_custom_loop_of_the_readme_is_traced_once_or_twice():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (code,) = [block for block in blocks if "private_step" in block]
+def test_first_example_of_getting_started_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Fewer passes than are written: the example of the README shows that the budget ends them.
+    code = _blocks("docs/getting_started.md")[0].replace("epochs=100", "epochs=3")
+    names = {}
+    exec(compile(code, "docs/getting_started.md", "exec"), names)
+    assert 0 < names["epsilon"] < 3
+    assert names["model"].ledger.total_count == names["ledger"].total_count == 3 * 7
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_per_layer_example_of_getting_started_compiles():
+    code = _blocks("docs/getting_started.md")[1]
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    private = tfdp.keras.make_private(model)
+    exec(compile(code, "docs/getting_started.md", "exec"), {"model": private, **LIBRARIES})
+    private.fit(np.zeros((8, 4)), np.zeros(8), batch_size=4, verbose=0)
+    assert private.ledger.total_count == 2
+
+
+LIBRARIES = {"tfdp": tfdp, "keras": keras, "tf": tf}
+
+
+def _small_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+
+def test_examples_of_resuming_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {
+        **LIBRARIES,
+        "build_model": _small_model,
+        "query": tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=256),
+        "x": np.zeros((512, 4)),
+        "y": np.zeros((512, 2)),
+    }
+    before = tfdp.keras.make_private(_small_model())
+    before.compile(tfdp.keras.DPOptimizer(keras.optimizers.Adam(), names["query"]), loss="mse")
+    before.fit(names["x"], names["y"], batch_size=256, verbose=0)
+    before.save_weights("x.weights.h5")
+    going_on, on_the_disk = _blocks("docs/resuming.md")
+    exec(compile(going_on, "docs/resuming.md", "exec"), names)
+    assert names["model"].ledger.total_count == 4
+    exec(compile(on_the_disk, "docs/resuming.md", "exec"), names)
+    assert (tmp_path / "patients.ledger").exists()
+    names["ledger"].close()
+
+
+def test_example_of_several_devices_runs():
+    names = {
+        **LIBRARIES,
+        "build_model": _small_model,
+        "query": tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=256),
+        "x": np.zeros((512, 4)),
+        "y": np.zeros((512, 2)),
+    }
+    (code,) = _blocks("docs/devices.md")
+    exec(compile(code, "docs/devices.md", "exec"), names)
+    assert names["model"].ledger.total_count == 2
+
+
+def test_custom_loop_is_traced_once_or_twice():
+    (code,) = _blocks("docs/custom_loops.md")
     rng = np.random.default_rng(0)
     names = {
         "tfdp": tfdp,
@@ -233,7 +299,7 @@ def test_custom_loop_of_the_readme_is_traced_once_or_twice():
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "query": tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=256),
     }
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "docs/custom_loops.md", "exec"), names)
     assert names["step"].experimental_get_tracing_count() <= 2
     assert names["optimizer"].ledger.total_count == 100
 
