@@ -17,6 +17,7 @@ def test_plan_as_text_csv_json_and_plot(capsys, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader(io.StringIO(run(capsys, "plan", *flags, "--format", "csv")[1])))
     records = json.loads(run(capsys, "plan", *flags, "--format", "json")[1])["rows"]
+    assert json.loads(run(capsys, "plan", *flags, "--json")[1])["rows"] == records
     for row, record, line in zip(rows, records, out.splitlines()[3:], strict=True):
         assert float(row["noise_multiplier"]) == record["noise_multiplier"]
         assert f"{record['noise_multiplier']:.6g}" in line

@@ -1,6 +1,7 @@
 """`tfdp report`."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,15 @@ def test_writes_what_was_asked_for(path, tmp_path, capsys, name, flags, start):
     text = out.read_text(encoding="utf-8")
     assert first.capitalize() in text[: text.index("run.ledger")]
     assert text.startswith(start) and "run.ledger" in text and str(tmp_path) not in text
+
+
+def test_json_says_what_was_written(path, tmp_path, capsys):
+    out = tmp_path / "report.md"
+    status, printed, error = _run(capsys, path, "--out", str(out), "--json")
+    said = json.loads(printed)
+    assert (status, error, said["wrote"]) == (0, "", str(out))
+    assert said["verdict"] in out.read_text(encoding="utf-8")
+    assert said["authentication"].startswith("not authenticated")
 
 
 def test_export_has_the_same_report(path, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """`tfdp verify`: whether a ledger is as it was written, and what it was before."""
 
+import json
+
 from tests.cli.running import STEP, run
 from tfdp.ledger import PrivacyLedger
 
@@ -31,3 +33,15 @@ def test_earlier_head_says_how_far_it_went(tmp_path, capsys):
     status, out, err = run(capsys, "verify", path, "--key-file", key, "--head", "0" * 64)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "never had the head" in err
+
+
+def test_json_says_the_same(tmp_path, capsys):
+    path, key, head = _keyed(tmp_path)
+    status, out, err = run(capsys, "verify", path, "--head", head, "--key-file", key, "--json")
+    said = json.loads(out)
+    assert (status, err) == (0, "")
+    assert (said["steps"], said["steps_at_head"]) == (5, 3)
+    assert said["checked"] is said["authenticated"] is True
+    unkeyed = json.loads(run(capsys, "verify", path, "--json")[1])
+    assert unkeyed["checked"] is unkeyed["authenticated"] is False
+    assert unkeyed["head"] == said["head"] != head

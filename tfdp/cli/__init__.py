@@ -13,7 +13,9 @@ from tfdp import __version__
 from tfdp.cli import (
     audit,
     calibrate,
+    colors,
     common,
+    completion,
     doctor,
     export,
     extensions,
@@ -23,7 +25,7 @@ from tfdp.cli import (
     verify,
 )
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _COMMANDS = {
     "replay": replay,
@@ -34,10 +36,12 @@ _COMMANDS = {
     "report": report,
     "audit": audit,
     "doctor": doctor,
+    "completion": completion,
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="tfdp", description="Differential privacy: ledgers and what they cost."
     )
@@ -52,16 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status: 0, or 2 after an error on stderr."""
     try:
         extensions.load_extensions()
-        arguments = _parser().parse_args(argv)
+        arguments = make_parser().parse_args(argv)
         output = _COMMANDS[arguments.command].run(arguments)
         for part in [f"{output}\n"] if isinstance(output, str) else output:
-            sys.stdout.write(_encodable(common.printable(part), sys.stdout))
+            shown = colors.colored(common.printable(part), sys.stdout)
+            sys.stdout.write(_encodable(shown, sys.stdout))
         sys.stdout.flush()
     except SystemExit as stop:  # argparse has said what there is to say.
         return int(stop.code or 0)
     except (OSError, ValueError, ModuleNotFoundError) as error:
         said = common.printable(" ".join(f"{error}{_how_to_install(error)}".split()))
-        print(f"tfdp: {_encodable(said, sys.stderr)}", file=sys.stderr)
+        shown = colors.colored(f"tfdp: {said}", sys.stderr)
+        print(_encodable(shown, sys.stderr), file=sys.stderr)
         return 2
     return 0
 

@@ -62,17 +62,18 @@ def run(arguments: argparse.Namespace) -> Iterator[str]:
     """
     found = _packages()
     training = None if arguments.no_training else _training(found)
+    problems = list(_problems(found, training))
     said = {
         "tfdp": _version("tfdp"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": found,
         "training": training,
-        "problems": list(_problems(found, training)),
+        "problems": problems,
     }
     yield (json.dumps(said, indent=2) if arguments.json else _text(said)) + "\n"
-    if said["problems"]:
-        raise ValueError("; ".join(said["problems"]))
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def _version(name: str) -> str | None:

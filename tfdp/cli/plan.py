@@ -19,6 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, nargs="+", default=())
     length.add_argument("--epochs", type=float, nargs="+", default=())
     parser.add_argument("--format", choices=["text", "csv", "json"], default="text")
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )
     parser.add_argument("--plot", help="also draw the ratios: *.png, *.svg or *.pdf")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import json
 from pathlib import Path
 
 from tfdp.accounting.registry import ACCOUNTANTS
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"attacks on these are shown beside what the ledger allows; {FILE_HELP}",
     )
     add_attack_arguments(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print what was written as one JSON object"
+    )
     for name in _ABOUT:
         parser.add_argument(f"--{name}", help=f"the {name}, to be shown as not from the ledger")
 
@@ -94,4 +98,7 @@ def run(arguments: argparse.Namespace) -> str:
         attacked=None if predictions is None else _digest_of(predictions),
     )
     Path(arguments.out).write_text(render(facts), encoding="utf-8", newline="\n")
+    if arguments.json:
+        written = {"wrote": arguments.out, "verdict": facts.summary.verdict}
+        return json.dumps({"authentication": says, **written}, indent=2)
     return f"{says}\nwrote {arguments.out}: {facts.summary.verdict}"

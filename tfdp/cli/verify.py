@@ -1,6 +1,7 @@
 """The command `tfdp verify`: whether a ledger is as it was written."""
 
 import argparse
+import json
 
 from tfdp.cli.common import read_key
 
@@ -14,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", help="what an earlier verify printed: the ledger must be the same, or go on after"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> str:
@@ -22,6 +24,20 @@ def run(arguments: argparse.Namespace) -> str:
 
     verified = verify(arguments.ledger, read_key(arguments.key_file), arguments.head)
     header = verified.header
+    if arguments.json:
+        return json.dumps(
+            {
+                "ledger_id": header.ledger_id,
+                "dataset_id": header.dataset_id,
+                "entries": header.num_rows,
+                "steps": header.total_count,
+                "checked": verified.checked,
+                "authenticated": verified.checked and header.keyed,
+                "steps_at_head": verified.count_at_head,
+                "head": header.head,
+            },
+            indent=2,
+        )
     about = "" if header.dataset_id is None else f" about data set {header.dataset_id!r}"
     lines = [
         f"ledger {header.ledger_id}{about}: {header.num_rows} entries, {header.total_count} steps"
