@@ -3,6 +3,8 @@
 import pathlib
 import re
 
+import keras
+import numpy as np
 import pytest
 
 import tfdp
@@ -57,3 +59,35 @@ def test_what_is_to_be_written_exists(name):
 def test_other_names_say_no_more():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
         tfdp.nothing  # noqa: B018
+
+
+_OPACUS = DOC.split("## From Opacus")[1]
+
+
+def _paths(text):
+    """Returns the names of tfdp that a text holds, such as "query.per_layer"."""
+    return sorted(set(re.findall(r"\btfdp\.((?:\w+\.)*\w+)", text)))
+
+
+@pytest.mark.parametrize("path", _paths(_OPACUS))
+def test_what_users_of_opacus_read_exists(path):
+    here = tfdp
+    for part in path.split("."):
+        here = getattr(here, part)
+
+
+def test_a_name_that_does_not_exist_would_be_found():
+    assert _paths("`tfdp.query.nothing(x)`, `tfdp.noise`") == ["noise", "query.nothing"]
+    assert not hasattr(tfdp.query, "nothing")
+
+
+def test_training_for_users_of_opacus_runs():
+    code = re.findall(r"```python\n(.*?)```", _OPACUS, re.DOTALL)[1].replace(
+        "epochs=20", "epochs=1"
+    )
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    names = {"tfdp": tfdp, "keras": keras, "model": model}
+    names |= {"x": np.zeros((512, 4)), "y": np.zeros((512, 2))}
+    exec(compile(code, "docs/migration.md", "exec"), names)
+    assert names["model"].ledger.total_count == 2
+    assert 2.9 < names["epsilon"] <= 3.0

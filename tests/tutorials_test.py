@@ -42,6 +42,10 @@ def test_demo_trains_both_and_three_accountants_agree(tmp_path):
     output = run(ROOT / "tutorials" / "digits_demo.py", "--out", "out", "--epochs", 2, cwd=tmp_path)
     found = epsilons(output)
     assert set(found) == {"rdp", "pld", "dp_accounting.rdp"}
+    # No progress bar and no log where there is no terminal: the table comes first.
+    head, plain, private = (re.split(r"  +", line) for line in output.splitlines()[:3])
+    assert head[0] == "training" and plain[0] == "not private" and plain[2] == "infinite"
+    assert private[0] == "private" and float(private[2]) == pytest.approx(found["rdp"], abs=1e-3)
     assert found["pld"] < found["rdp"] == pytest.approx(found["dp_accounting.rdp"], abs=2e-3)
     assert tfdp.PrivacyLedger.load(tmp_path / "out" / "digits.ledger").total_count == 12
     assert (tmp_path / "out" / "digits.png").stat().st_size > 10_000

@@ -9,6 +9,7 @@ which three accountants compute epsilon.
 
 import argparse
 import pathlib
+import sys
 
 import curves
 import keras
@@ -45,6 +46,15 @@ def make_model() -> keras.Model:
     )
 
 
+def table(accuracies: dict[str, list[float]], epsilon: float) -> str:
+    """Returns what each training reached, and what it cost, as rows of a table."""
+    rows = [("training", "test accuracy", f"epsilon by rdp, delta {DELTA:g}")]
+    for name, values in accuracies.items():
+        cost = f"{epsilon:.3f}" if name == "private" else "infinite"
+        rows.append((name, f"{values[-1]:.3f}", cost))
+    return "\n".join(f"{name:<14}{accuracy:>13}{cost:>30}" for name, accuracy, cost in rows)
+
+
 def main() -> None:
     """Trains both models and writes the ledger, the model and a plot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -75,7 +85,10 @@ def main() -> None:
     accuracies: dict[str, list[float]] = {"not private": [], "private": []}
     steps = []
     bar = keras.utils.Progbar(
-        arguments.epochs, unit_name="epoch", stateful_metrics=["not private", "private", "epsilon"]
+        arguments.epochs,
+        verbose=int(sys.stdout.isatty()),
+        unit_name="epoch",
+        stateful_metrics=["not private", "private", "epsilon"],
     )
     for epoch in range(arguments.epochs):
         for name, model in (("not private", plain), ("private", private)):
@@ -88,10 +101,7 @@ def main() -> None:
             [(name, values[-1]) for name, values in accuracies.items()] + [("epsilon", epsilon)],
         )
 
-    print(
-        f"test accuracy: {accuracies['not private'][-1]:.3f} not private, "
-        f"{accuracies['private'][-1]:.3f} private"
-    )
+    print(table(accuracies, epsilon))
     private.ledger.save(arguments.out / "digits.ledger", overwrite=True)
     private.save(arguments.out / "digits.keras")
     curves.print_epsilons(arguments.out / "digits.ledger", DELTA)
