@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SHARED = pathlib.Path(os.environ.get("TFDP_SHARED", ROOT.parent / "shared"))
 
 
-def run(*command, cwd):
+def run(*command, cwd, quiet=False):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, *map(str, command)],
@@ -29,6 +29,8 @@ def run(*command, cwd):
         timeout=600,
     )
     assert result.returncode == 0, result.stderr[-3000:]
+    if quiet:
+        assert result.stderr == ""
     return result.stdout
 
 
@@ -39,7 +41,8 @@ def epsilons(output):
 
 
 def test_demo_trains_both_and_three_accountants_agree(tmp_path):
-    output = run(ROOT / "tutorials" / "digits_demo.py", "--out", "out", "--epochs", 2, cwd=tmp_path)
+    demo = ROOT / "tutorials" / "digits_demo.py"
+    output = run(demo, "--out", "out", "--epochs", 2, cwd=tmp_path, quiet=True)
     found = epsilons(output)
     assert set(found) == {"rdp", "pld", "dp_accounting.rdp"}
     # No progress bar and no log where there is no terminal: the table comes first.
@@ -50,6 +53,18 @@ def test_demo_trains_both_and_three_accountants_agree(tmp_path):
     assert tfdp.PrivacyLedger.load(tmp_path / "out" / "digits.ledger").total_count == 12
     assert (tmp_path / "out" / "digits.png").stat().st_size > 10_000
     assert (tmp_path / "out" / "digits.keras").exists()
+
+
+def test_what_fails_while_tensorflow_starts_is_shown(tmp_path):
+    code = "import os, quiet\nwith quiet.starting():\n    os.write(2, b'why'); {}"
+    for then, shown in (("pass", ""), ("raise OSError", "why")):
+        result = subprocess.run(
+            [sys.executable, "-c", code.format(then)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT / "tutorials",
+        )
+        assert result.stderr[:3] == shown
 
 
 def test_attacked_models_stay_below_what_their_ledgers_prove(tmp_path, monkeypatch, capsys):

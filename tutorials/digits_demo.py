@@ -11,12 +11,15 @@ import argparse
 import pathlib
 import sys
 
-import curves
-import keras
 import numpy as np
+import quiet
 from sklearn.datasets import load_digits
 
-import tfdp
+with quiet.starting():
+    import curves
+    import keras
+
+    import tfdp.keras
 
 NUM_TRAIN = 1500
 BATCH_SIZE = 250
