@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guesses",
         type=int,
         help="how many coins to guess, decided upon before the coins are looked at; default: "
-        "10 % of the canaries, and 70 % where they count as independent",
+        "10 %% of the canaries, and 70 %% where they count as independent",
     )
     epsilon.add_argument("--confidence", type=float, default=0.95)
     for kind in (membership, epsilon):

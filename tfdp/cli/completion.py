@@ -1,8 +1,15 @@
 """The command `tfdp completion`: what a shell offers after `tfdp` and the tabulator key."""
 
 import argparse
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 HELP = "print a script that completes commands, options and choices in a shell"
+_OPTION = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)(?: \{([^}]*)\})?")
+_CHOICES = re.compile(r"\{([^}]*)\}")
 _BASH = """\
 _tfdp() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} at="" other
@@ -39,49 +46,66 @@ def run(arguments: argparse.Namespace) -> str:
     return _SHELLS[arguments.shell].format(script(make_parser())).removesuffix("\n")
 
 
-def _parsers(parser: argparse.ArgumentParser, path: str = "") -> dict[str, argparse.ArgumentParser]:
-    """Returns the parser of each command, by its words, and those of its own commands."""
-    found = {path: parser}
-    for name, inner in _commands(parser).items():
-        found |= _parsers(inner, f"{path} {name}".strip())
+class Usage(NamedTuple):
+    """What the usage of a command says.
+
+    Attributes:
+        commands: That may follow.
+        words: Of which one may follow, and is no command.
+        options: To the words that each takes; empty for any, or none.
+    """
+
+    commands: tuple[str, ...]
+    words: tuple[str, ...]
+    options: dict[str, tuple[str, ...]]
+
+
+def usages(parser: argparse.ArgumentParser, path: str = "") -> dict[str, Usage]:
+    """Returns the usage of each command of a parser, by its words: "", "audit", "audit epsilon"."""
+    usage = _usage(parser, path)
+    options: dict[str, tuple[str, ...]] = {"--help": ()}
+    for option, offered in _OPTION.findall(usage):
+        options[option] = tuple(offered.split(",")) if offered else ()
+    commands: list[str] = []
+    words: list[str] = []
+    for group in _CHOICES.findall(_OPTION.sub("", usage)):
+        for name in group.split(","):
+            inner = _usage(parser, f"{path} {name}")
+            # After a word that is no command, the usage is still that of the command before.
+            is_command = inner.startswith(" ".join(["tfdp", *path.split(), name, ""]))
+            (commands if is_command else words).append(name)
+    found = {path: Usage(tuple(commands), tuple(words), options)}
+    for name in commands:
+        found |= usages(parser, f"{path} {name}".strip())
     return found
 
 
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
+def _usage(parser: argparse.ArgumentParser, path: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+        parser.parse_args([*path.split(), "--help"])
+    return " ".join(said.getvalue().partition("\n\n")[0].split()).removeprefix("usage: ") + " "
 
 
 def script(parser: argparse.ArgumentParser) -> str:
     """Returns the functions that complete the commands of a parser in bash."""
-    paths, choices, words = [], [], []
-    found = _parsers(parser)
-    for path, inner in found.items():
-        commands = _commands(inner)
-        paths += [
-            f'            "{path} {name}") at="{f"{path} {name}".strip()}" ;;' for name in commands
-        ]
-        options: list[str] = []
-        for action in inner._actions:
-            options += action.option_strings
-            if action.option_strings and action.choices:
-                pattern = "|".join(f'"{path} {option}"' for option in action.option_strings)
-                offered = " ".join(map(str, action.choices))
-                reply = f'COMPREPLY=($(compgen -W "{offered}" -- "$word")); return'
-                choices.append(f"        {pattern}) {reply} ;;")
-            elif action.choices and not commands:
-                options += map(str, action.choices)
-        reply = f'COMPREPLY=($(compgen -W "{" ".join([*commands, *options])}" -- "$word"))'
-        words.append(f'            "{path}") {reply} ;;')
-    # After these a word is a command or a choice, not the name of a file.
-    chosen = [path for path, inner in found.items() if path and _takes_words(inner)]
-    needs = "".join(f' || $at == "{path}"' for path in chosen)
+    paths, choices, words, chosen = [], [], [], []
+    for path, usage in usages(parser).items():
+        for name in usage.commands:
+            paths.append(f'            "{path} {name}") at="{f"{path} {name}".strip()}" ;;')
+        for option, offered in usage.options.items():
+            if offered:
+                choices.append(f'        "{path} {option}") {_reply(offered)}; return ;;')
+        offered = (*usage.commands, *usage.words, *usage.options)
+        words.append(f'            "{path}") {_reply(offered)} ;;')
+        # After these a word is a command or one of a few, not the name of a file.
+        chosen += [path] if path and (usage.commands or usage.words) else []
     return _BASH.format(
-        paths="\n".join(paths), choices="\n".join(choices), words="\n".join(words), needs=needs
+        paths="\n".join(paths),
+        choices="\n".join(choices),
+        words="\n".join(words),
+        needs="".join(f' || $at == "{path}"' for path in chosen),
     )
 
 
-def _takes_words(parser: argparse.ArgumentParser) -> bool:
-    return any(not action.option_strings and action.choices for action in parser._actions)
+def _reply(offered: Sequence[str]) -> str:
+    return f'COMPREPLY=($(compgen -W "{" ".join(offered)}" -- "$word"))'
