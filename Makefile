@@ -1,4 +1,4 @@
-# make test, make demo: each needs only Python 3.10-3.13 and make. Everything goes to .venv.
+# make test, make demo, make docs: each needs only Python 3.10-3.13 and make. Everything goes to .venv.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ JOBS ?= 2
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: test lint canary demo clean
+.PHONY: test lint canary demo docs clean
 
 # setup.py decides what is installed; a change of it installs again.
 $(VENV)/.test: setup.py pyproject.toml
@@ -17,6 +17,11 @@ $(VENV)/.test: setup.py pyproject.toml
 $(VENV)/.demo: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[tutorials]"
+	touch $@
+
+$(VENV)/.docs: setup.py pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
 
 lint: $(VENV)/.test
@@ -34,5 +39,9 @@ canary:
 demo: $(VENV)/.demo
 	$(BIN)/python tutorials/digits_demo.py --out demo_output
 
+# The site, in site/; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 clean:
-	rm -rf $(VENV) $(VENV)-canary demo_output
+	rm -rf $(VENV) $(VENV)-canary demo_output site

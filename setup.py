@@ -32,6 +32,7 @@ setup(
     ],
     extras_require={
         "audit": ["scikit-learn>=1.3", "matplotlib>=3.8"],
+        "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26"],
         "plots": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1", "matplotlib>=3.8"],
         "statistics": ["pandas>=2"],

@@ -1,9 +1,13 @@
 """The documents lead to each other: every one is in the index, and no relative link is dead."""
 
+import math
 import pathlib
 import re
+import runpy
 
 import pytest
+
+import tfdp
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -41,3 +45,39 @@ def test_links_lead_to_files(path):
 def test_dead_link_would_be_found():
     text = "[a](b.md#c), [d](https://e.f), [g](#h)\n```\n[i](j)\n```\n[k](l/m.png)"
     assert _links(text) == ["b.md", "l/m.png"]
+
+
+def test_every_document_is_in_the_navigation_of_the_site():
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
+    listed = re.findall(r"- (\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_links_of_the_site_stay_within_it():
+    page = runpy.run_path(str(DOCS / "site.py"))["on_page_markdown"]
+    text = "[a `b`](../c.md#d), [e](f.md), ![g](h.png), [i](https://j.k)"
+    assert page(text, page=None) == "a `b`, [e](f.md), ![g](h.png), [i](https://j.k)"
+
+
+def test_reference_has_every_public_package():
+    listed = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(f"tfdp.{name}" for name in tfdp._SUBMODULES)
+
+
+def test_example_of_concepts_runs():
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "concepts.md").read_text("utf-8"), re.DOTALL
+    )
+    names = {}
+    exec(compile(code, "docs/concepts.md", "exec"), names)
+    assert 0 < names["epsilon"] < names["by_renyi"] < 2
+
+
+def test_beliefs_of_concepts_are_upper_bounds():
+    rows = re.findall(
+        r"^\| ([\d.]+) \| (0\.\d+) \|$", (DOCS / "concepts.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) == 4
+    for epsilon, belief in rows:
+        exact = 1 / (1 + math.exp(-float(epsilon)))
+        assert 0 <= float(belief) - exact < 1e-3
