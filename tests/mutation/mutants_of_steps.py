@@ -246,6 +246,14 @@ TRAINING = in_folder(
         f"{KERAS}/users_test.py::test_size_of_a_sample_is_its_number_of_users",
     ),
     (
+        "state_of_the_start_is_charged",
+        "the ledger is told of the query's first state in every step",
+        "step.py",
+        "release = self._release_event(values, factor) if values else constant",
+        "release = self._release_event(None, factor) if values else constant",
+        f"{KERAS}/step_test.py::test_event_and_clip_follow_the_state_of_the_query",
+    ),
+    (
         "noise_on_every_replica",
         "every replica draws noise",
         "step.py",

@@ -236,6 +236,19 @@ def test_emits_the_event_of_its_global_state(build):
         assert new_state == global_state
 
 
+# A layer's share of the clip is in proportion to its coordinates there, and a clip of zero is none.
+@pytest.mark.parametrize("build", [b for n, b in ALL_QUERIES.items() if n != "per_layer"])
+def test_leaf_without_coordinates_is_released_as_it_is(build):
+    query, template = build(1.0, np.zeros((0, 2)), PART_B)
+    global_state = query.initial_global_state()
+    sample = accumulated(query, make_records(template, seed=3), template)
+    result, _, event = query.get_noised_result(sample, global_state)
+    shapes = [leaf.shape for leaf in tf.nest.flatten(template_of_results(query, template))]
+    assert [leaf.shape for leaf in tf.nest.flatten(result)] == shapes
+    assert all(np.all(np.isfinite(leaf)) for leaf in tf.nest.flatten(result))
+    assert event == query.derive_event(global_state)
+
+
 @all_queries
 def test_empty_sample_gives_an_event_and_noise(build):
     query, template = build(1.0, PART_A, PART_B)
