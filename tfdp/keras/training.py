@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 _logger = logging.getLogger("tfdp")
 
+_PATIENCE_S = 5.0
+
 
 def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
     """Makes other threads that train with the same optimizer wait."""
@@ -64,6 +67,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     _activity: str | None = None
     _records = RecordsOfFit()
     _shown: ShownMetrics | None = None
+    _is_watched = (
+        False  # Whether somebody looks at the progress of a step that is yet to be traced.
+    )
 
     @property
     def losses(self) -> list[Any]:
@@ -225,6 +231,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._set_batch_size(data.batch_size)
         self._set_records(records)
         self._build_for(*data.example)
+        self._is_watched = verbose != 0 and self.train_function is None
         with (
             self._during("fit"),
             optimizer.charging.fitting(data.policy, data.drawn),
@@ -364,8 +371,10 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         is_fitting = self._activity == "fit"
         of_fit = optimizer.charging.step_of_fit() if is_fitting else contextlib.nullcontext()
         optimizer.charging.take_error()
+        is_watched, self._is_watched = self._is_watched, False
+        first = _said_where_slow() if is_watched else contextlib.nullcontext()
         try:
-            with of_fit:
+            with of_fit, first:
                 return train_function(iterator)
         except tf.errors.OpError as error:
             host_error = optimizer.charging.take_error()
@@ -442,6 +451,20 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         # What is shown of training stays where a callback evaluates in the middle of an epoch.
         if self._shown is not None and self._activity != "evaluate":
             self._shown.reset_state()
+
+
+@contextlib.contextmanager
+def _said_where_slow() -> Iterator[None]:
+    """Says what the first step does, if the block takes longer than somebody waits in patience."""
+    message = "Tracing the first private step. Those after it take a fraction of the time."
+    notice = threading.Timer(_PATIENCE_S, _logger.warning, [message])
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+        notice.join()
 
 
 def _check_order(sampling: Any, shuffle: bool) -> None:
