@@ -67,8 +67,8 @@ class Round:
 
         Args:
             client: Who it is from, as the transport knows and not as the answer says.
-            update: The arrays: NumPy, in the order, shapes and dtypes of `weights`, followed by
-                those of `controls`.
+            update: The arrays: NumPy's own, of no subclass, in the order, shapes and dtypes of
+                `weights`, followed by those of `controls`.
             token: What the client was told (`token_of`); needed where an answer can be of another
                 round, or of another client.
             weight: Of the client, for a query that takes weights.
