@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdp.gradients.forms import convolution_windows
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 
 
@@ -120,3 +121,25 @@ def test_unknown_sizes(padding):
 
     for patches in both(source, np.zeros([2, *counts, 3])):
         np.testing.assert_array_equal(patches, _patches(source, windows, counts))
+
+
+@pytest.mark.parametrize("most", [0, 4, 2**16])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_places_are_the_same_whether_the_graph_holds_or_computes_them(monkeypatch, most, groups):
+    monkeypatch.setattr(convolution_windows, "_MOST_IN_GRAPH", most)
+    source = np.arange(2 * 5 * 4 * 4, dtype=np.float32).reshape(2, 5, 4, 4)
+    windows = Windows((3, 2), (2, 1), (1, 1), "VALID")
+    by_loop = _patches(source, windows, [2, 3])
+    for spec in ([2, 5, 4, 4], [None, None, None, 4]):
+        run = tf.function(
+            lambda x: windows.patches(x, [2, 3] if x.shape[1] else spatial_counts(x), groups),
+            input_signature=[tf.TensorSpec(spec)],
+        )
+        found = np.reshape(run(source), [2, groups, 6, 6, 4 // groups])
+        expected = np.reshape(by_loop, [2, 6, 6, groups, 4 // groups])
+        np.testing.assert_array_equal(found, np.transpose(expected, [0, 3, 1, 2, 4]))
+
+
+def spatial_counts(source):
+    """Returns how many windows of 3 x 2 there are at strides of 2 and 1."""
+    return [(tf.shape(source)[1] - 3) // 2 + 1, tf.shape(source)[2] - 1]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise
@@ -43,8 +44,19 @@ def flatten_positions(tensor: tf.Tensor) -> tf.Tensor:
     return flat
 
 
-def _grid(counts: Sequence[Size], steps: Sequence[Size]) -> tf.Tensor:
-    """Returns the flat indices of the points of a grid, in row-major order."""
+# An array is one operation in the graph, which takes less tracing than what computes it. But graphs
+# that hold large arrays grow large.
+_MOST_IN_GRAPH = 2**16
+
+
+def _grid(counts: Sequence[Size], steps: Sequence[Size]) -> tf.Tensor | np.ndarray:
+    """Returns the flat indices of the points of a grid, in row-major order; an array where all is
+    known and not many.
+    """
+    known = all(isinstance(size, int) for size in (*counts, *steps))
+    if known and math.prod(counts) <= _MOST_IN_GRAPH:
+        axes = np.ix_(*(np.arange(c) * s for c, s in zip(counts, steps, strict=True)))
+        return np.ravel(sum(axes)).astype(np.int32)
     index = tf.zeros([1], tf.int32)
     for count, step in zip(counts, steps, strict=True):
         index = tf.reshape(index[:, None] + tf.range(count) * step, [-1])
@@ -122,7 +134,10 @@ class Windows(NamedTuple):
         apart = [stride * groups for stride in flat_strides(sizes)]
         starts = _grid(counts, [a * s for a, s in zip(apart, self.strides, strict=True)])
         offsets = _grid(self.kernel, [a * d for a, d in zip(apart, self.dilations, strict=True)])
-        index = (tf.range(groups)[:, None] + starts)[:, :, None] + offsets
+        known = isinstance(starts, np.ndarray) and isinstance(offsets, np.ndarray)
+        if known and groups * starts.size * offsets.size > _MOST_IN_GRAPH:
+            offsets = tf.convert_to_tensor(offsets)
+        index = (np.arange(groups, dtype=np.int32)[:, None] + starts)[:, :, None] + offsets
         pixels = tf.reshape(source, [n, math.prod(sizes) * groups, channels])
         windows = tf.gather(pixels, tf.reshape(index, [-1]), axis=1)
         return tf.reshape(
