@@ -9,7 +9,8 @@ import toy
 
 import tfdp
 from tfdp.accounting import PRVAccountant, RDPAccountant
-from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError, callbacks
+from tfdp.accounting.spent import Spent
+from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError
 from tfdp.sampling import Poisson, Shuffled
 
 X, Y = toy.data(40)
@@ -125,13 +126,13 @@ def test_accountant_is_a_name_a_class_or_an_instance(accountant):
 def test_budget_is_planned_once_for_steps_of_one_kind(monkeypatch):
     # An adaptive clip makes every step another event; all of them cost the same.
     planned = []
-    original = callbacks.affordable_events
+    original = Spent.affordable_events
 
     def counted(*arguments):
         planned.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(callbacks, "affordable_events", counted)
+    monkeypatch.setattr(Spent, "affordable_events", counted)
     ledger, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(30), DELTA, QuickAccountant)
     events = [
         tfdp.SampledEvent(

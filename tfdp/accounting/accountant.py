@@ -1,12 +1,11 @@
 """What every accountant promises."""
 
-import collections
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from tfdp.accounting.correlated import repeated
 from tfdp.accounting.dp_events import from_dp_event, is_dp_event
 from tfdp.accounting.mechanisms import (
     DEARER,
@@ -17,7 +16,7 @@ from tfdp.accounting.mechanisms import (
     without_parts,
 )
 from tfdp.accounting.normal_form import NormalForm, normal_form
-from tfdp.accounting.passes import of_pass
+from tfdp.accounting.tally import Tally
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.protection import Protection, common_protection, protection
@@ -32,6 +31,8 @@ _SMALLEST_DELTA = 1e-280
 _LARGEST_DELTA, _LARGEST_EPSILON = 1 - 1e-9, 1e100
 # Where a delta is bounded by that at a smaller epsilon.
 _EPSILONS = (1.0, 10.0, 100.0)
+# Epsilons that are remembered, with what they are of.
+_MOST_ANSWERS = 8
 
 
 class Accountant:
@@ -71,10 +72,10 @@ class Accountant:
     is_predicted: ClassVar[bool] = False
 
     def __init__(self):
-        self._counts: collections.Counter[Event] = collections.Counter()
-        self._forms: dict[Event, NormalForm] = {}
+        self._tally = Tally()
         self._protection: Protection | None = None
         self._terms_now: list[tuple[Mechanism, int]] | None = None
+        self._answers: dict[Hashable, float] = {}
         self._passes = PassNumbers()
         self._runs: dict[int, Event] = {}
 
@@ -111,14 +112,39 @@ class Accountant:
             for each, number in entries:
                 self.compose(each, number * count)
             return self
-        if event not in self._forms:
+        self._add(event, count)
+        return self
+
+    def _add(self, event: Event, count: int) -> NormalForm:
+        form = self._tally.form(event)
+        if form is None:
             form, self._protection = self._check(event)
-            self._forms[event] = form
             if form.run is not None:
                 self._runs.update((number, form.run.start) for number in form.run.ids)
-        self._counts[event] += count
+        self._tally.add(event, form, count)
         self._terms_now = None
-        return self
+        return form
+
+    @contextlib.contextmanager
+    def composed_meanwhile(self, event: Event, count: int = 1) -> Iterator[None]:
+        """Accounts for `count` more events like this one until the block ends.
+
+        Args:
+            event: An event of ours.
+            count: How often it would happen.
+
+        Raises:
+            UnsupportedEventError: as `compose`.
+        """
+        before, known = self._protection, self._runs.keys() & set(event.run_ids())
+        form = self._add(event, count)
+        try:
+            yield
+        finally:
+            self._tally.add(event, form, -count)
+            self._protection, self._terms_now = before, None
+            for number in set(event.run_ids()) - known:
+                del self._runs[number]
 
     def _converted(self, event: Any) -> list[LedgerEntry]:
         relation = self.neighboring_relation
@@ -174,6 +200,15 @@ class Accountant:
         if self._is_non_private():
             return math.inf
         failure, lost = self._failure_probability(), self._lost_probability()
+        # A further step of a run, or of a pass, often changes nothing of this.
+        asked = tuple(self._terms()), failure, lost, delta
+        if asked not in self._answers:
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[asked] = self._epsilon_beside(failure, lost, delta)
+        return self._answers[asked]
+
+    def _epsilon_beside(self, failure: float, lost: float, delta: float) -> float:
         if not self._terms() and failure == 0 and lost <= delta:
             return 0.0
         # With h(epsilon) the delta of the mechanisms, that of all is lost + (1 - lost) h(epsilon).
@@ -255,26 +290,13 @@ class Accountant:
         return found
 
     def _is_non_private(self) -> bool:
-        return any(form.mechanisms == (NoPrivacy(),) for form in self._forms.values())
+        return self._tally.is_non_private
 
     def _failure_probability(self) -> float:
-        # A sample that fails counts once a step, however many steps make a mechanism.
-        return math.fsum(
-            self._counts[event] * form.failure_probability for event, form in self._forms.items()
-        )
+        return self._tally.failure_probability()
 
     def _lost_probability(self) -> float:
-        """Returns the probability with which one of the releases is told apart with certainty."""
-        terms = [
-            (form.lost_probability, self._counts[event])
-            for event, form in self._forms.items()
-            if form.lost_probability
-        ]
-        # The sum is exact where there is one; the product is below it where there are many.
-        total = math.fsum(lost * count for lost, count in terms)
-        if any(lost == 1 for lost, _ in terms):
-            return 1.0
-        return min(total, -math.expm1(math.fsum(n * math.log1p(-lost) for lost, n in terms)))
+        return self._tally.lost_probability()
 
     def _pure_epsilon(self) -> float:
         """Returns the sum of the epsilons at delta zero, infinity where there is none."""
@@ -289,29 +311,7 @@ class Accountant:
     def _terms(self) -> list[tuple[Any, int]]:
         """Returns the distinct mechanisms composed so far, sorted, so that no order matters."""
         if self._terms_now is None:
-            totals: collections.Counter[Mechanism] = collections.Counter()
-            runs: dict[Event, tuple[NormalForm, int]] = {}
-            passes: dict[Hashable, list[tuple[NormalForm, int]]] = {}
-            for event, form in self._forms.items():
-                if form.run is not None:
-                    most = runs.get(form.run.start, (form, 0))[1]
-                    runs[form.run.start] = form, max(most, self._counts[event])
-                    continue
-                if form.drawn_together is not None:
-                    passes.setdefault(form.drawn_together, []).append((form, self._counts[event]))
-                    continue
-                number = -(-self._counts[event] // form.events_per_mechanism)
-                for mechanism in form.mechanisms:
-                    totals[mechanism] += number
-            for steps in passes.values():
-                kinds = [(form.mechanisms, count) for form, count in steps]
-                for mechanism, number in of_pass(kinds, steps[0][0].events_per_mechanism):
-                    totals[mechanism] += number
-            for form, most in runs.values():
-                for mechanism in form.mechanisms:
-                    again, number = repeated(mechanism, form.run, most)
-                    totals[again] += number
-            self._terms_now = sorted(totals.items(), key=_sort_key)
+            self._terms_now = sorted(self._tally.terms(), key=_sort_key)
         return self._terms_now
 
     def _epsilon(self, delta: float) -> float:

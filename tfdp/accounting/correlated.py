@@ -23,6 +23,7 @@ each of the m draws of a turn is in rows that were released at most m times: m d
 with sqrt(m) times the sensitivity. A pass of separated samples with such a step is refused.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -92,6 +93,16 @@ def _factorization(leaf: Any) -> ToeplitzFactorization | BinaryTree:
     return ToeplitzFactorization()
 
 
+# Every step of a run asks the same, for a vector with an element for each step.
+@functools.lru_cache(maxsize=64)
+def _sensitivity(
+    factorization: ToeplitzFactorization | BinaryTree, num_steps: int, period: int | None
+) -> float:
+    if period is None:
+        return factorization.column_norm(num_steps)
+    return factorization.sensitivity(num_steps, period)
+
+
 def run_of(
     leaves: list[events.Event],
     rule: SamplingRule,
@@ -145,10 +156,7 @@ def run_of(
                 f"between two participations. Received: {event!r:.500}."
             )
         try:
-            if sampled:
-                sensitivity = factorization.column_norm(n)
-            else:
-                sensitivity = factorization.sensitivity(n, period)
+            sensitivity = _sensitivity(factorization, n, None if sampled else period)
         except ValueError as error:  # Coefficients of a ledger that grow without bound.
             raise UnsupportedEventError(f"{error} Received: {event!r:.500}.") from error
         multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]

@@ -1,10 +1,13 @@
 """The epsilon of a ledger that grows."""
 
-import itertools
-
 from tfdp.accounting import Accountant
+from tfdp.accounting.planning.budget import (
+    MOST_EVENTS,
+    affordable_beside,
+    affordable_events,
+)
 from tfdp.accounting.registry import AccountantChoice, accountant_maker
-from tfdp.events import NeighboringRelation
+from tfdp.events import Event, NeighboringRelation
 from tfdp.ledger import PrivacyLedger
 
 
@@ -21,7 +24,7 @@ class Spent:
     """
 
     def __init__(self, accountant: AccountantChoice = None):
-        self._make = accountant_maker(accountant)
+        self._choice, self._make = accountant, accountant_maker(accountant)
         self._forget()
 
     def _forget(self) -> None:
@@ -33,6 +36,28 @@ class Spent:
     def epsilon(self, ledger: PrivacyLedger, target_delta: float) -> float:
         """Returns the epsilon of everything that the ledger holds now."""
         return float(self._accountant_of(ledger).get_epsilon(target_delta))
+
+    def affordable_events(
+        self,
+        ledger: PrivacyLedger,
+        event: Event,
+        target_epsilon: float,
+        target_delta: float,
+        most: int = MOST_EVENTS,
+    ) -> int:
+        """Returns how many more times `event` fits into a budget, at least.
+
+        Args:
+            ledger: As in `tfdp.accounting.planning.budget.affordable_events`.
+            event: Likewise.
+            target_epsilon: Likewise.
+            target_delta: Likewise.
+            most: So many are as good as any number; the fewer, the less time it takes.
+        """
+        accountant, total = self._accountant_of(ledger), ledger.total_count
+        if isinstance(accountant, Accountant):
+            return affordable_beside(accountant, event, target_epsilon, target_delta, total, most)
+        return affordable_events(ledger, event, target_epsilon, target_delta, self._choice)
 
     def _accountant_of(self, ledger: PrivacyLedger) -> Accountant:
         same = ledger is self._ledger and ledger.revision == self._revision
@@ -47,7 +72,7 @@ class Spent:
         position, done = self._position, self._count
         # Where an event is refused, nothing is kept.
         self._forget()
-        for event, count in itertools.islice(ledger, position, None):
+        for event, count in ledger.entries_from(position):
             if count > done:
                 accountant.compose(event, count - done)
             position, done, last = position + 1, 0, count

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 import keras
 
-from tfdp.accounting.planning.budget import affordable_events, check_budget, check_price, kind_of
+from tfdp.accounting.planning.budget import check_budget, check_price, kind_of
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.accounting.spent import Spent
 from tfdp.events import Event
@@ -231,7 +231,7 @@ class PrivacyBudget(LogsEpsilon):
         self._planned, self._has_said = None, False
         optimizer.charging.add_guard(self._guard)
         needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
-        if self._affordable(optimizer.ledger, optimizer.next_event()) < needed:
+        if self._affordable(optimizer.ledger, optimizer.next_event(), needed) < needed:
             optimizer.charging.remove_guard(self._guard)
             steps = "one more step" if needed == 1 else f"{needed} more steps, which run as one"
             raise PrivacyBudgetExceededError(
@@ -244,11 +244,8 @@ class PrivacyBudget(LogsEpsilon):
         self._stop_if_spent()
 
     def _stop_if_spent(self):
-        optimizer = self._optimizer()
-        if (
-            self._affordable(optimizer.ledger, optimizer.next_event())
-            < self.model.steps_per_execution
-        ):
+        optimizer, needed = self._optimizer(), self.model.steps_per_execution
+        if self._affordable(optimizer.ledger, optimizer.next_event(), needed) < needed:
             self.model.stop_training = True
             if not self._has_said:
                 self._has_said = True
@@ -268,7 +265,7 @@ class PrivacyBudget(LogsEpsilon):
         self._optimizer().charging.remove_guard(self._guard)
 
     def _guard(self, ledger: PrivacyLedger, event: Event) -> int:
-        affordable = self._affordable(ledger, event)
+        affordable = self._affordable(ledger, event, 1)
         if affordable >= 1 and self._planned is not None:
             self._planned.permitted += 1
             self._planned.last = event
@@ -279,13 +276,20 @@ class PrivacyBudget(LogsEpsilon):
             )
         return affordable
 
-    def _affordable(self, ledger: PrivacyLedger, event: Event) -> int:
-        """Returns how many more times `event` fits in the budget (2^40 is as good as always)."""
+    def _affordable(self, ledger: PrivacyLedger, event: Event, needed: int) -> int:
+        """Returns how many more times `event` fits in the budget (2^40 is as good as always).
+
+        Of a step of a run, which is an event of its own, not more than `needed` are counted.
+        """
+        if event.run_start() is not None:
+            return self._spent.affordable_events(
+                ledger, event, self._target_epsilon, self._target_delta, needed
+            )
         plan = self._planned
         if plan is not None and plan.holds(ledger, event) and plan.permitted < plan.affordable:
             return plan.affordable - plan.permitted
-        affordable = affordable_events(
-            ledger, event, self._target_epsilon, self._target_delta, self._accountant
+        affordable = self._spent.affordable_events(
+            ledger, event, self._target_epsilon, self._target_delta
         )
         self._planned = _Planned(
             ledger, ledger.revision, ledger.total_count, kind_of(event), affordable

@@ -161,7 +161,11 @@ class PrivacyLedger:
         return event is last or event == last
 
     def __iter__(self) -> Iterator[LedgerEntry]:
-        return iter(tuple(map(LedgerEntry, self._events, self._counts)))
+        return iter(self.entries_from(0))
+
+    def entries_from(self, index: int) -> list[LedgerEntry]:
+        """Returns the entries from one on, counted from zero; the last one may still grow."""
+        return list(map(LedgerEntry, self._events[index:], self._counts[index:]))
 
     def __len__(self) -> int:
         return len(self._events)

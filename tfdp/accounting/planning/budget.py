@@ -1,9 +1,10 @@
 """What is left of a privacy budget, and the budget that refuses what it does not cover."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.planning.boundary import Axis, find_boundary
 from tfdp.accounting.registry import (
@@ -159,17 +160,53 @@ def affordable_events(
         target_delta: Likewise.
         accountant: As in `PrivacyLedger.epsilon`.
     """
-    make, relation = accountant_maker(accountant), protection(event).neighboring_relation
+    made = ledger.replay(accountant_maker(accountant)(protection(event).neighboring_relation))
+    if isinstance(made, Accountant):
+        return affordable_beside(made, event, target_epsilon, target_delta, ledger.total_count)
+    if float(made.get_epsilon(target_delta)) > target_epsilon:
+        return 0
 
     def cost(count: float) -> float:
-        made = ledger.replay(make(relation))
-        compose_event(made, event, int(count))
-        return float(made.get_epsilon(target_delta))
+        again = accountant_maker(accountant)(protection(event).neighboring_relation)
+        compose_event(ledger.replay(again), event, int(count))
+        return float(again.get_epsilon(target_delta))
 
-    if float(ledger.replay(make(relation)).get_epsilon(target_delta)) > target_epsilon:
+    return _most(cost, target_epsilon, ledger.total_count)
+
+
+def affordable_beside(
+    spent: Accountant,
+    event: Event,
+    target_epsilon: float,
+    target_delta: float,
+    num_events: int,
+    most: int = MOST_EVENTS,
+) -> int:
+    """Returns what `affordable_events` does, in a time that does not depend on what was spent.
+
+    Args:
+        spent: Into which the ledger was composed; it is afterwards as before.
+        event: As in `affordable_events`.
+        target_epsilon: Likewise.
+        target_delta: Likewise.
+        num_events: About so many were composed.
+        most: So many are as good as any number.
+    """
+    if spent.get_epsilon(target_delta) > target_epsilon:
         return 0
-    axis = Axis(1, MOST_EVENTS, integer=True, tolerance=0.0)
-    within, _ = find_boundary(cost, target_epsilon, axis, start=max(100, ledger.total_count))
+
+    def cost(count: float) -> float:
+        with spent.composed_meanwhile(event, int(count)):
+            return spent.get_epsilon(target_delta)
+
+    return _most(cost, target_epsilon, num_events, most)
+
+
+def _most(
+    cost: Callable[[float], float], target_epsilon: float, start: int, most: int = MOST_EVENTS
+) -> int:
+    axis = Axis(1, most, integer=True, tolerance=0.0)
+    within, _ = find_boundary(cost, target_epsilon, axis, start=max(100, start))
     return 0 if within is None else int(within.x)
 
 

@@ -1,0 +1,125 @@
+"""What composed events amount to together, kept up to date with every one that is added."""
+
+import collections
+import math
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from tfdp.accounting.correlated import repeated
+from tfdp.accounting.mechanisms import Mechanism, NoPrivacy
+from tfdp.accounting.normal_form import NormalForm
+from tfdp.accounting.passes import of_pass
+from tfdp.events import Event
+
+
+class Tally:
+    """How often each event was composed, and what all of them come down to.
+
+    An event that is added moves the sums that it is part of, and no others: those of its own kind,
+    of its pass where the steps of a pass count together, or of its run. So a ledger that grows by a
+    step is priced in a time that does not depend on its length.
+
+    Guarantees:
+        The answers depend only on how often each event was added.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[Event, NormalForm] = {}
+        self._counts: collections.Counter[Event] = collections.Counter()
+        # The events of each pass that is drawn together.
+        self._passes: dict[Hashable, dict[Event, None]] = {}
+        # Of each run, by its first step: how many steps of it were taken once, twice, ...
+        self._runs: dict[Event, collections.Counter[int]] = {}
+        self._terms: collections.Counter[Mechanism] = collections.Counter()
+        self._failures: collections.Counter[float] = collections.Counter()
+        self._lost: collections.Counter[float] = collections.Counter()
+        self._without_privacy = 0
+
+    def form(self, event: Event) -> NormalForm | None:
+        """Returns what an event amounts to that was added before; None of another one."""
+        return self._forms.get(event)
+
+    def add(self, event: Event, form: NormalForm, count: int) -> None:
+        """Adds an event `count` times; a negative count takes it back, all of it at most.
+
+        Args:
+            event: The event.
+            form: What it amounts to, the same every time.
+            count: How often.
+        """
+        moved: collections.Counter[Mechanism] = collections.Counter()
+        for mechanism, number in self._part(event, form):
+            moved[mechanism] -= number
+        self._count(event, form, count)
+        for mechanism, number in self._part(event, form):
+            moved[mechanism] += number
+        for mechanism, number in moved.items():
+            _move(self._terms, mechanism, number)
+        if form.failure_probability:
+            _move(self._failures, form.failure_probability, count)
+        if form.lost_probability:
+            _move(self._lost, form.lost_probability, count)
+        if form.mechanisms == (NoPrivacy(),):
+            self._without_privacy += count
+
+    def _count(self, event: Event, form: NormalForm, count: int) -> None:
+        before = self._counts[event]
+        _move(self._counts, event, count)
+        if event in self._counts:
+            self._forms[event] = form
+        else:
+            del self._forms[event]
+        if form.run is not None:
+            times = self._runs.setdefault(form.run.start, collections.Counter())
+            for number, change in ((before, -1), (before + count, 1)):
+                if number:
+                    _move(times, number, change)
+        elif form.drawn_together is not None:
+            members = self._passes.setdefault(form.drawn_together, {})
+            members[event] = None
+            if event not in self._counts:
+                del members[event]
+
+    def _part(self, event: Event, form: NormalForm) -> Iterator[tuple[Mechanism, int]]:
+        """Yields what all events amount to that count together with this one, itself included."""
+        if form.run is not None:
+            most = max(self._runs.get(form.run.start) or {0: 0})
+            if most:
+                yield from (repeated(mechanism, form.run, most) for mechanism in form.mechanisms)
+        elif form.drawn_together is not None:
+            members = list(self._passes.get(form.drawn_together, {}))
+            kinds = [(self._forms[each].mechanisms, self._counts[each]) for each in members]
+            if kinds:
+                yield from of_pass(kinds, self._forms[members[0]].events_per_mechanism)
+        else:
+            number = -(-self._counts[event] // form.events_per_mechanism)
+            yield from ((mechanism, number) for mechanism in form.mechanisms)
+
+    def terms(self) -> list[tuple[Mechanism, int]]:
+        """Returns the distinct mechanisms and how often each counts."""
+        return list(self._terms.items())
+
+    @property
+    def is_non_private(self) -> bool:
+        """Whether any event has no privacy at all."""
+        return self._without_privacy > 0
+
+    def failure_probability(self) -> float:
+        """Returns the probability with which outputs are not those of the mechanisms."""
+        # A sample that fails counts once a step, however many steps make a mechanism.
+        return math.fsum(probability * count for probability, count in self._failures.items())
+
+    def lost_probability(self) -> float:
+        """Returns the probability with which one of the releases is told apart with certainty."""
+        # The sum is exact where there is one; the product is below it where there are many.
+        total = math.fsum(lost * count for lost, count in self._lost.items())
+        if 1 in self._lost:
+            return 1.0
+        product = math.fsum(count * math.log1p(-lost) for lost, count in self._lost.items())
+        return min(total, -math.expm1(product))
+
+
+def _move(totals: collections.Counter[Any], key: Hashable, change: int) -> None:
+    totals[key] += change
+    if not totals[key]:
+        del totals[key]
