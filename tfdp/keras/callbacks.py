@@ -282,6 +282,7 @@ class PrivacyBudget(LogsEpsilon):
         Of a step of a run, which is an event of its own, not more than `needed` are counted.
         """
         if event.run_start() is not None:
+            self._planned = None  # What was planned did not count this step.
             return self._spent.affordable_events(
                 ledger, event, self._target_epsilon, self._target_delta, needed
             )
