@@ -434,10 +434,34 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         with self._during("evaluate"):
             return distribution.for_keras(super().test_step(data))
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """As in Keras: raw values of the data that it is given."""
-        with self._during("evaluate"):
-            return super().evaluate(*args, **kwargs)
+        arguments = (x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict)
+        with self._during("evaluate"), self._averages_used(callbacks):
+            return super().evaluate(*arguments, **kwargs)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """As in Keras."""
+        with self._averages_used(callbacks):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
 
     def get_metrics_result(self) -> dict[str, Any]:
         """As in Keras; while `fit` trains with private metrics, these."""
