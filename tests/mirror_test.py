@@ -74,6 +74,7 @@ ABOUT_SEVERAL = {
     "keras/relation_test.py": "the neighbouring relation of a whole run",
     "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
     "keras/shown_metrics_test.py": "private metrics, from fit to what anybody can read",
+    "keras/source_of_fit_test.py": "sources of examples, from fit to the ledger",
     "keras/steering_test.py": "callbacks of Keras, with fit",
     "keras/threads_test.py": "threads on one optimizer, model or ledger",
     "keras/tf_privacy_values_test.py": "published values, by the constructors of optimizers",

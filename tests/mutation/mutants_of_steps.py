@@ -146,6 +146,22 @@ RANDOMNESS = in_folder(
         "tests/sampling/arrays_test.py",
     ),
     (
+        "source_may_change_its_length",
+        "a source is read on although it has another length than when its probability was fixed",
+        "source.py",
+        "if [_size(column) for column in self._columns] != self._sizes:",
+        "if False:",
+        "tests/sampling/source_test.py",
+    ),
+    (
+        "hdf5_gives_rows_by_position",
+        "the rows of a sample come in the order of the file, apart from those of other parts",
+        "source.py",
+        "return column[distinct][places]",
+        "return column[distinct]",
+        "tests/sampling/source_test.py",
+    ),
+    (
         "users_have_all_their_rows",
         "the first rows of a user always take part, instead of drawn ones",
         "users.py",

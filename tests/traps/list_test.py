@@ -20,6 +20,10 @@ WEIGHTS_FILE = "tests/keras/weights_file_test.py"
 THREADS = "tests/keras/threads_test.py"
 
 TRAPS = {
+    "data change their length while samples are drawn from them": [
+        "tests/sampling/source_test.py::test_length_must_stay",
+        "tests/sampling/source_test.py::test_a_memory_map_whose_file_was_cut_does_not_end_the_process",
+    ],
     "steps of one draw are composed as if they were drawn apart": [
         "tests/accounting/passes_test.py::test_least_noise_is_needed",
         "tests/keras/fit_data_test.py::test_an_epoch_of_random_allocation_is_whole_passes",

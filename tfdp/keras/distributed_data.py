@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
-from tfdp.sampling import PaddedBatch, SamplingPolicy, Users, batches
+from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
 
 
 def samples(
@@ -30,7 +30,8 @@ def samples(
 
     Args:
         strategy: Whose replicas take the steps.
-        arrays: (x, y, sample_weight) of all examples, the same in every process.
+        arrays: (x, y, sample_weight) of all examples, or (source, None, None); the same in every
+            process.
         policy: A resolved policy for all examples.
         examples_per_unit: Examples that come and go together.
         steps: Steps of an epoch.
@@ -127,8 +128,14 @@ def _part(
         )
     if size < count:
         raise ValueError(f"There are {size} examples for {count} processes.")
-    part = tf.nest.map_structure(lambda a: None if a is None else a[start:end], arrays)
+    part = tf.nest.map_structure(lambda a: _slice(a, start, end), arrays)
     return part, part_policy
+
+
+def _slice(part: Any, start: int, end: int) -> Any:
+    if isinstance(part, Source):
+        return part.part(start, end)
+    return None if part is None else part[start:end]
 
 
 def _shards(batch: PaddedBatch, count: int) -> tf.data.Dataset:
@@ -166,6 +173,11 @@ def _digest(arrays: tuple[Any, Any, Any]) -> int:
         if array is None:
             continue
         rows = np.unique(np.linspace(0, len(array) - 1, 256).astype(np.int64))
-        form = f"{array.shape} {array.dtype}".encode()
-        digest = zlib.crc32(np.ascontiguousarray(array[rows]).tobytes(), zlib.crc32(form, digest))
+        if isinstance(array, Source):
+            leaves = array.read(rows, np.zeros([len(rows), 2], np.int64))
+        else:
+            leaves = [array[rows]]
+        for leaf in leaves:
+            form = f"{(len(array), *leaf.shape[1:])} {leaf.dtype}".encode()
+            digest = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), zlib.crc32(form, digest))
     return digest

@@ -3,6 +3,7 @@
 import warnings
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfdp import sampling as policies
@@ -10,7 +11,7 @@ from tfdp.events.arguments import positive_integer
 from tfdp.keras import distributed_data, inputs
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.sampling import SamplingPolicy, Users
+from tfdp.sampling import SamplingPolicy, Source, Users
 
 
 class FitData(NamedTuple):
@@ -173,11 +174,16 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
 def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
     policy = policies.Poisson() if policy is None else policy
     _check_split(arguments["validation_split"], policy)
-    *arrays, arguments["validation_data"] = prepare_arrays(
-        *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
-        arguments.pop("validation_split"),
-        arguments["validation_data"],
-    )
+    if isinstance(arguments["x"], Source):
+        source = _source(arguments)
+        arrays, example = [source, None, None], source.example
+    else:
+        *arrays, arguments["validation_data"] = prepare_arrays(
+            *(arguments.pop(name) for name in ("x", "y", "sample_weight", "class_weight")),
+            arguments.pop("validation_split"),
+            arguments["validation_data"],
+        )
+        example = tf.nest.map_structure(lambda a: None if a is None else a[:1], tuple(arrays))
     batch_size = arguments.pop("batch_size")
     num_units = length(*arrays)
     if users is not None:
@@ -197,8 +203,34 @@ def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
         users,
         constant_size,
     )
-    example = tf.nest.map_structure(lambda a: None if a is None else a[:1], tuple(arrays))
     return FitData(arguments, policy, True, batch_size, example)
+
+
+def _source(arguments: dict[str, Any]) -> Source:
+    """Returns the source of the examples, and takes what may not stand beside one out of the
+    arguments.
+    """
+    source = arguments.pop("x")
+    beside = ("y", "sample_weight", "class_weight", "validation_split")
+    given = [name for name in beside if arguments[name] is not None and arguments[name] != 0.0]
+    if given:
+        raise ValueError(
+            "A Source holds (x, y, sample_weight) itself, and is not split. Let it be "
+            "Source((x, y, weights)), or let map return them; pass validation_data. Received: "
+            f"{', '.join(given)}."
+        )
+    if isinstance(arguments["validation_data"], Source):
+        raise TypeError("validation_data must be arrays or a data set, as in Keras, no Source.")
+    for name in beside:
+        del arguments[name]
+    sizes = {size for size in (source.batch_size, arguments["batch_size"]) if size is not None}
+    if len(sizes) > 1:
+        raise ValueError(
+            "The source and fit were given different batch sizes. Received: "
+            f"{source.batch_size} and {arguments['batch_size']}."
+        )
+    arguments["batch_size"] = sizes.pop() if sizes else None
+    return source.with_floats(keras.config.floatx())
 
 
 def _check_ids(users: Users, num_examples: int) -> None:

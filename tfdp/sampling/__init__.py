@@ -11,6 +11,7 @@ from tfdp.sampling.poisson import Poisson
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.random_allocation import RandomAllocation
 from tfdp.sampling.shuffled import Shuffled
+from tfdp.sampling.source import Source, SourceError
 from tfdp.sampling.truncated_poisson import TruncatedPoisson
 from tfdp.sampling.unknown import Unknown
 from tfdp.sampling.users import Users
@@ -26,6 +27,8 @@ __all__ = [
     "RandomAllocation",
     "SamplingPolicy",
     "Shuffled",
+    "Source",
+    "SourceError",
     "TruncatedPoisson",
     "Unknown",
     "Users",

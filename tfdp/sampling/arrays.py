@@ -1,6 +1,7 @@
-"""Padded batches of records drawn from arrays."""
+"""Padded batches of records drawn from arrays and sources."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.noise import host_generator
 from tfdp.sampling.policy import SamplingPolicy
+from tfdp.sampling.source import Source
 from tfdp.sampling.users import Users
 
 
@@ -40,15 +42,15 @@ def batches(
     users: Users | None = None,
     constant_size: bool = True,
 ) -> tf.data.Dataset:
-    """Returns an endless data set of `PaddedBatch` drawn from arrays.
+    """Returns an endless data set of `PaddedBatch` drawn from arrays or a source.
 
     Unit u holds the examples u * examples_per_unit to (u + 1) * examples_per_unit - 1; the last may
     be smaller. In a batch, units keep `examples_per_unit` rows each. With `users`, these are the
     units, and each has as many rows in a batch as one has at most.
 
     Args:
-        x: Structure of arrays that share their first axis. Lists come back as tuples: tf.data makes
-            tensors of lists.
+        x: Structure of arrays that share their first axis, or a `Source`, which holds y and
+            sample_weight, too. Lists come back as tuples: tf.data makes tensors of lists.
         y: Structure of arrays of the same length, or None.
         sample_weight: Array of the same length, or None.
         policy: A resolved policy.
@@ -61,10 +63,11 @@ def batches(
             multiples of `policy.size_step`, which takes less time.
     """
     # tf.nest.map_structure would call the function on None leaves.
-    structure = _lists_to_tuples((x, y, sample_weight))
+    source = x if isinstance(x, Source) else None
+    structure = _lists_to_tuples((x, y, sample_weight) if source is None else source.example)
     flat = tf.nest.flatten(structure)
     arrays = [leaf for leaf in flat if leaf is not None]
-    num_examples = len(arrays[0])
+    num_examples = len(arrays[0]) if source is None else len(source)
     if users is not None:
         examples_per_unit = users.max_examples
         row_multiple *= examples_per_unit  # Replicas share users, and not their rows.
@@ -72,7 +75,20 @@ def batches(
     rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
     generator = generator or host_generator()
 
+    def read(source: Source, rows: np.ndarray, pool: ThreadPoolExecutor | None) -> list[np.ndarray]:
+        if not source.seeded:
+            return source.read(rows, None, pool)
+        seeds = generator.integers(2**63 - 1, size=2 * len(rows)).reshape(-1, 2)
+        return source.read(rows, seeds, pool)
+
     def padded() -> Iterator[tuple[np.ndarray, ...]]:
+        if source is None or source.workers == 1:
+            yield from padded_with(None)
+        else:
+            with ThreadPoolExecutor(source.workers) as pool:
+                yield from padded_with(pool)
+
+    def padded_with(pool: ThreadPoolExecutor | None) -> Iterator[tuple[np.ndarray, ...]]:
         for units in policy.draw(generator):
             if users is None:
                 examples = units[:, None] * examples_per_unit + np.arange(examples_per_unit)
@@ -86,7 +102,10 @@ def batches(
             mask[: len(examples)] = present.reshape(-1)
             chosen = np.zeros(total, np.int64)
             chosen[mask] = examples[mask[: len(examples)]]
-            parts = [*(_rows(array, chosen, mask) for array in arrays), mask]
+            if source is None:
+                parts = [*(_rows(array, chosen, mask) for array in arrays), mask]
+            else:
+                parts = [*(_spread(leaf, mask) for leaf in read(source, chosen[mask], pool)), mask]
             if users is not None:
                 parts = [p.reshape(-1, examples_per_unit, *p.shape[1:]) for p in parts]
             yield tuple(parts)
@@ -113,6 +132,13 @@ def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray
     else:
         rows = array[chosen]  # np.take would first copy all of the array.
     rows[~mask] = np.zeros((), array.dtype)
+    return rows
+
+
+def _spread(found: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Returns rows at the places of a mask, in order, among zeros."""
+    rows = np.zeros((len(mask), *found.shape[1:]), found.dtype)
+    rows[mask] = found
     return rows
 
 

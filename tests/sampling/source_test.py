@@ -1,0 +1,288 @@
+"""A source gives what the same rows in memory give, and says where it cannot."""
+
+import threading
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+from tfdp.sampling import FullBatch, Poisson, RandomAllocation, Source, SourceError, Users, batches
+
+N = 40
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 3)).astype(np.float32)
+Y = np.arange(N) % 3
+W = RNG.random(N)
+
+
+class Examples:
+    """Tuples of single examples, by position only."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        assert type(row) is int
+        return X[row], Y[row], W[row]
+
+
+class Together(Examples):
+    """As Grain's sources and the data sets of Hugging Face: all positions at once."""
+
+    def __getitems__(self, rows):
+        return [Examples.__getitem__(self, row) for row in rows]
+
+    def __getitem__(self, row):
+        raise RuntimeError("one by one")
+
+
+class Keras(keras.utils.PyDataset):
+    __len__ = Examples.__len__
+    __getitem__ = Examples.__getitem__
+
+
+def memory_maps(folder):
+    parts = []
+    for name, array in {"x": X, "y": Y, "w": W}.items():
+        np.save(folder / f"{name}.npy", array)
+        parts.append(np.load(folder / f"{name}.npy", mmap_mode="r"))
+    return tuple(parts)
+
+
+def hdf5(folder):
+    file = h5py.File(folder / "data.h5", "w")
+    return tuple(
+        file.create_dataset(name, data=array, chunks=(7, *array.shape[1:]))
+        for name, array in {"x": X, "y": Y, "w": W}.items()
+    )
+
+
+def _as_dict(row):
+    return {"x": X[row].tolist(), "y": int(Y[row]), "w": float(W[row])}
+
+
+SOURCES = {
+    "arrays": lambda folder: Source((X, Y, W)),
+    "memory maps": lambda folder: Source(memory_maps(folder)),
+    "hdf5": lambda folder: Source(hdf5(folder)),
+    "hdf5 in threads": lambda folder: Source(hdf5(folder), workers=3),
+    "one by one": lambda folder: Source(Examples()),
+    "one by one in threads": lambda folder: Source(Examples(), workers=4),
+    "together": lambda folder: Source(Together()),
+    "PyDataset": lambda folder: Source(Keras()),
+    "columns one by one": lambda folder: Source((X.copy(), Y, W), map=lambda example: example),
+    "dicts of lists": lambda folder: Source(
+        [_as_dict(row) for row in range(N)],
+        map=lambda e: (np.array(e["x"], np.float32), np.int64(e["y"]), np.float64(e["w"])),
+        workers=2,
+    ),
+}
+
+
+class Repeats:
+    """A generator whose draws are those of a seed, so that two batches are of one sample."""
+
+    def __new__(cls):
+        return np.random.default_rng(7)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "constant_size"),
+    [
+        *((name, Poisson(), True) for name in SOURCES),
+        ("hdf5", RandomAllocation(), False),
+        ("one by one in threads", FullBatch(), True),
+    ],
+)
+def test_a_sample_is_that_of_arrays_bit_for_bit(name, policy, constant_size, tmp_path):
+    policy = policy.resolve(N, N if isinstance(policy, FullBatch) else 8)
+    options = {"constant_size": constant_size, "row_multiple": 2}
+    found = batches(
+        SOURCES[name](tmp_path), None, None, policy, generator=Repeats(), **options
+    ).take(3)
+    wanted = batches(X, Y, W, policy, generator=Repeats(), **options).take(3)
+    for ours, theirs in zip(found.as_numpy_iterator(), wanted.as_numpy_iterator(), strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def test_users_of_a_source_are_those_of_arrays(tmp_path):
+    users = Users(np.arange(N) % 9, 3)
+    policy = Poisson().resolve(9, 4)
+    pair = [
+        batches(*data, policy, users=users, generator=Repeats()).take(4).as_numpy_iterator()
+        for data in ((Source(hdf5(tmp_path)), None, None), (X, Y, W))
+    ]
+    for ours, theirs in zip(*pair, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_structures_of_examples():
+    source = Source(({"b": X, "a": (Y, W)}, Y))
+    x, y, weight = source.example
+    assert x["b"].shape == (1, 3) and x["a"][1].dtype == np.float64 and y.shape == (1,)
+    assert weight is None
+    b = source.read(np.array([5, 2]))
+    np.testing.assert_array_equal(b[2], X[[5, 2]])  # Leaves in the order of keys.
+    only_x = Source([[1.0, 2.0], [3.0, 4.0]])
+    assert only_x.example[0].shape == (1, 2) and only_x.example[1] is None
+    x, y, weight = Source((X, None, W)).example
+    assert y is None and weight.shape == (1,)
+
+
+def test_floats_are_cast_and_nothing_else():
+    source = Source((X.astype(np.float16), Y, W)).with_floats("float32")
+    leaves = source.read(np.array([3]))
+    assert [leaf.dtype for leaf in leaves] == [np.float32, np.int64, np.float32]
+    mapped = Source(Examples(), map=lambda e: e).with_floats("float32")
+    assert mapped.read(np.array([3]))[2].tobytes() == leaves[2].tobytes()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_map_sees_one_example_and_a_seed_of_its_own(workers):
+    seen, lock = [], threading.Lock()
+
+    def view(example, seed):
+        with lock:
+            seen.append((int(example[1]), seed.tobytes()))
+        return example[0] * 0 + seed[0] % 7, example[1]
+
+    count = np.arange(N)
+    source = Source((X, count), map=view, workers=workers, seeded=True)
+    seen.clear()
+    found = batches(source, None, None, FullBatch(N), generator=Repeats()).take(2)
+    first, second = found.as_numpy_iterator()
+    np.testing.assert_array_equal(first.y, count)
+    assert (first.x != second.x).any()
+    # A source runs ahead; whole samples are read.
+    assert sorted({row for row, _ in seen}) == list(range(N))
+    assert len({seed for _, seed in seen}) == len(seen) >= 2 * N
+    again = batches(source, None, None, FullBatch(N), generator=Repeats()).take(1)
+    np.testing.assert_array_equal(next(again.as_numpy_iterator()).x, first.x)
+
+
+def test_seeds_come_from_the_secure_source_by_default():
+    source = Source(X, map=lambda example, seed: seed, seeded=True)
+    first, second = (
+        next(batches(source, None, None, FullBatch(N)).as_numpy_iterator()).x for _ in range(2)
+    )
+    assert len(np.unique(np.concatenate([first, second]))) == 4 * N
+    with pytest.raises(ValueError, match="needs seeds"):
+        source.read(np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (np.zeros(4, np.float32), "Example 3 differs in shape or dtype"),
+        (np.zeros(3, np.float64), "Example 3 differs in shape or dtype"),
+        ((X[0], Y[0]), "Example 3 has another structure"),
+        ([[1.0], [1.0, 2.0]], "Example 3 holds something else"),
+        ((X[0],) * 4, "must be"),
+        (None, "Example 3"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_example_unlike_the_first_is_an_error(odd, message, workers):
+    examples = list(X)
+    examples[3] = odd
+    source = Source(examples, workers=workers)
+    with pytest.raises(SourceError, match=message):
+        source.read(np.array([1, 3]))
+    assert len(source.read(np.array([1, 2]))[0]) == 2  # Others are not the worse for it.
+    with pytest.raises(SourceError, match=message):
+        source.check()
+
+
+def test_what_cannot_be_read_is_an_error():
+    def broken(example):
+        if example[0] == X[3, 0]:
+            raise OSError("disk")
+        return example
+
+    source = Source(X, map=broken, workers=2)
+    for rows in ([3], [1, 3]):
+        with pytest.raises(OSError, match="disk"):
+            source.read(np.array(rows))
+    Source(X, map=lambda e: e).check()
+
+
+def test_length_must_stay(tmp_path):
+    rows = list(X)
+    source = Source(rows)
+    rows.append(X[0])
+    with pytest.raises(SourceError, match="changed their size"):
+        source.read(np.array([0]))
+    file = h5py.File(tmp_path / "grows.h5", "w")
+    column = file.create_dataset("x", data=X, maxshape=(None, 3), chunks=(4, 3))
+    source = Source(column)
+    column.resize(N + 1, axis=0)
+    with pytest.raises(SourceError, match="changed their size"):
+        source.read(np.array([0]))
+
+
+def test_a_memory_map_whose_file_was_cut_does_not_end_the_process(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2000, 100), np.float32))
+    source = Source(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    with open(tmp_path / "x.npy", "r+b") as file:
+        file.truncate(8192)
+    with pytest.raises(SourceError, match="changed their size"):
+        source.read(np.array([1999]))
+
+
+def test_others_than_asked_for_are_an_error():
+    class Loses(Together):
+        def __getitems__(self, rows):
+            return super().__getitems__(rows)[:1]
+
+    with pytest.raises(SourceError, match="others came back"):
+        Source(Loses()).read(np.array([1, 2]))
+
+
+def test_parts_are_consecutive():
+    source = Source((X, Y, W)).part(10, 30)
+    assert len(source) == 20
+    np.testing.assert_array_equal(source.read(np.array([0, 19]))[0], X[[10, 29]])
+    mapped = Source(Examples()).part(10, 30).part(5, 20)
+    assert len(mapped) == 15
+    np.testing.assert_array_equal(mapped.read(np.array([0, 14]))[0], X[[15, 29]])
+    mapped.check()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Source(iter([1])), TypeError, "length and positions"),
+        (lambda: Source([]), ValueError, "at least one example"),
+        (lambda: Source((X, Y[1:])), ValueError, "one length"),
+        (lambda: Source(()), ValueError, "one length"),
+        (lambda: Source((X, X, X, X)), ValueError, "must be"),
+        (lambda: Source(X, map=3), TypeError, "must be a function"),
+        (lambda: Source(X, seeded=True), TypeError, "needs a map"),
+        (lambda: Source(X, workers=0), ValueError, "workers"),
+        (lambda: Source(X, batch_size=0), ValueError, "batch_size"),
+        (lambda: Source(["a", "bc"]), TypeError, "must hold numbers"),
+        (lambda: Source([{"a": object()}]), TypeError, "must hold numbers"),
+    ],
+)
+def test_what_is_no_source_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_reads_nobody_who_was_not_drawn():
+    asked = []
+
+    class Watched(Examples):
+        def __getitem__(self, row):
+            asked.append(row)
+            return super().__getitem__(row)
+
+    source = Source(Watched())
+    asked.clear()
+    source.read(np.array([9, 4]))
+    assert asked == [9, 4]
+    empty = source.read(np.array([], np.int64))
+    assert asked == [9, 4] and [leaf.shape for leaf in empty] == [(0, 3), (0,), (0,)]

@@ -1,0 +1,305 @@
+"""Examples that are read one by one, where a sample needs them."""
+
+import copy
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.events.arguments import positive_integer
+
+
+class SourceError(ValueError):
+    """A source cannot give what it gave before."""
+
+
+class Source:
+    """Examples of anything that has a length and can be read by position: `fit(Source(data))`.
+
+    `data` may be an array, a memory map, an HDF5 data set, a Grain `RandomAccessDataSource` or
+    `MapDataset`, a data set of Hugging Face, an ArrayRecord, a `keras.utils.PyDataset` of single
+    examples, a list, or a class of one's own. A tuple is (x,), (x, y) or (x, y, sample_weight), of
+    such. So is an example that is a tuple; any other is x. Tuples and dicts are structures, and a
+    list is one array. Where there is `__getitems__`, it is given all positions at once.
+
+    Guarantees:
+        A record is one example. Which are read follows the draw of the sample alone, so that a
+        sample of a source holds what the same sample of arrays holds, bit for bit. `map` is given
+        one example, and nothing of the others; what it keeps between calls is not kept from it.
+
+    Edge cases:
+        Every example has the structure, shapes and dtypes of the first. One that differs, or cannot
+        be read, ends the training with an error. Only what was sampled is read, so the error also
+        tells that this example was in a sample: keep it to yourself, or call `check` before. A
+        source whose length changes is refused.
+
+    Args:
+        data: As above.
+        batch_size: (Expected) examples of a step, where `fit` is told none.
+        map: A function of one example, which returns the one to train on: decoding, augmentation.
+        workers: Threads that read and map.
+        seeded: Whether `map` also takes a secret seed, int64 [2], drawn anew each time.
+
+    Raises:
+        TypeError: `data` has no length or no positions, `map` is no function, or an example holds
+            something else than numbers.
+        ValueError: there are no examples, or the parts of a tuple differ in their lengths.
+
+    Example:
+        >>> x, y = np.zeros([100, 3], np.float32), np.arange(100)
+        >>> source = Source((x, y), map=lambda example: (example[0] + 1, example[1]))
+        >>> [leaf.tolist() for leaf in source.read(np.array([7]))]
+        [[[1.0, 1.0, 1.0]], [7]]
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        map: Callable[..., Any] | None = None,
+        workers: int = 1,
+        seeded: bool = False,
+    ):
+        if map is not None and not callable(map):
+            raise TypeError(f"map must be a function of one example. Received: map={map!r}.")
+        if not isinstance(seeded, bool) or (seeded and map is None):
+            raise TypeError(f"seeded must be a bool, and needs a map. Received: seeded={seeded!r}.")
+        self.batch_size = None if batch_size is None else positive_integer("batch_size", batch_size)
+        self.workers = positive_integer("workers", workers)
+        self.seeded = seeded
+        self._map = map
+        self._structure = _opaque(data)
+        self._columns = [p.data for p in tf.nest.flatten(self._structure) if p is not None]
+        for column in self._columns:
+            if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
+                raise TypeError(
+                    "A source needs a length and positions: len(data) and data[i]. Received: "
+                    f"{type(column).__name__}."
+                )
+        lengths = sorted({len(column) for column in self._columns})
+        if len(lengths) != 1 or not lengths[0]:
+            raise ValueError(
+                "The parts of a source must have one length, of at least one example. Received "
+                f"lengths: {lengths}."
+            )
+        self._sizes = [_size(column) for column in self._columns]
+        self._start, self._length = 0, lengths[0]
+        self._floats: Any = None
+        self._is_plain = map is None and all(_is_array(column) for column in self._columns)
+        # The first example says what all others are.
+        self._first = self._example(self._raw(np.array([0]))[0], np.zeros(2, np.int64), 0)
+        for leaf in tf.nest.flatten(self._first):
+            if leaf is not None and leaf.dtype.kind in "OSUMmV":
+                raise TypeError(
+                    "An example must hold numbers. Let map decode or encode it. Received: "
+                    f"{leaf.dtype}."
+                )
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def example(self) -> tuple[Any, Any, Any]:
+        """(x, y, sample_weight) of zeros, [1, ...], in the shapes and dtypes of every example."""
+        return tf.nest.map_structure(
+            lambda leaf: None if leaf is None else np.zeros((1, *leaf.shape), self._dtype(leaf)),
+            self._first,
+        )
+
+    def with_floats(self, dtype: Any) -> "Source":
+        """Returns the source with its floating-point numbers cast, as `fit` casts those of arrays.
+
+        Args:
+            dtype: A floating-point dtype.
+        """
+        changed = copy.copy(self)
+        changed._floats = np.dtype(dtype)
+        return changed
+
+    def part(self, start: int, end: int) -> "Source":
+        """Returns the source of the examples start .. end - 1.
+
+        Args:
+            start: The first.
+            end: One beyond the last.
+        """
+        changed = copy.copy(self)
+        changed._start, changed._length = self._start + start, end - start
+        return changed
+
+    def check(self) -> None:
+        """Reads every example once, in order: an error then tells nothing about a sample.
+
+        Raises:
+            SourceError: one is not like the first; says which. What cannot be read raises its own.
+        """
+        for start in range(0, len(self), 1024):
+            rows = np.arange(start, min(start + 1024, len(self)))
+            self.read(rows, np.zeros([len(rows), 2], np.int64))
+
+    def read(
+        self,
+        rows: np.ndarray,
+        seeds: np.ndarray | None = None,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> list[np.ndarray]:
+        """Returns the leaves of `example`, without None, of some examples: each [n, ...].
+
+        Args:
+            rows: int64 [n], positions.
+            seeds: int64 [n, 2], for a `map` that is seeded.
+            pool: Threads among which the examples are divided; else this one reads them.
+
+        Raises:
+            SourceError: the length has changed, or an example is not like the first.
+        """
+        if [_size(column) for column in self._columns] != self._sizes:
+            raise SourceError(
+                "The data of a source changed their size while they were in use: which record is "
+                "which, and how many there are, must stay as it was. Make a new Source, and train "
+                "on."
+            )
+        if seeds is None:
+            if self.seeded:
+                raise ValueError("A seeded map needs seeds. Received: seeds=None.")
+            seeds = np.zeros([len(rows), 2], np.int64)
+        expected = [leaf for leaf in tf.nest.flatten(self._first) if leaf is not None]
+        if pool is None or len(rows) < 2:
+            parts = [self._read(rows, seeds, expected)]
+        else:
+            pieces = min(self.workers, len(rows))
+            shares = zip(np.array_split(rows, pieces), np.array_split(seeds, pieces), strict=True)
+            waiting = [pool.submit(self._read, *share, expected) for share in shares]
+            parts = [part.result() for part in waiting]
+        if len(parts) == 1:
+            return parts[0]
+        return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+
+    def _read(
+        self, rows: np.ndarray, seeds: np.ndarray, expected: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        rows = rows + self._start
+        if self._is_plain and len(rows):
+            leaves = [_rows_of(column, rows) for column in self._columns]
+            return [leaf.astype(self._dtype(leaf), copy=False) for leaf in leaves]
+        found = [np.empty((len(rows), *leaf.shape), self._dtype(leaf)) for leaf in expected]
+        for index, raw in enumerate(self._raw(rows)):
+            row = int(rows[index])
+            example = self._example(raw, seeds[index], row)
+            try:
+                tf.nest.assert_same_structure(self._first, example)
+            except (TypeError, ValueError) as error:
+                raise SourceError(f"Example {row} has another structure than the first.") from error
+            leaves = [leaf for leaf in tf.nest.flatten(example) if leaf is not None]
+            forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
+            wanted = [(leaf.shape, leaf.dtype) for leaf in expected]
+            if forms != wanted:
+                raise SourceError(
+                    f"Example {row} differs in shape or dtype from the first: {_words(forms)} "
+                    f"instead of {_words(wanted)}. Let map make them alike."
+                )
+            for place, leaf in zip(found, leaves, strict=True):
+                place[index] = leaf
+        return found
+
+    def _dtype(self, leaf: np.ndarray) -> np.dtype:
+        is_float = np.issubdtype(leaf.dtype, np.floating)
+        return self._floats if is_float and self._floats is not None else leaf.dtype
+
+    def _raw(self, rows: np.ndarray) -> list[Any]:
+        """Returns examples as they are in the data."""
+        if not len(rows):
+            return []
+        columns = [_rows_of(column, rows) for column in self._columns]
+        if any(len(column) != len(rows) for column in columns):
+            raise SourceError(f"Of {len(rows)} examples that were asked for, others came back.")
+        return [self._pack([column[i] for column in columns]) for i in range(len(rows))]
+
+    def _pack(self, values: list[Any]) -> Any:
+        """Returns an example from what its columns hold."""
+        remaining = iter(values)
+        flat = tf.nest.flatten(self._structure)
+        flat = [None if part is None else _Column(next(remaining)) for part in flat]
+        return tf.nest.map_structure(
+            lambda part: None if part is None else part.data,
+            tf.nest.pack_sequence_as(self._structure, flat),
+        )
+
+    def _example(self, raw: Any, seed: np.ndarray, row: int) -> tuple[Any, Any, Any]:
+        """Returns (x, y, sample_weight) of arrays."""
+        value = raw
+        if self._map is not None:
+            value = self._map(value, seed) if self.seeded else self._map(value)
+        try:
+            value = _arrays(value)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"Example {row} holds something else than arrays.") from error
+        if not isinstance(value, tuple):
+            return value, None, None
+        if not 1 <= len(value) <= 3 or value[0] is None:
+            raise SourceError(
+                "An example that is a tuple must be (x,), (x, y) or (x, y, sample_weight). "
+                f"Received one of {len(value)} parts, example {row}."
+            )
+        return (*value, None, None)[:3]
+
+
+class _Column:
+    """Keeps what is in a structure from being taken for a structure itself."""
+
+    def __init__(self, data: Any):
+        self.data = data
+
+
+def _opaque(data: Any) -> Any:
+    """Returns the structure of tuples and dicts, with all that they hold as columns."""
+    if type(data) is tuple:
+        return tuple(_opaque(part) for part in data)
+    if type(data) is dict:
+        return {key: _opaque(part) for key, part in data.items()}
+    return None if data is None else _Column(data)
+
+
+def _arrays(value: Any) -> Any:
+    """Returns an example with arrays in place of numbers, tensors and lists."""
+    if isinstance(value, tuple):
+        return tuple(_arrays(part) for part in value)
+    if isinstance(value, dict):
+        return {key: _arrays(part) for key, part in value.items()}
+    return None if value is None else np.asarray(value)
+
+
+def _is_array(column: Any) -> bool:
+    return isinstance(column, np.ndarray) or _is_hdf5(column)
+
+
+def _is_hdf5(column: Any) -> bool:
+    return type(column).__module__.split(".")[0] == "h5py"
+
+
+def _rows_of(column: Any, rows: np.ndarray) -> Any:
+    """Returns what stands at some positions, one after the other."""
+    if isinstance(column, np.ndarray):
+        return np.asarray(column)[rows]
+    if _is_hdf5(column):  # It takes ascending positions only.
+        distinct, places = np.unique(rows, return_inverse=True)
+        return column[distinct][places]
+    if hasattr(column, "__getitems__"):
+        return column.__getitems__(rows.tolist())
+    return [column[row] for row in rows.tolist()]
+
+
+def _size(column: Any) -> tuple[int, int | None]:
+    """Returns the length, and the bytes of the file beneath a memory map: to read beyond the end of
+    one that was cut would end the process.
+    """
+    file = getattr(column, "filename", None) if isinstance(column, np.memmap) else None
+    return len(column), None if file is None else os.path.getsize(file)
+
+
+def _words(forms: list[tuple[tuple[int, ...], np.dtype]]) -> str:
+    return ", ".join(f"{dtype} {list(shape)}" for shape, dtype in forms)
