@@ -178,7 +178,8 @@ def test_seeds_come_from_the_secure_source_by_default():
     [
         (np.zeros(4, np.float32), "Example 3 differs in shape or dtype"),
         (np.zeros(3, np.float64), "Example 3 differs in shape or dtype"),
-        ((X[0], Y[0]), "Example 3 has another structure"),
+        ((X[0], Y[0]), "Example 3 differs"),
+        ({"a": X[0]}, "Example 3 has another structure"),
         ([[1.0], [1.0, 2.0]], "Example 3 holds something else"),
         ((X[0],) * 4, "must be"),
         (None, "Example 3"),
