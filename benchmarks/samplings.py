@@ -17,6 +17,7 @@ from tfdp.accounting import make_accountant
 from tfdp.events import GaussianSumEvent, NeighboringRelation, SampledEvent, UnsupportedEventError
 from tfdp.sampling import (
     FixedSize,
+    MinSeparationPoisson,
     Poisson,
     RandomAllocation,
     SamplingPolicy,
@@ -32,6 +33,7 @@ POLICIES = {
     "Poisson()": Poisson(),
     "TruncatedPoisson()": TruncatedPoisson(),
     "RandomAllocation()": RandomAllocation(),
+    "MinSeparationPoisson(10)": MinSeparationPoisson(10),
     "FixedSize(), replace one": FixedSize(neighboring_relation=REPLACE),
     "Poisson(), replace one": Poisson(neighboring_relation=REPLACE),
     "Shuffled()": Shuffled(),

@@ -55,7 +55,8 @@ class _OtherSampling(Sampling):
 
 def test_all_of_the_registry_are_here():
     ours = {name: make_accountant(name) for name in ACCOUNTANTS if "." not in name}
-    assert {name: type(accountant) for name, accountant in ours.items()} == {
+    # What is drawn holds with a probability, and has tests of its own: monte_carlo_test.py.
+    assert {name: type(made) for name, made in ours.items() if made.confidence is None} == {
         name: kind.make for name, kind in KINDS.items()
     }
 

@@ -97,6 +97,11 @@ def test_calibrate_noise_that_remembers(capsys):
     ]
     turns = calibrate(capsys, *flags, "--epsilon", "2", "--sampling", "cyclic_poisson")
     assert turns["period"] == 4
+    apart = ("--sampling", "min_separation", *flags[:-2], "--steps", "20", "--noise", "3")
+    unamplified = calibrate(capsys, *apart)
+    assert unamplified["period"] == 4 and unamplified["epsilon"] > 3
+    _, out, _ = run(capsys, "calibrate", *BUDGET, *apart, "--accountant", "monte_carlo")
+    assert "(monte_carlo), an upper bound with probability 0.999999 only" in out
 
 
 @pytest.mark.parametrize(
@@ -131,6 +136,7 @@ def test_calibrate_every_noise_that_remembers(capsys, mechanism, bands):
     [
         (["--bands", "4", "--steps", "3"], "--bands is for noise that remembers"),
         (["--sampling", "fixed_order", "--steps", "3"], "--sampling fixed_order is for noise"),
+        (["--accountant", "monte_carlo", "--steps", "3"], "need proven bounds"),
         (["--mechanism", "bandmf", "--steps", "3"], "needs bands"),
         (["--mechanism", "tree"], "either steps or epochs"),
         (["--mechanism", "tree", "--steps", "3", "--solve", "steps"], "--solve steps"),

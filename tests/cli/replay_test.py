@@ -91,6 +91,17 @@ def test_private_does_not_say_not_private(save, capsys):
     assert "not private" not in run(capsys, "replay", path, "--delta", "1e-5")[1]
 
 
+def test_bounds_that_are_drawn_say_so(save, capsys):
+    _, path = save((GaussianSumEvent(1.0, 2.0), 1))
+    options = ("--delta", "1e-3", "--accountant", "monte_carlo", "--accountant", "prv")
+    _, out, _ = run(capsys, "replay", path, *options)
+    drawn, proven = out.splitlines()[-2:]
+    assert "(monte_carlo), an upper bound with probability 0.999999 only" in drawn
+    assert proven.endswith("(prv)")
+    summary = json.loads(run(capsys, "replay", path, *options, "--json")[1])
+    assert summary["confidence"] == {"monte_carlo": 1 - 1e-6}
+
+
 def test_empty_ledger_costs_nothing(save, capsys):
     _, path = save()
     status, out, _ = run(capsys, "replay", path, "--delta", "1e-5")

@@ -54,7 +54,7 @@ SAMPLED = ("poisson", "nested_poisson", "replace_fixed_size", "seeded")
 DIFFERENT = ("replace_fixed_size", "dp_accounting.rdp")
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("accountant", sorted({*ACCOUNTANTS} - {"monte_carlo"}))
 @pytest.mark.parametrize("name", EPSILONS)
 def test_golden_ledger(name, accountant):
     ledger = PrivacyLedger.from_json_lines((GOLDEN / f"{name}.jsonl").read_text())

@@ -12,6 +12,38 @@ TENSORFLOW_CHECKPOINT = "test_tensorflow_checkpoint_without_its_ledger_is_refuse
 PRICES = in_folder(
     "accounting",
     (
+        "bound_of_one_epsilon",
+        "the bound of drawn losses is that of a mean, and of no delta",
+        "monte_carlo.py",
+        "mean_bound(_mean(losses, epsilon), self.num_samples, self._log_risk, True)",
+        "_mean(losses, epsilon)",
+        f"{ACCOUNTING}/monte_carlo_test.py::test_bounds_hold_as_often_as_they_say",
+    ),
+    (
+        "drawn_bound_stops_training",
+        "a budget takes bounds that hold with a probability",
+        "registry.py",
+        "    if confidence is not None:\n        raise ValueError(",
+        "    if False:\n        raise ValueError(",
+        f"{ACCOUNTING}/monte_carlo_test.py::test_is_never_the_default_and_stops_nothing",
+    ),
+    (
+        "ratio_of_units_that_need_not_wait",
+        "the ratio of separated samples forgets that a unit waits",
+        "losses/draws.py",
+        "np.multiply(weights[t], found[t + b], out=found[t])",
+        "np.multiply(weights[t], found[t + 1], out=found[t])",
+        f"{ACCOUNTING}/losses/draws_test.py::test_the_recursion_is_the_sum_over_all_steps",
+    ),
+    (
+        "ratio_of_units_that_never_wait_at_first",
+        "the ratio of separated samples begins with units that do not wait",
+        "losses/draws.py",
+        "ratio = (found[0] + p * found[1:b].sum(axis=0)) / (1 + (b - 1) * p)",
+        "ratio = found[0]",
+        f"{ACCOUNTING}/losses/draws_test.py::test_the_recursion_is_the_sum_over_all_steps",
+    ),
+    (
         "repeated_pass_charged_once",
         "a pass of separated samples that was left and taken up again counts once",
         "correlated.py",

@@ -100,6 +100,15 @@ def test_what_this_ledger_implies(name):
     assert caveat.steps in (None, 2)
 
 
+def test_bounds_that_were_drawn_are_not_certain():
+    ledger = PrivacyLedger()
+    ledger.append(SUM)
+    found = [c for c in gather(ledger, 1e-3, ["monte_carlo"]).caveats if "not certain" in c.title]
+    assert [c.level for c in found] == [ATTENTION]
+    assert "upper bounds with probability 0.999999, and not with certainty" in found[0].text
+    assert not any("certain" in c.title for c in gather(ledger, 1e-3, ["prv"]).caveats)
+
+
 def test_steps_of_a_caveat_are_counted():
     found = facts_of(STEP, CASES["seeded"][0], STEP).caveats
     assert found[0].title == "Seeded noise" and found[0].steps == 2

@@ -49,10 +49,22 @@ class Says:
         return self._answer
 
 
-def test_every_accountant_of_the_registry_is_asked():
+def test_every_accountant_with_proven_bounds_is_asked():
     found = costs.compute(ledger_of((STEP, 100)), DELTA)
-    assert [cost.name for cost in found.costs] == list(registry.ACCOUNTANTS)
+    names = [cost.name for cost in found.costs]
+    assert names == [name for name in registry.ACCOUNTANTS if name != "monte_carlo"]
     assert all(cost.kind for cost in found.costs)
+
+
+def test_bounds_that_are_drawn_say_with_which_probability_they_hold():
+    found = costs.compute(ledger_of((GaussianSumEvent(1.0, 2.0), 2)), 1e-3, ["monte_carlo", "prv"])
+    drawn, proven = found.costs
+    assert drawn.confidence == 1 - 1e-6 and proven.confidence is None
+    assert proven.epsilons[found.target] < drawn.epsilons[found.target] < math.inf
+    assert found.headline is proven
+    # Of few draws nothing follows for a small delta, and no curve is drawn.
+    alone = costs.compute(ledger_of((GaussianSumEvent(1.0, 2.0), 2)), 1e-3, ["monte_carlo"])
+    assert alone.headline.curve is None and alone.headline.epsilons[-1] == math.inf
 
 
 def test_epsilons_are_those_of_a_replay():

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tfdp.accounting.groups import group_delta as group_delta
     from tfdp.accounting.groups import group_epsilon as group_epsilon
     from tfdp.accounting.moments import MomentsAccountant as MomentsAccountant
+    from tfdp.accounting.monte_carlo import DeltaInterval as DeltaInterval
+    from tfdp.accounting.monte_carlo import MonteCarloAccountant as MonteCarloAccountant
     from tfdp.accounting.planning.budget import Budget as Budget
     from tfdp.accounting.planning.budget import (
         PrivacyBudgetExceededError as PrivacyBudgetExceededError,
@@ -50,9 +52,11 @@ _NAMES = {
     "BasicComposition": "tfdp.accounting.composition",
     "CorrelatedPlan": "tfdp.accounting.planning.correlated_plan",
     "Budget": "tfdp.accounting.planning.budget",
+    "DeltaInterval": "tfdp.accounting.monte_carlo",
     "EpsilonInterval": "tfdp.accounting.prv",
     "GDPAccountant": "tfdp.accounting.gdp",
     "MomentsAccountant": "tfdp.accounting.moments",
+    "MonteCarloAccountant": "tfdp.accounting.monte_carlo",
     "NeighboringRelation": "tfdp.events",
     "PLDAccountant": "tfdp.accounting.pld",
     "PRVAccountant": "tfdp.accounting.prv",

@@ -62,6 +62,7 @@ class Accountant:
         computes_distributions: Whether it computes a whole distribution for every kind of step,
             which takes long where there are many kinds.
         takes_many_kinds: Whether a further kind of steps is no work worth mentioning.
+        confidence: With which probability all that it says holds; None where that is proven.
         is_predicted: Whether one epsilon takes so long that a search for a budget asks
             `PRVAccountant` first, and this one only to verify what was found.
     """
@@ -70,6 +71,7 @@ class Accountant:
     computes_distributions: ClassVar[bool] = False
     takes_many_kinds: ClassVar[bool] = False
     is_predicted: ClassVar[bool] = False
+    confidence: float | None = None
 
     def __init__(self):
         self._tally = Tally()

@@ -29,6 +29,7 @@ _OURS = {
     "gdp": ("tfdp.accounting.gdp", "GDPAccountant"),
     "strong": ("tfdp.accounting.composition", "StrongComposition"),
     "basic": ("tfdp.accounting.composition", "BasicComposition"),
+    "monte_carlo": ("tfdp.accounting.monte_carlo", "MonteCarloAccountant"),
 }
 
 
@@ -82,11 +83,12 @@ def make_accountant(
 ) -> Any:
     """Returns a new accountant to replay a ledger into.
 
-    All give upper bounds: "gdp" refuses what it could only approximate.
+    All give upper bounds: "gdp" refuses what it could only approximate, and "monte_carlo" says
+    with which probability they are that.
 
     Args:
         name: A key of `ACCOUNTANTS`: "rdp", "pld", "prv", "moments", "zcdp", "gdp", "strong",
-            "basic" or "dp_accounting.rdp".
+            "basic", "monte_carlo" or "dp_accounting.rdp".
         neighboring_relation: The relation of the ledger. tfdp's accountants read it from the
             events.
 
@@ -141,6 +143,30 @@ def accountant_maker(
             f"would be charged again. Received: accountant={accountant!r}."
         )
     return lambda relation: copy.deepcopy(accountant)
+
+
+def confidence_of(made: Any) -> float | None:
+    """Returns the probability with which what an accountant says holds; None where it is proven."""
+    return getattr(made, "confidence", None)
+
+
+def check_proven(accountant: AccountantChoice) -> None:
+    """Refuses an accountant whose bounds hold with a probability only.
+
+    Who asks it again and again, with a little more noise or a step less, until it says yes, is told
+    yes by a draw that was lucky.
+
+    Raises:
+        ValueError: it is one of these.
+    """
+    made = accountant_maker(accountant)(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    confidence = confidence_of(made)
+    if confidence is not None:
+        raise ValueError(
+            f"{made!r} gives bounds that hold with probability {confidence:.9g} each. Budgets and "
+            "searches ask again and again, and need proven bounds: take another accountant, such "
+            f"as {DEFAULT_ACCOUNTANT!r}, and ask this one what the whole cost is."
+        )
 
 
 def accountant_name(accountant: AccountantChoice) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
-from tfdp.cli.common import counted, finite, read_delta
+from tfdp.cli.common import counted, epsilon_line, finite, read_delta
 
 if TYPE_CHECKING:
     from tfdp.accounting.planning.training_plan import TrainingPlan
@@ -43,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "noise before taken back (lambda_cgd), binary tree",
     )
     parser.add_argument("--bands", type=int, help="of bandmf or bisr; buffers of blt")
-    parser.add_argument("--groups", type=int, help="of cyclic_poisson; default: as many as bands")
+    parser.add_argument(
+        "--groups",
+        type=int,
+        help="of cyclic_poisson, or the separation of min_separation; default: as many as bands",
+    )
     parser.add_argument(
         "--advantage",
         type=float,
@@ -67,7 +71,7 @@ def run(arguments: argparse.Namespace) -> str:
     for name in ("bands", "groups"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} is for noise that remembers: give --mechanism bandmf.")
-    if arguments.sampling in ("fixed_order", "cyclic_poisson"):
+    if arguments.sampling in ("fixed_order", "cyclic_poisson", "min_separation"):
         raise ValueError(
             f"--sampling {arguments.sampling} is for noise that remembers: give --mechanism, or "
             "another sampling."
@@ -111,7 +115,11 @@ def _of_risk(arguments: argparse.Namespace, delta: float) -> str:
                 "A target risk (--advantage, or --tpr and --fpr) finds the noise of a run: leave "
                 f"out --{name}."
             )
-    if arguments.mechanism != "gaussian" or arguments.sampling in ("fixed_order", "cyclic_poisson"):
+    if arguments.mechanism != "gaussian" or arguments.sampling in (
+        "fixed_order",
+        "cyclic_poisson",
+        "min_separation",
+    ):
         raise ValueError(
             "A target risk is for independent noise: leave out --mechanism, and take another "
             "--sampling than those of noise that remembers."
@@ -232,11 +240,9 @@ def _of_run(arguments: argparse.Namespace, delta: float) -> str:
 
 
 def _noise_and_epsilon(result: dict[str, Any]) -> list[str]:
-    epsilon = result["epsilon"]
-    shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
     return [
         f"noise multiplier {result['noise_multiplier']:.6g}",
-        f"epsilon = {shown} at delta = {result['delta']:g} ({result['accountant']})",
+        epsilon_line(result["epsilon"], result["delta"], result["accountant"]),
     ]
 
 

@@ -29,6 +29,26 @@ def read_delta(text: str) -> float:
     return delta
 
 
+def confidences(names: Sequence[str]) -> dict[str, float]:
+    """Returns with which probability what an accountant says holds, of those that do not prove it.
+
+    Args:
+        names: Of accountants.
+    """
+    from tfdp.accounting.registry import confidence_of, make_accountant
+
+    found = {name: confidence_of(make_accountant(name)) for name in names}
+    return {name: held for name, held in found.items() if held is not None}
+
+
+def epsilon_line(epsilon: float | str, delta: float, name: str) -> str:
+    """Returns what is printed of an accountant's epsilon."""
+    shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
+    held = confidences([name]).get(name)
+    certain = "" if held is None else f", an upper bound with probability {held:.9g} only"
+    return f"epsilon = {shown} at delta = {delta:g} ({name}){certain}"
+
+
 def add_key_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --key-file."""
     parser.add_argument(

@@ -14,7 +14,9 @@ from tfdp.cli.common import (
     add_key_argument,
     authentication,
     check_out,
+    confidences,
     counted,
+    epsilon_line,
     finite,
     read_delta,
     read_key,
@@ -121,6 +123,7 @@ def _summary(replayed: Any, delta: float) -> dict[str, Any]:
         "priced_by_others": list(replayed.priced_by_others),
         "delta": delta,
         "epsilon": {name: finite(epsilon) for name, epsilon in replayed.epsilons.items()},
+        **({"confidence": held} if (held := confidences(list(replayed.epsilons))) else {}),
     }
 
 
@@ -176,8 +179,7 @@ def _text(summary: dict[str, Any]) -> str:
             f"many kinds of steps: charged with {summary['rounded_to_digits']} digits, upwards"
         )
     for name, epsilon in summary["epsilon"].items():
-        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
-        lines.append(f"epsilon = {shown} at delta = {summary['delta']:g} ({name})")
+        lines.append(epsilon_line(epsilon, summary["delta"], name))
     lines.extend(f"not private: {reason}" for reason in summary["not_private_because"])
     lines.extend(f"not priced by tfdp: {other}" for other in summary["priced_by_others"])
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 import keras
 
 from tfdp.accounting.planning.budget import check_budget, check_price, kind_of
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, check_proven
 from tfdp.accounting.spent import Spent
 from tfdp.events import Event
 from tfdp.keras.errors import NotPrivateError, PrivacyBudgetExceededError
@@ -221,6 +221,7 @@ class PrivacyBudget(LogsEpsilon):
         accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     ):
         super().__init__(target_delta, accountant)
+        check_proven(accountant)
         self._target_epsilon, _ = check_budget(target_epsilon, target_delta)
         self._planned: _Planned | None = None
         self._has_said = False

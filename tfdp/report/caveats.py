@@ -234,6 +234,20 @@ def _priced_by_others(rows: Sequence[AlikeSteps]) -> list[Caveat]:
     ]
 
 
+def _drawn(costs: Costs) -> list[Caveat]:
+    drawn = [cost for cost in costs.costs if cost.confidence is not None and cost.refusal is None]
+    return [
+        Caveat(
+            ATTENTION,
+            "A bound that is not certain",
+            f"The numbers of {cost.name} rest on privacy losses that were drawn at random. They "
+            f"are upper bounds with probability {cost.confidence:.9g}, and not with certainty. "
+            "Whoever compared several plans by them has taken the risk for each.",
+        )
+        for cost in drawn
+    ]
+
+
 def _weak(costs: Costs) -> list[Caveat]:
     if costs.headline is None or costs.headline.profile is None or costs.epsilon == float("inf"):
         return []
@@ -312,6 +326,7 @@ def caveats(
         *_units(rows),
         *_population(rows, costs.target_delta),
         *_priced_by_others(rows),
+        *_drawn(costs),
         *_weak(costs),
         *_ALWAYS,
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.normal_form import normal_form
-from tfdp.accounting.registry import ACCOUNTANTS, make_accountant
+from tfdp.accounting.registry import ACCOUNTANTS, confidence_of, make_accountant
 from tfdp.accounting.totals import Totals
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.registry import is_ours
@@ -49,6 +49,7 @@ class Cost:
         epsilons: One for every delta of the report; empty where it refuses.
         curve: Epsilon after each of `Costs.steps`; None where it is not shown.
         profile: Its delta(epsilon); None where it is not shown.
+        confidence: With which probability all of these are upper bounds; None where it is proven.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Cost:
     epsilons: tuple[float, ...]
     curve: tuple[float, ...] | None = None
     profile: Profile | None = None
+    confidence: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,6 +119,13 @@ def _is_quick(name: str) -> bool:
         return _takes_many_kinds(make_accountant(name))
     except refusals():
         return False  # It says so itself when it is asked.
+
+
+def _is_proven(name: str) -> bool:
+    try:
+        return confidence_of(make_accountant(name)) is None
+    except refusals():
+        return True
 
 
 def _kind(accountant: Any) -> str:
@@ -189,7 +198,8 @@ def _cost(
     except refusals() as error:
         text = _reason(error, ledger)
         return Cost(name, kind, upper, text, ()), None
-    return Cost(name, kind, upper, None, epsilons), accountant
+    confidence = confidence_of(accountant)
+    return Cost(name, kind, upper, None, epsilons, confidence=confidence), accountant
 
 
 def _curve(
@@ -235,12 +245,14 @@ def compute(
     Args:
         ledger: What was done.
         target_delta: In (0, 1).
-        accountants: Names from `tfdp.accounting.ACCOUNTANTS`; all of them by default.
+        accountants: Names from `tfdp.accounting.ACCOUNTANTS`; by default all whose bounds are
+            proven.
 
     Raises:
         ValueError: there is no accountant of some name.
     """
-    names = list(ACCOUNTANTS) if accountants is None else list(dict.fromkeys(accountants))
+    proven = filter(_is_proven, ACCOUNTANTS)
+    names = list(dict.fromkeys(proven if accountants is None else accountants))
     for name in names:
         if name not in ACCOUNTANTS:
             make_accountant(name)  # Says which there are.
@@ -273,7 +285,10 @@ def compute(
         if cost.name in shown and given is not None:
             cost = dataclasses.replace(
                 cost,
-                curve=_curve(given, cost.name, relation, steps, target_delta) if steps else None,
+                # Bounds that are drawn would be drawn anew for every point of a curve.
+                curve=_curve(given, cost.name, relation, steps, target_delta)
+                if steps and cost.confidence is None
+                else None,
                 profile=make_profile(accountant.get_epsilon, accountant.get_delta, points),
             )
         costs.append(cost)

@@ -26,7 +26,8 @@ class MinSeparationPoisson(SamplingPolicy):
     that was left in the middle ends there.
 
     A pass is charged without amplification, as if a unit were in every `min_separation`th step, and
-    its first step is charged as the whole pass.
+    its first step is charged as the whole pass. `tfdp.accounting.MonteCarloAccountant` says what it
+    is worth, with a probability.
 
     Args:
         min_separation: b; a unit that was in step i may next be in step i + b.

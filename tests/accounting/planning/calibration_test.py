@@ -98,7 +98,7 @@ def test_a_ledger_that_spent_the_budget_leaves_nothing(begun, free):
         calibrate(target_epsilon=spent, batch_size=1000, ledger=begun, **free, **MNIST)
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("accountant", sorted({*ACCOUNTANTS} - {"monte_carlo"}))
 def test_every_accountant_calibrates(accountant):
     # Some price no samples.
     made, step = make_accountant(accountant), TrainingPlan(60_000, 1000, 5, 1.0).event()

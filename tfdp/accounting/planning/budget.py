@@ -10,6 +10,7 @@ from tfdp.accounting.planning.boundary import Axis, find_boundary
 from tfdp.accounting.registry import (
     AccountantChoice,
     accountant_maker,
+    check_proven,
     compose_event,
 )
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
@@ -62,7 +63,7 @@ class Budget:
 
     def __post_init__(self):
         epsilon, delta = check_budget(self.epsilon, self.delta)
-        accountant_maker(self.accountant)
+        check_proven(self.accountant)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
 
@@ -160,6 +161,7 @@ def affordable_events(
         target_delta: Likewise.
         accountant: As in `PrivacyLedger.epsilon`.
     """
+    check_proven(accountant)
     made = ledger.replay(accountant_maker(accountant)(protection(event).neighboring_relation))
     if isinstance(made, Accountant):
         return affordable_beside(made, event, target_epsilon, target_delta, ledger.total_count)

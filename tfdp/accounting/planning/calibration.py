@@ -23,6 +23,7 @@ from tfdp.accounting.registry import (
     AccountantChoice,
     accountant_maker,
     accountant_name,
+    check_proven,
 )
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
@@ -63,6 +64,7 @@ def _edge(
     ledger: PrivacyLedger | None,
 ) -> Boundary:
     """Returns the edge of the budget by the accountant, of plans along the axis."""
+    check_proven(accountant)
 
     @functools.cache
     def cost(x: float) -> float:

@@ -8,7 +8,12 @@ from tfdp import events
 from tfdp.accounting.planning.boundary import find_boundary
 from tfdp.accounting.planning.calibration import NOISE_AXIS, UnreachableBudgetError
 from tfdp.accounting.planning.training_plan import check_batch
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_maker
+from tfdp.accounting.registry import (
+    DEFAULT_ACCOUNTANT,
+    AccountantChoice,
+    accountant_maker,
+    check_proven,
+)
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.factorizations import (
@@ -23,7 +28,7 @@ from tfdp.ledger.ledger import PrivacyLedger
 
 # Names of mechanisms, and whether they have a number of bands.
 MECHANISMS = {"bandmf": True, "bisr": True, "blt": True, "lambda_cgd": False, "tree": False}
-RUN_SAMPLINGS = ("fixed_order", "cyclic_poisson")
+RUN_SAMPLINGS = ("fixed_order", "cyclic_poisson", "min_separation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +43,7 @@ class CorrelatedPlan:
             bound: `stddev / l2_norm_clip` of a `CorrelatedGaussianSumQuery`.
         factorization: As there.
         period: As there: steps between two participations, or groups that take turns.
-        sampling: "fixed_order" or "cyclic_poisson".
+        sampling: "fixed_order", "cyclic_poisson" or "min_separation".
         neighboring_relation: ZERO_OUT or REPLACE_ONE.
 
     Raises:
@@ -81,6 +86,14 @@ class CorrelatedPlan:
         if self.sampling == "cyclic_poisson":
             q = self.batch_size * self.period / self.population_size
             sampling = events.CyclicPoissonSampling(q, self.period, 0, self.population_size)
+        if self.sampling == "min_separation":
+            free = self.population_size - (self.period - 1) * self.batch_size
+            sampling = events.MinSeparationSampling(
+                self.batch_size / free if free > 0 else math.inf,
+                self.period,
+                self.steps,
+                self.population_size,
+            )
         return events.SampledEvent(sampling, release, self.neighboring_relation)
 
     def epsilon(
@@ -150,10 +163,12 @@ def calibrate_correlated(
         epochs: As `fit` counts them: of groups an epoch ends with a whole turn of all of them.
         target_epsilon: The budget, positive.
         noise_multiplier: In place of the budget.
-        sampling: "fixed_order", or "cyclic_poisson" for "bandmf".
-        groups: Of "cyclic_poisson", which take turns; by default as many as bands, with which
-            samples are drawn from most of the data.
-        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
+        sampling: "fixed_order", or "cyclic_poisson" or "min_separation" for "bandmf".
+        groups: Of "cyclic_poisson", which take turns; of "min_separation" the steps between two
+            participations, at least. By default as many as bands, with which samples are drawn from
+            most of the data.
+        accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant. To
+            find the noise for a budget its bounds have to be proven.
         neighboring_relation: ZERO_OUT by default.
 
     Raises:
@@ -201,6 +216,7 @@ def calibrate_correlated(
     )
     if noise_multiplier is not None:
         return made(noise_multiplier=noise_multiplier)
+    check_proven(accountant)
     target = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=False)
 
     @functools.cache
@@ -219,7 +235,8 @@ def _steps_per_epoch(population_size: int, batch_size: int, period: int, samplin
     """Returns how many steps `fit` takes for an epoch: of groups, whole turns of all of them."""
     if sampling == "fixed_order":
         return period
-    return period * -(-max(1, round(population_size / batch_size)) // period)
+    whole = max(1, round(population_size / batch_size))
+    return whole if sampling == "min_separation" else period * -(-whole // period)
 
 
 def _check_choice(mechanism: str, bands: int | None, sampling: str, groups: int | None) -> None:
@@ -231,12 +248,12 @@ def _check_choice(mechanism: str, bands: int | None, sampling: str, groups: int 
     if MECHANISMS[mechanism] != (bands is not None):
         needs = "needs bands" if MECHANISMS[mechanism] else "has no bands"
         raise ValueError(f"mechanism={mechanism!r} {needs}. Received: bands={bands!r}.")
-    if sampling == "cyclic_poisson" and mechanism != "bandmf":
+    if sampling != "fixed_order" and mechanism != "bandmf":
         raise ValueError(
             "Random samples amplify banded noise only: mechanism='bandmf'. Received: "
             f"mechanism={mechanism!r}."
         )
-    if groups is not None and sampling != "cyclic_poisson":
+    if groups is not None and sampling == "fixed_order":
         raise ValueError(f"groups are those of 'cyclic_poisson'. Received: {groups=}.")
 
 
@@ -252,5 +269,5 @@ def _factorization(
     if mechanism == "lambda_cgd":
         return optimal_one_step_back(steps, period)
     # Of random samples a unit is in one at a time, and what counts is a column's norm.
-    spacing = None if sampling == "cyclic_poisson" else period
+    spacing = period if sampling == "fixed_order" else None
     return optimal_banded(steps, min(positive_integer("bands", bands), steps), spacing)

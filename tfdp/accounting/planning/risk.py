@@ -21,7 +21,12 @@ from typing import Any
 from tfdp.accounting.planning.boundary import find_boundary
 from tfdp.accounting.planning.calibration import NOISE_AXIS, UnreachableBudgetError
 from tfdp.accounting.planning.training_plan import TrainingPlan, check_batch, steps_of_epochs
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_maker
+from tfdp.accounting.registry import (
+    DEFAULT_ACCOUNTANT,
+    AccountantChoice,
+    accountant_maker,
+    check_proven,
+)
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
 from tfdp.ledger import PrivacyLedger
@@ -186,6 +191,7 @@ def noise_for_risk(
     def gain(noise_multiplier: float) -> float:
         return risk_of(plan_of(noise_multiplier), false_positive_rate, accountant) - guessing
 
+    check_proven(accountant)
     within, beyond = find_boundary(gain, target - guessing, NOISE_AXIS, 1.0)
     if within is None:
         raise UnreachableBudgetError(
