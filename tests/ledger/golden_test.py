@@ -16,8 +16,11 @@ The numbers were not computed by tfdp:
 - seeded: ten private steps and ten with a known seed.
 """
 
+import contextlib
 import math
 import pathlib
+import shutil
+import sqlite3
 
 import pytest
 
@@ -26,8 +29,9 @@ from tfdp.events import (
     NeighboringRelation,
     UnsupportedEventError,
 )
-from tfdp.ledger import PrivacyLedger, json_lines
+from tfdp.ledger import PrivacyLedger, json_lines, storage
 from tfdp.ledger.entry import Evidence
+from tfdp.ledger.storage import schema
 
 ZERO, REPLACE = NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE_ONE
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -96,3 +100,27 @@ def test_golden_ledger_with_digests():
         assert stream.evidence is Evidence.KEY
         entries = list(stream.entries)
     assert entries == list(PrivacyLedger.from_json_lines((GOLDEN / "poisson.jsonl").read_text()))
+
+
+# Files of each version of the tables, as the tfdp of then wrote them, and the head of each chain.
+SQLITE = {
+    2: "e0ea891c9971dc5b613886d9c27b4525da6ab6865dae8c773c18ef9a44412da1",
+    3: "2a72cfae661d8960a4752076ef796ef43d1d850032d8a66f573b1c8fd341a5c3",
+}
+
+
+@pytest.mark.parametrize("version", SQLITE)
+def test_golden_file_of_each_version_is_verified_and_priced(version, tmp_path):
+    path = tmp_path / "run.ledger"
+    shutil.copy(GOLDEN / "sqlite" / f"version{version}.sqlite", path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    verified = storage.verify(path, bytes(range(32)), SQLITE[version])
+    assert verified.checked and verified.header.dataset_id == "golden"
+    (entry,) = PrivacyLedger.load(path, key=bytes(range(32)))
+    assert [entry] == list(PrivacyLedger.from_json_lines((GOLDEN / "poisson.jsonl").read_text()))
+
+
+def test_every_version_that_is_read_has_golden_files():
+    assert set(SQLITE) == set(schema.READABLE_VERSIONS)
+    assert {f"version{v}.sqlite" for v in SQLITE} == {p.name for p in (GOLDEN / "sqlite").iterdir()}
