@@ -1,5 +1,6 @@
 """The tutorials and the first examples of the documents run as written."""
 
+import json
 import os
 import pathlib
 import re
@@ -332,3 +333,40 @@ def test_models_of_a_table_stay_within_their_epsilon(monkeypatch, capsys):
     # The noise is chosen for this epsilon, with the quantiles of trees in it.
     assert all(0.99 < float(row[1]) <= 1 for row in rows[::2])
     assert all(0.3 < float(row[2].split()[0]) < 0.95 for row in rows)
+
+
+NOTEBOOKS = sorted(path.name for path in (ROOT / "tutorials").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_runs_in_small(name, tmp_path, monkeypatch):
+    """Its cells, one after another, in this process: a kernel would import TensorFlow again."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    book = json.loads((ROOT / "tutorials" / name).read_text(encoding="utf-8"))
+    cells = [c for c in book["cells"] if c["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells), "Clear the outputs before it is committed."
+    names = {}
+    for i, cell in enumerate(cells):
+        code = "".join(cell["source"])
+        exec(
+            compile(
+                re.sub(r"^EPOCHS = \d+", "EPOCHS = 1", code, flags=re.M), f"{name}:{i}", "exec"
+            ),
+            names,
+        )
+    assert names["plt"].get_fignums(), "It draws a figure."
+    names["plt"].close("all")
+    assert SHOWN_BY_NOTEBOOKS[name](names)
+
+
+SHOWN_BY_NOTEBOOKS = {
+    "first_private_model.ipynb": lambda n: n["model"].ledger.total_count == 7,
+    "ledger_and_replay.ipynb": lambda n: (
+        n["counter"].steps == 2_000 and n["epsilons"]["prv"] < n["together"]
+    ),
+    "nested_and_joint_clipping.ipynb": lambda n: (
+        [*n["epsilons"].values()] == pytest.approx([n["epsilons"]["one clip"]] * 3, rel=1e-6)
+    ),
+}
