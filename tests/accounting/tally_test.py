@@ -65,10 +65,12 @@ def added_up(counts):
             passes.setdefault(form.drawn_together, []).append((form, count))
         else:
             for mechanism in form.mechanisms:
-                totals[mechanism] += -(-count // form.events_per_mechanism)
+                totals[mechanism] += -(-count // form.events_per_mechanism) * form.repetitions
     for steps in passes.values():
         kinds = [(form.mechanisms, count) for form, count in steps]
-        for mechanism, number in of_pass(kinds, steps[0][0].events_per_mechanism):
+        for mechanism, number in of_pass(
+            kinds, steps[0][0].events_per_mechanism, steps[0][0].repetitions
+        ):
             totals[mechanism] += number
     for steps in runs.values():
         most = max(count for _, count in steps)

@@ -21,6 +21,8 @@ _ROUNDING = 1e-9
 _BISECTIONS = 60
 # With more numbers than this to draw, an answer would take days.
 _MOST_NUMBERS = 2.0**40
+# Steps of a pass, of which as many numbers are in memory at once.
+_LONGEST_PASS = 2**22
 
 
 class DeltaInterval(NamedTuple):
@@ -167,6 +169,12 @@ class MonteCarloAccountant(Accountant):
         terms = merge_unsampled(self._terms())
         if self._drawn is None or self._drawn[0] != terms:
             numbers = math.fsum(n * getattr(m, "num_steps", 1) for m, n in terms)
+            longest = max(getattr(m, "num_steps", 1) for m, _ in terms)
+            if longest > _LONGEST_PASS:
+                raise UnsupportedEventError(
+                    f"A pass of {longest} steps is too long to be drawn: at most {_LONGEST_PASS}. "
+                    "Take another accountant."
+                )
             if 2 * numbers * self.num_samples > _MOST_NUMBERS:
                 raise UnsupportedEventError(
                     f"{2 * numbers * self.num_samples:.2g} numbers would have to be drawn, which "

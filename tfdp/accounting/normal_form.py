@@ -36,12 +36,11 @@ from tfdp.accounting.mechanisms import (
     RandomizedResponse,
     SampledGaussian,
     SampledLaplace,
-    SeparatedGaussian,
     TruncatedGaussian,
     without_parts,
 )
 from tfdp.accounting.parallel import worst_part
-from tfdp.accounting.passes import known_step
+from tfdp.accounting.passes import known_step, times
 from tfdp.accounting.ranges import LARGEST_MULTIPLIER, SMALLEST_MULTIPLIER, within_range
 from tfdp.accounting.runs import best_of_runs
 from tfdp.accounting.sampling_rules import SamplingRule, sampling_rule
@@ -60,7 +59,7 @@ class NormalForm(NamedTuple):
     """What an event amounts to.
 
     Attributes:
-        mechanisms: What an accountant prices, once for every `events_per_mechanism` events.
+        mechanisms: What an accountant prices, `times` for every `events_per_mechanism` events.
         events_per_mechanism: 1, or the steps of a pass; a begun pass costs as much as a whole one.
         failure_probability: So far, for every event, the true outputs may be from those of the
             mechanisms, in total variation.
@@ -69,6 +68,7 @@ class NormalForm(NamedTuple):
         run: The run that the event is a step of; the mechanisms are then those of the whole run.
         drawn_together: What the steps of a pass have in common that were drawn together; they cost
             together what `tfdp.accounting.passes` says. None where they were not.
+        repetitions: As in `SamplingRule`.
         otherwise: The same event, of which a part goes into `failure_probability` that is in the
             mechanisms here; for accountants that do not compute distributions, whose bounds are
             better so. None where there is no other way.
@@ -80,7 +80,12 @@ class NormalForm(NamedTuple):
     lost_probability: float = 0.0
     run: Run | None = None
     drawn_together: Hashable = None
+    repetitions: int = 1
     otherwise: "NormalForm | None" = None
+
+    def times(self, mechanism: Mechanism) -> int:
+        """Returns how often one of the mechanisms counts."""
+        return times(mechanism, self.repetitions)
 
     @property
     def stands_alone(self) -> bool:
@@ -324,16 +329,19 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         failure += rule.failure_probability
     lost = _lost(leaves, rule.factors, relation)
     together: Hashable = None
+    repetitions = 1
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
-        mechanisms = [
-            mechanism
-            for mechanism in mechanisms
-            for _ in range(1 if type(mechanism) is SeparatedGaussian else rule.repetitions)
-        ]
+        repetitions = rule.repetitions
         if rule.drawn_together:
             together = (event.sampling, relation, event.privacy_unit)
     return NormalForm(
-        tuple(mechanisms), rule.events_per_mechanism, min(1.0, failure), lost, run, together
+        tuple(mechanisms),
+        rule.events_per_mechanism,
+        min(1.0, failure),
+        lost,
+        run,
+        together,
+        repetitions,
     )
 
 
@@ -362,9 +370,9 @@ def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
     number = -(-count // form.events_per_mechanism)
     mechanisms = without_parts(form.mechanisms)
     if form.drawn_together is None:
-        return [(mechanism, number) for mechanism in mechanisms]
+        return [(mechanism, number * form.times(mechanism)) for mechanism in mechanisms]
     # Other steps of the same pass may be other events.
-    return [(known_step(mechanism), number) for mechanism in mechanisms]
+    return [(known_step(mechanism), number * form.times(mechanism)) for mechanism in mechanisms]
 
 
 def effective_noise_multiplier(event: events.Event) -> float:

@@ -41,12 +41,20 @@ def _noise(mechanism: Any) -> float | None:
     return once.noise_multiplier if whole or isinstance(once, _OF_A_PASS) else None
 
 
-def of_pass(steps: Steps, steps_per_pass: int) -> Iterator[tuple[Mechanism, int]]:
+def times(mechanism: Mechanism, repetitions: int) -> int:
+    """Returns how often a mechanism of a pass counts in which a unit is in so many steps."""
+    return 1 if type(mechanism) is SeparatedGaussian else repetitions
+
+
+def of_pass(
+    steps: Steps, steps_per_pass: int, repetitions: int = 1
+) -> Iterator[tuple[Mechanism, int]]:
     """Yields the mechanisms that the steps of one pass amount to, each with its number.
 
     Args:
         steps: What each kind of step is; how many there were of each.
         steps_per_pass: t. If there were more steps than that, it was more passes.
+        repetitions: In how many steps of a pass a unit is.
     """
     steps = [(kind, count) for kind, count in steps if kind]
     kinds = {kind for kind, _ in steps}
@@ -54,10 +62,11 @@ def of_pass(steps: Steps, steps_per_pass: int) -> Iterator[tuple[Mechanism, int]
         total = -(-sum(count for _, count in steps) // steps_per_pass)
         worst = min(kinds, key=lambda kind: tuple(_noise(each) or 0.0 for each in kind))
         if len(kinds) == 1 or all(_noise(each) is not None for each in worst):
-            yield from ((mechanism, total) for mechanism in worst)
+            yield from ((each, total * times(each, repetitions)) for each in worst)
             return
     for kind, count in steps:
-        yield from ((known_step(each), -(-count // steps_per_pass)) for each in kind)
+        passes = -(-count // steps_per_pass)
+        yield from ((known_step(each), passes * times(each, repetitions)) for each in kind)
 
 
 def _kind(mechanism: Any) -> Any:

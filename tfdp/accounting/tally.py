@@ -90,10 +90,10 @@ class Tally:
             members = list(self._passes.get(form.drawn_together, {}))
             kinds = [(self._forms[each].mechanisms, self._counts[each]) for each in members]
             if kinds:
-                yield from of_pass(kinds, self._forms[members[0]].events_per_mechanism)
+                yield from of_pass(kinds, form.events_per_mechanism, form.repetitions)
         else:
             number = -(-self._counts[event] // form.events_per_mechanism)
-            yield from ((mechanism, number) for mechanism in form.mechanisms)
+            yield from ((each, number * form.times(each)) for each in form.mechanisms)
 
     def terms(self) -> list[tuple[Mechanism, int]]:
         """Returns the distinct mechanisms and how often each counts."""

@@ -84,7 +84,7 @@ def draw_steps(
         inside = step < n
         step, units = step[inside], units[inside]
         found[step, units] = True
-        step = step + b
+        step = step + min(b, n)
     return found
 
 
@@ -115,11 +115,12 @@ def log_ratio(mechanism: SeparatedGaussian, scores: np.ndarray) -> np.ndarray:
     n, size = scores.shape
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         weights = p * np.exp(scores)
-        found = np.ones((n + b, size))
+        found = np.ones((n + 1, size))
         for t in range(n - 1, -1, -1):
-            np.multiply(weights[t], found[t + b], out=found[t])
+            np.multiply(weights[t], found[min(t + b, n)], out=found[t])
             found[t] += (1 - p) * found[t + 1]
-        ratio = (found[0] + p * found[1:b].sum(axis=0)) / (1 + (b - 1) * p)
+        waiting = found[1:b].sum(axis=0) + max(0, b - 1 - n)
+        ratio = (found[0] + p * waiting) / (1 + (b - 1) * p)
         within = (found.min(axis=0) > _SMALLEST) & (found.max(axis=0) < _LARGEST)
         within &= weights.max(axis=0) < _LARGEST
     result = np.empty(size)
@@ -133,12 +134,14 @@ def _log_ratio_of_large(mechanism: SeparatedGaussian, scores: np.ndarray) -> np.
     p, b = mechanism.sampling_probability, mechanism.min_separation
     n, size = scores.shape
     log_p, log_other = math.log(p), math.log1p(-p) if p < 1 else -math.inf
-    found = np.zeros((n + b, size))
+    found = np.zeros((n + 1, size))
     for t in range(n - 1, -1, -1):
-        found[t] = np.logaddexp(log_other + found[t + 1], log_p + scores[t] + found[t + b])
+        found[t] = np.logaddexp(log_other + found[t + 1], log_p + scores[t] + found[min(t + b, n)])
     total = found[0]
-    for wait in range(1, b):
+    for wait in range(1, min(b, n + 1)):
         total = np.logaddexp(total, log_p + found[wait])
+    if b - 1 > n:
+        total = np.logaddexp(total, log_p + math.log(b - 1 - n))
     return total - math.log1p((b - 1) * p)
 
 
