@@ -183,3 +183,18 @@ def test_audit_of_a_wrong_claim_is_above_it():
 def test_scores_are_validated(arguments, error, text):
     with pytest.raises(error, match=text):
         epsilon_lower_bound(*arguments)
+
+
+def test_scores_that_are_far_apart_always_prove_the_most():
+    """The threshold is amid the gap, not at the largest of the scores that chose it."""
+    found = {
+        epsilon_lower_bound(rng.normal(25.0, size=200), rng.normal(size=200), 0.05, CONFIDENCE)
+        for rng in map(np.random.default_rng, range(300))
+    }
+    assert len(found) == 1
+    ends = np.repeat([np.inf, -np.inf], 100), np.repeat([-np.inf, np.inf], 100)
+    assert epsilon_lower_bound(*ends, 0.05, CONFIDENCE) == 0.0
+    assert {epsilon_lower_bound([np.inf] * 200, [-np.inf] * 200, 0.05, CONFIDENCE)} == found
+    assert {epsilon_lower_bound([1e308] * 200, [-1e308] * 200, 0.05, CONFIDENCE)} == found
+    least = np.full(200, 5e-324)
+    assert {epsilon_lower_bound(least, 0 * least, 0.05, CONFIDENCE)} == found

@@ -77,8 +77,8 @@ def test_rows_clipped_one_by_one_cost_more_than_is_claimed(monkeypatch):
     monkeypatch.setattr(step, "clipped_gradient_sum", of_rows)
     with_user, without, ledger = of_users(EVERYBODY, "mean")
     assert claimed(ledger, 2) == pytest.approx(gaussian_epsilon(2.0, SMALL_DELTA))
-    # Three clipped rows instead of one user: mu is 6.
-    assert mu_shown(with_user, without) > 5.0
+    # Three clipped rows instead of one user: mu is 6, of which so many draws show 4.7 to 5.1.
+    assert mu_shown(with_user, without) > 4.0
 
 
 def test_rows_that_are_sampled_one_by_one_cost_a_user_more_than_a_row():

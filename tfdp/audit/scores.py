@@ -135,18 +135,31 @@ def _lower_bound(scores_in: Any, scores_out: Any, confidence: float, proven: _Pr
                 (sign * b, sign * a) if swap else (sign * a, sign * b)
                 for a, b in zip(halves_in, halves_out, strict=True)
             )
-            thresholds = _candidates(np.sort(np.concatenate(for_choice)))
+            scores = np.sort(np.concatenate(for_choice))
+            thresholds = _candidates(scores)
             bounds = _proven_at(thresholds, for_choice, failure, proven)
             best = int(np.argmax(bounds))
-            choices.append((bounds[best], thresholds[best : best + 1], for_measure))
+            choices.append((bounds[best], _amid(scores, thresholds[best]), for_measure))
     _, threshold, for_measure = max(choices, key=lambda choice: choice[0])
-    return max(0.0, float(_proven_at(threshold, for_measure, failure, proven)[0]))
+    return max(0.0, float(_proven_at(np.array([threshold]), for_measure, failure, proven)[0]))
 
 
 def _candidates(scores: np.ndarray) -> np.ndarray:
     """Returns some of the sorted scores, more of them towards both ends."""
     ranks = np.unique(np.geomspace(1, len(scores), 300).astype(int))
     return np.unique(np.concatenate([scores[ranks - 1], scores[-ranks]]))
+
+
+def _amid(scores: np.ndarray, threshold: float) -> float:
+    """Returns the middle between a score and the next larger one of those that are sorted.
+
+    Both choose the same event there. Elsewhere a score may lie a little beyond the largest one.
+    """
+    following = np.searchsorted(scores, threshold, side="right")
+    if following == len(scores) or not np.isfinite([threshold, scores[following]]).all():
+        return threshold
+    middle = threshold / 2 + scores[following] / 2
+    return middle if threshold < middle < scores[following] else threshold
 
 
 def _proven_at(
