@@ -71,6 +71,7 @@ ABOUT_SEVERAL = {
     "keras/hub_tasks_test.py": "task models of KerasHub, trained and saved",
     "keras/losses_test.py": "records of every loss of Keras",
     "keras/migration_test.py": "names of TensorFlow Privacy in all packages",
+    "keras/averaging_test.py": "averages of weights, in training, evaluation, prediction and files",
     "keras/relation_test.py": "the neighbouring relation of a whole run",
     "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
     "keras/shown_metrics_test.py": "private metrics, from fit to what anybody can read",

@@ -212,7 +212,9 @@ def _source(arguments: dict[str, Any]) -> Source:
     """
     source = arguments.pop("x")
     beside = ("y", "sample_weight", "class_weight", "validation_split")
-    given = [name for name in beside if arguments[name] is not None and arguments[name] != 0.0]
+    given = [name for name in beside[:3] if arguments[name] is not None]
+    if arguments["validation_split"]:
+        given.append("validation_split")
     if given:
         raise ValueError(
             "A Source holds (x, y, sample_weight) itself, and is not split. Let it be "

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -434,34 +435,17 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         with self._during("evaluate"):
             return distribution.for_keras(super().test_step(data))
 
-    def evaluate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        sample_weight: Any = None,
-        steps: int | None = None,
-        callbacks: Any = None,
-        return_dict: bool = False,
-        **kwargs: Any,
-    ) -> Any:
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras: raw values of the data that it is given."""
-        arguments = (x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict)
-        with self._during("evaluate"), self._averages_used(callbacks):
-            return super().evaluate(*arguments, **kwargs)
+        run = super().evaluate
+        with self._during("evaluate"), self._averages_used(_callbacks(run, args, kwargs)):
+            return run(*args, **kwargs)
 
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> Any:
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras."""
-        with self._averages_used(callbacks):
-            return super().predict(x, batch_size, verbose, steps, callbacks)
+        run = super().predict
+        with self._averages_used(_callbacks(run, args, kwargs)):
+            return run(*args, **kwargs)
 
     def get_metrics_result(self) -> dict[str, Any]:
         """As in Keras; while `fit` trains with private metrics, these."""
@@ -505,3 +489,8 @@ def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:
     if optimizer.loss_scale_factor is None and model.compute_dtype == "float16":
         return 1024.0
     return None
+
+
+def _callbacks(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the callbacks among the arguments of a method of Keras."""
+    return inspect.signature(method).bind(*args, **kwargs).arguments.get("callbacks")
