@@ -2,6 +2,7 @@
 
 from tfdp.sampling.arrays import PaddedBatch, batches
 from tfdp.sampling.cyclic_poisson import CyclicPoisson
+from tfdp.sampling.files import TFRecords, memory_map
 from tfdp.sampling.fixed_order import FixedOrder
 from tfdp.sampling.fixed_size import FixedSize
 from tfdp.sampling.full_batch import FullBatch
@@ -29,9 +30,11 @@ __all__ = [
     "Shuffled",
     "Source",
     "SourceError",
+    "TFRecords",
     "TruncatedPoisson",
     "Unknown",
     "Users",
     "batches",
     "bound_contributions",
+    "memory_map",
 ]

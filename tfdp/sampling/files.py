@@ -1,0 +1,218 @@
+"""Files whose examples can be read by position: TFRecords, and what a data set was written to."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.sampling.source import SourceError
+
+# Around the data of a record: its length and a check of that before, a check of the data after.
+_BEFORE, _AFTER = 12, 4
+_SPEC = "examples.json"
+_ROWS = 1024
+
+
+class TFRecords:
+    """The records of TFRecord files, by position: `Source(TFRecords(paths), map=parse)`.
+
+    The files are read through once, which checks the sums of all records and finds where they are;
+    with `index`, that is written down for the next time.
+
+    Args:
+        paths: Of uncompressed TFRecord files, in the order of the records; one, or several.
+        index: Of the file that says where the records are. Where there is none, it is written.
+
+    Raises:
+        SourceError: a file is damaged, or is not what `index` describes.
+
+    Edge cases:
+        A record whose file was cut since then cannot be read: `SourceError`. The sum of a record is
+        not checked again.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        index: str | os.PathLike[str] | None = None,
+    ):
+        several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not several:
+            raise ValueError(f"There must be at least one file. Received: paths={paths!r}.")
+        self._paths = [pathlib.Path(path) for path in several]
+        self._files = [path.open("rb") for path in self._paths]
+        if index is None or not pathlib.Path(index).exists():
+            lengths = [_lengths(path) for path in self._paths]
+            if index is not None:
+                _write_index(pathlib.Path(index), self._described(), lengths)
+        else:
+            lengths = _read_index(pathlib.Path(index), self._described())
+        self._lengths = np.concatenate(lengths)
+        self._file_of = np.repeat(np.arange(len(lengths)), [len(part) for part in lengths])
+        self._starts = np.concatenate(
+            [np.cumsum(p + _BEFORE + _AFTER) - p - _AFTER for p in lengths]
+        )
+
+    def _described(self) -> list[list[int]]:
+        """Returns the bytes of each file, and when it was written."""
+        found = [path.stat() for path in self._paths]
+        return [[each.st_size, each.st_mtime_ns] for each in found]
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, position: int) -> bytes:
+        """Returns the data of a record."""
+        if not 0 <= position < len(self):
+            raise IndexError(f"There are {len(self)} records. Received: {position}.")
+        file = self._file_of[position]
+        length = int(self._lengths[position])
+        data = os.pread(self._files[file].fileno(), length, int(self._starts[position]))
+        if len(data) != length:
+            raise SourceError(f"{self._paths[file]} was cut after it was read through.")
+        return data
+
+
+def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
+    """Returns the elements of a data set as memory maps: `Source(memory_map(dataset, folder))`.
+
+    Where there is no such folder, the data set is gone through once and written there. Later it is
+    only opened; it is not noticed if the data set would give others by then, so delete the folder
+    when it does.
+
+    Args:
+        dataset: Of single examples, each a record, of known cardinality and fixed shapes. A batch,
+            a window or a cut of several examples into one would be one record.
+        folder: Where they are, in a NumPy file for each part of an element.
+
+    Returns:
+        The structure of an element, of NumPy memory maps, [cardinality, ...].
+
+    Raises:
+        ValueError: the number of elements or a shape is not known before they are read, or a part
+            is no number.
+        SourceError: there are more or fewer elements than the data set says, or the folder holds
+            others than this data set's, by number, structure, shape or dtype.
+
+    Example:
+        >>> data = tf.data.Dataset.range(5).map(lambda i: (tf.fill([2], i), i % 2))
+        >>> x, y = memory_map(data, tempfile.mkdtemp() + "/examples")
+        >>> x.tolist(), y.tolist()
+        ([[0, 0], [1, 1], [2, 2], [3, 3], [4, 4]], [0, 1, 0, 1, 0])
+    """
+    folder = pathlib.Path(folder)
+    specs = tf.nest.flatten(dataset.element_spec)
+    for spec in specs:
+        fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not fixed or np.dtype(spec.dtype.as_numpy_dtype).kind not in "biuf":
+            raise ValueError(
+                "Every part of an element must hold numbers, in a shape that is known. Pad, decode "
+                f"or cast it with map. Received: {spec}."
+            )
+    size = int(dataset.cardinality())
+    if size <= 0:
+        raise ValueError(
+            "The number of elements must be known, and at least one: leave out repeat, and say it "
+            "with dataset.apply(tf.data.experimental.assert_cardinality(number)). Received "
+            f"cardinality: {size}."
+        )
+    described = {
+        "version": 1,
+        "size": size,
+        "element": str(tf.nest.map_structure(lambda spec: 0, dataset.element_spec)),
+        "parts": [[spec.dtype.name, spec.shape.as_list()] for spec in specs],
+    }
+    if not folder.exists():
+        _write_elements(dataset, folder, described)
+    try:
+        found = json.loads((folder / _SPEC).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{folder} holds something else than elements of a data set.") from error
+    if found != described:
+        raise SourceError(
+            f"{folder} holds the elements of another data set: {found} instead of {described}. "
+            "Delete it, or take another folder."
+        )
+    maps = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in range(len(specs))]
+    return tf.nest.pack_sequence_as(dataset.element_spec, maps)
+
+
+def _write_elements(
+    dataset: tf.data.Dataset, folder: pathlib.Path, described: dict[str, Any]
+) -> None:
+    size, written = described["size"], 0
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # What is there under its name is whole.
+    draft = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
+    try:
+        maps = [
+            np.lib.format.open_memmap(
+                draft / f"{part}.npy", "w+", np.dtype(dtype), (size, *map(int, shape))
+            )
+            for part, (dtype, shape) in enumerate(described["parts"])
+        ]
+        for batch in dataset.batch(_ROWS).prefetch(1).as_numpy_iterator():
+            parts = tf.nest.flatten(batch)
+            end = written + len(parts[0])
+            if end <= size:
+                for place, part in zip(maps, parts, strict=True):
+                    place[written:end] = part
+            written = end
+        if written != size:
+            raise SourceError(f"There are {written} elements, and not {size} as the data set says.")
+        for place in maps:
+            place.flush()
+        (draft / _SPEC).write_text(json.dumps(described), encoding="utf-8")
+        os.rename(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _lengths(path: pathlib.Path) -> np.ndarray:
+    """Returns int64 [records], the bytes of each record's data; TensorFlow checks its sums."""
+    try:
+        records = tf.data.TFRecordDataset(str(path)).map(tf.strings.length).as_numpy_iterator()
+        lengths = np.fromiter(records, np.int64)
+    except tf.errors.DataLossError as error:
+        raise SourceError(
+            f"{path} is damaged, or is no uncompressed TFRecord file: {error.message}."
+        ) from error
+    if _bytes(lengths) != path.stat().st_size:
+        raise SourceError(f"{path} is compressed, or changed while it was read.")
+    return lengths
+
+
+def _write_index(path: pathlib.Path, described: list[list[int]], lengths: list[np.ndarray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"version": 1, "files": described, "lengths": [part.tolist() for part in lengths]}
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        json.dump(found, file)
+    os.replace(file.name, path)
+
+
+def _read_index(path: pathlib.Path, described: list[list[int]]) -> list[np.ndarray]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        version, files, lengths = (found[name] for name in ("version", "files", "lengths"))
+        # Numbers that are no integers, or none at all, have another dtype.
+        parts = [np.array(part) if part else np.zeros([0], np.int64) for part in lengths]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise SourceError(f"{path} is no index of TFRecord files. Delete it.") from error
+    if version != 1 or files != described:
+        raise SourceError(f"{path} is the index of other files, or they changed. Delete it.")
+    are_lengths = all(p.dtype == np.int64 and p.ndim == 1 and np.all(p >= 0) for p in parts)
+    if not are_lengths or list(map(_bytes, parts)) != [size for size, _ in files]:
+        raise SourceError(f"{path} is damaged. Delete it.")
+    return parts
+
+
+def _bytes(lengths: np.ndarray) -> int:
+    """Returns the size of a file of such records."""
+    return int(np.sum(lengths + _BEFORE + _AFTER))
