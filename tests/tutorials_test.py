@@ -335,6 +335,24 @@ def test_models_of_a_table_stay_within_their_epsilon(monkeypatch, capsys):
     assert all(0.3 < float(row[2].split()[0]) < 0.95 for row in rows)
 
 
+def test_losses_of_a_plan_are_read_off_a_curve(tmp_path, monkeypatch, capsys):
+    plot = tmp_path / "p.png"
+    options = ["--widths", 4, "--ratios", 1e-3, 1.0, "--rates", 0.02, "--steps", 2, "--plot", plot]
+    options += ["--batch-size", 16, "--batch-sizes", 16, "--epsilon", 2]
+    output = run_here(monkeypatch, capsys, "scaling_laws.py", *options)
+    low, high, planned = re.findall(r"^\| 4 \| (.*) \|$", output, re.MULTILINE)
+    low, high = (float(row.split(" | ")[1]) for row in (low, high))
+    epsilon, batch_size, ratio, foretold, _, spent = map(float, planned.split(" | "))
+    # The noise is what fits the budget, and the loss is between those at the ratios around it.
+    assert 1.98 < spent <= epsilon == 2 and min(low, high) <= foretold <= max(low, high)
+    size = int(re.search(r"of (\d+) records", output)[1])
+    plan = tfdp.accounting.calibrate(
+        target_epsilon=2, target_delta=1e-6, population_size=size, batch_size=16, steps=2
+    )
+    assert ratio == pytest.approx(plan.noise_batch_ratio, rel=0.05)
+    assert "1 runs of the plan" in output and plot.stat().st_size > 10_000
+
+
 NOTEBOOKS = sorted(path.name for path in (ROOT / "tutorials").glob("*.ipynb"))
 
 
