@@ -4,7 +4,7 @@
 
 Three networks of very different size predict the next character from the eight before. First each
 is trained with noise of many sizes and samples of 256: a curve of the loss over the noise-batch
-ratio, with the best of three learning rates at every point. Then `tfdp.accounting.plan` says what
+ratio, with the better of two learning rates at every point. Then `tfdp.accounting.plan` says what
 ratio a budget and a sample size lead to. Each of these runs is trained too, within its epsilon. By
 the scaling law of McKenna et al. 2025 (arXiv:2501.18914), which VaultGemma (arXiv:2510.15001) was
 planned by, the loss follows from size of the model, steps and ratio: whatever epsilon and sample
@@ -155,15 +155,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="a text; by default a small one that is here")
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 128, 1024])
-    parser.add_argument(
-        "--ratios", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
-    )
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.002, 0.006, 0.02])
+    parser.add_argument("--ratios", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3, 1e-2, 3e-2])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.006, 0.02])
     parser.add_argument("--batch-size", type=int, default=256, help="of the curves")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 2.0, 8.0])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 8.0])
     parser.add_argument("--delta", type=float, default=1e-6)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--plot", type=pathlib.Path, help="where to write a PNG")
     options = parser.parse_args()
