@@ -190,7 +190,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="of rows, trees and weights")
     options = parser.parse_args()
     start = time.perf_counter()
-    print("| model | epsilon | test accuracy, and its range | AUC |\n|---|---|---|---|")
+    print(
+        "| model | epsilon | test accuracy, and its range | AUC, and its range |\n|---|---|---|---|"
+    )
     for make in (regression, trees, network):
         for epsilon in (*options.epsilon, None):
             accuracies, areas, costs = [], [], []
@@ -202,8 +204,11 @@ def main() -> None:
                 accuracies.append(np.mean((scores > 0) == answers))
                 areas.append(roc_auc_score(answers, scores))
                 costs.append(np.inf if epsilon is None else ledger.epsilon(options.delta))
-            spread = f"{np.mean(accuracies):.3f} ({min(accuracies):.3f} to {max(accuracies):.3f})"
-            row = (make.__name__, f"{max(costs):.3f}", spread, f"{np.mean(areas):.3f}")
+            spreads = (
+                f"{np.mean(found):.3f} ({min(found):.3f} to {max(found):.3f})"
+                for found in (accuracies, areas)
+            )
+            row = (make.__name__, f"{max(costs):.3f}", *spreads)
             print(f"| {' | '.join(row)} |", flush=True)
     print(f"Who earns little: {1 - np.mean(answers):.3f}. Took {time.perf_counter() - start:.0f} s")
 
