@@ -58,6 +58,14 @@ def hdf5(folder):
     )
 
 
+def hdf5_in_one_piece(folder):
+    with h5py.File(folder / "data.h5", "w") as file:
+        for name, array in {"x": X, "y": Y, "w": W}.items():
+            file.create_dataset(name, data=array)
+    file = h5py.File(folder / "data.h5")
+    return tuple(file[name] for name in "xyw")
+
+
 def _as_dict(row):
     return {"x": X[row].tolist(), "y": int(Y[row]), "w": float(W[row])}
 
@@ -66,6 +74,7 @@ SOURCES = {
     "arrays": lambda folder: Source((X, Y, W)),
     "memory maps": lambda folder: Source(memory_maps(folder)),
     "hdf5": lambda folder: Source(hdf5(folder)),
+    "hdf5 in one piece": lambda folder: Source(hdf5_in_one_piece(folder)),
     "hdf5 in threads": lambda folder: Source(hdf5(folder), workers=3),
     "one by one": lambda folder: Source(Examples()),
     "one by one in threads": lambda folder: Source(Examples(), workers=4),
@@ -240,6 +249,37 @@ def test_others_than_asked_for_are_an_error():
 
     with pytest.raises(SourceError, match="others came back"):
         Source(Loses()).read(np.array([1, 2]))
+
+
+def test_an_hdf5_data_set_in_one_piece_is_read_without_the_library(tmp_path):
+    parts = hdf5_in_one_piece(tmp_path)
+    source = Source(parts)
+    parts[0].file.close()
+    np.testing.assert_array_equal(source.read(np.array([3, 39, 3]))[0], X[[3, 39, 3]])
+
+
+@pytest.mark.parametrize("kind", ["chunks", "compressed", "userblock", "virtual", "written"])
+def test_an_hdf5_data_set_that_is_not_in_one_piece_is_read_by_the_library(kind, tmp_path):
+    path, options = tmp_path / "data.h5", {}
+    if kind == "userblock":
+        options["userblock_size"] = 512
+    with h5py.File(path, "w", **options) as file:
+        if kind == "virtual":
+            with h5py.File(tmp_path / "other.h5", "w") as other:
+                other["x"] = X
+            layout = h5py.VirtualLayout(X.shape, X.dtype)
+            layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
+            file.create_virtual_dataset("x", layout)
+        elif kind == "compressed":
+            file.create_dataset("x", data=X, compression="gzip")
+        else:
+            file.create_dataset("x", data=X, chunks=(7, 3) if kind == "chunks" else None)
+    file = h5py.File(path, "r+" if kind == "written" else "r")
+    if kind == "written":
+        file["x"][3] = 0
+    (found,) = Source(file["x"]).read(np.array([3, 39, 3]))
+    expected = X[[3, 39, 3]] * (np.array([[0], [1], [0]]) if kind == "written" else 1)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 def test_parts_are_consecutive():
