@@ -313,17 +313,17 @@ CORRELATED = in_folder(
     (
         "repeated_steps_of_a_run_are_free",
         "going on twice from one state of a run costs one run",
-        "accountant.py",
-        "runs[form.run.start] = form, max(most, self._counts[event])",
-        "runs[form.run.start] = form, 1",
+        "tally.py",
+        "most = max(self._runs.get(form.run.start) or {0: 0})",
+        "most = min(1, max(self._runs.get(form.run.start) or {0: 0}))",
         f"{ACCOUNTING}/correlated_test.py",
     ),
     (
         "run_costs_its_first_column",
         "a unit is charged for one participation, however often it comes again",
         "correlated.py",
-        "sensitivity = factorization.sensitivity(n, period)",
-        "sensitivity = factorization.column_norm(n)",
+        "return factorization.sensitivity(num_steps, period)",
+        "return factorization.column_norm(num_steps)",
         f"{ACCOUNTING}/correlated_test.py",
     ),
     (

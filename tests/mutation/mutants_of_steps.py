@@ -162,6 +162,14 @@ RANDOMNESS = in_folder(
         "tests/sampling/source_test.py",
     ),
     (
+        "open_hdf5_file_is_mapped",
+        "a file is read past the library that still holds what was written",
+        "source.py",
+        'file.mode == "r" and file.driver',
+        "file.driver",
+        "tests/sampling/source_test.py",
+    ),
+    (
         "users_have_all_their_rows",
         "the first rows of a user always take part, instead of drawn ones",
         "users.py",
