@@ -327,3 +327,47 @@ def test_reads_nobody_who_was_not_drawn():
     assert asked == [9, 4]
     empty = source.read(np.array([], np.int64))
     assert asked == [9, 4] and [leaf.shape for leaf in empty] == [(0, 3), (0,), (0,)]
+
+
+def _rows(source):
+    found = source.read(np.array([7, 0, 39, 7]))
+    for ours, theirs in zip(found, (X, Y), strict=True):
+        np.testing.assert_array_equal(ours, theirs[[7, 0, 39, 7]])
+
+
+def test_data_sets_of_grain():
+    grain = pytest.importorskip("grain", reason="Grain is not installed.")
+    data = grain.MapDataset.source([(X[i], Y[i]) for i in range(N)])
+    _rows(Source(data))
+    _rows(Source(data.map(lambda example: (example[0], example[1])), workers=2))
+    shared = grain.sources.SharedMemoryDataSource(range(N))
+    _rows(Source(shared, map=lambda row: (X[row], Y[row])))
+
+
+def test_data_sets_of_hugging_face():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed.")
+    data = datasets.Dataset.from_dict({"x": X, "y": Y})
+
+    def decode(example):
+        return np.asarray(example["x"], np.float32), np.int64(example["y"])
+
+    _rows(Source(data, map=decode, workers=2))
+    _rows(Source(data.with_format("numpy"), map=lambda e: (e["x"].astype(np.float32), e["y"])))
+
+
+def test_array_records(tmp_path):
+    array_record = pytest.importorskip("array_record.python", reason="array_record is missing.")
+    from array_record.python import array_record_data_source, array_record_module
+
+    assert array_record
+    path = str(tmp_path / "rows.array_record")
+    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
+    for row in range(N):
+        writer.write(X[row].tobytes() + np.int64(Y[row]).tobytes())
+    writer.close()
+
+    def decode(data):
+        return np.frombuffer(data[:12], np.float32), np.frombuffer(data[12:], np.int64)[0]
+
+    with array_record_data_source.ArrayRecordDataSource(path) as data:
+        _rows(Source(data, map=decode, workers=2))
