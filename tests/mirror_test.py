@@ -78,6 +78,7 @@ ABOUT_SEVERAL = {
     "keras/source_of_fit_test.py": "sources of examples, from fit to the ledger",
     "keras/steering_test.py": "callbacks of Keras, with fit",
     "keras/threads_test.py": "threads on one optimizer, model or ledger",
+    "keras/two_optimizers_test.py": "a private and a plain optimizer in one step",
     "keras/tf_privacy_values_test.py": "published values, by the constructors of optimizers",
     "keras/tuner_test.py": "searches of KerasTuner over private models",
     "keras/users_test.py": "users as records, from fit to the ledger",

@@ -353,6 +353,20 @@ def test_losses_of_a_plan_are_read_off_a_curve(tmp_path, monkeypatch, capsys):
     assert "1 runs of the plan" in output and plot.stat().st_size > 10_000
 
 
+def test_images_that_are_made_cost_what_the_discriminator_does(
+    tmp_path, small_mnist, monkeypatch, capsys
+):
+    options = ["--data", small_mnist, "--steps", 6, "--batch-size", 64, "--width", 8, "--made", 200]
+    output = run_here(
+        monkeypatch, capsys, "private_gan.py", *options, "--plot", tmp_path / "made.png"
+    )
+    (epsilon, steps) = re.findall(r"epsilon ([\d.]+) at .* (\d+) steps", output)[0]
+    assert 9.9 < float(epsilon) <= 10.0
+    assert steps == "6"
+    assert len(re.findall(r"test accuracy 0\.\d+", output)) == 2
+    assert (tmp_path / "made.png").exists()
+
+
 NOTEBOOKS = sorted(path.name for path in (ROOT / "tutorials").glob("*.ipynb"))
 
 
