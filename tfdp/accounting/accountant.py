@@ -127,6 +127,11 @@ class Accountant:
         self._terms_now = None
         return form
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether `composed_meanwhile` works: not where a subclass composes in its own way."""
+        return type(self).compose is Accountant.compose
+
     @contextlib.contextmanager
     def composed_meanwhile(self, event: Event, count: int = 1) -> Iterator[None]:
         """Accounts for `count` more events like this one until the block ends.

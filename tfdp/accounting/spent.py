@@ -55,7 +55,7 @@ class Spent:
             most: So many are as good as any number; the fewer, the less time it takes.
         """
         accountant, total = self._accountant_of(ledger), ledger.total_count
-        if isinstance(accountant, Accountant):
+        if isinstance(accountant, Accountant) and accountant.takes_back:
             return affordable_beside(accountant, event, target_epsilon, target_delta, total, most)
         return affordable_events(ledger, event, target_epsilon, target_delta, self._choice)
 

@@ -163,7 +163,7 @@ def affordable_events(
     """
     check_proven(accountant)
     made = ledger.replay(accountant_maker(accountant)(protection(event).neighboring_relation))
-    if isinstance(made, Accountant):
+    if isinstance(made, Accountant) and made.takes_back:
         return affordable_beside(made, event, target_epsilon, target_delta, ledger.total_count)
     if float(made.get_epsilon(target_delta)) > target_epsilon:
         return 0
