@@ -192,8 +192,8 @@ def test_one_record_moves_the_sums_by_their_bounds_at_most(engine):
         x = X.copy()
         x[3] = value
         found.append(moved(x))
-    # A record that is not finite counts as none.
-    np.testing.assert_array_equal(found[0][0], found[1][0])
+    # A record that is not finite counts as none (threads add in an order of their own).
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6, atol=1e-7)
     for one in found[2:]:
         for with_it, without, unit in zip(one, found[0], units, strict=True):
             bound = math.sqrt(2 * len(unit)) / len(X)
