@@ -274,10 +274,11 @@ def test_an_hdf5_data_set_that_is_not_in_one_piece_is_read_by_the_library(kind, 
             file.create_dataset("x", data=X, compression="gzip")
         else:
             file.create_dataset("x", data=X, chunks=(7, 3) if kind == "chunks" else None)
-    file = h5py.File(path, "r+" if kind == "written" else "r")
+    column = h5py.File(path, "r+" if kind == "written" else "r")["x"]
     if kind == "written":
-        file["x"][3] = 0
-    (found,) = Source(file["x"]).read(np.array([3, 39, 3]))
+        # Stays in the library's memory as long as the data set is open.
+        column[3] = 0
+    (found,) = Source(column).read(np.array([3, 39, 3]))
     expected = X[[3, 39, 3]] * (np.array([[0], [1], [0]]) if kind == "written" else 1)
     np.testing.assert_array_equal(found, expected.astype(np.float32))
 
