@@ -138,6 +138,32 @@ def test_views_are_clipped_as_one_record_on_every_replica(of_replicas, count):
     assert outcome["events"] == single["events"] == of_replicas[1]["fit_once"]["events"]
 
 
+@pytest.mark.parametrize("count", COUNTS)
+def test_two_optimizers_in_one_step_train_as_on_one_device(of_replicas, count):
+    single, outcome = of_replicas[1]["two_optimizers"], of_replicas[count]["two_optimizers"]
+    for name in ("discriminator", "generator"):
+        assert_close(outcome[name], single[name])
+        assert_same_everywhere(outcome[name], count)
+    assert outcome["events"] == single["events"]
+    assert len(outcome["events"]) == 3
+
+
+@pytest.mark.parametrize("count", COUNTS_OF_FIT)
+def test_the_average_of_weights_is_the_same_on_every_replica(of_replicas, count):
+    key = "fit_with_averaged_weights"
+    single, outcome = of_replicas[1][key], of_replicas[count][key]
+    assert_close(outcome["weights"], single["weights"])
+    assert_same_everywhere(outcome["weights"] + outcome["state"], count)
+
+
+@pytest.mark.parametrize("count", COUNTS_OF_FIT)
+def test_attention_with_lora_trains_as_on_one_device(of_replicas, count):
+    single, outcome = of_replicas[1]["fit_attention"], of_replicas[count]["fit_attention"]
+    assert_close(outcome["weights"], single["weights"])
+    assert_same_everywhere(outcome["weights"] + outcome["frozen"], count)
+    assert outcome["events"] == single["events"]
+
+
 @pytest.mark.parametrize("count", COUNTS_OF_FIT)
 def test_private_metrics_are_those_of_all_records_however_they_are_split(of_replicas, count):
     key = "fit_with_private_metrics"

@@ -178,6 +178,82 @@ def fit_with_private_metrics(strategy):
     return {"history": history, "events": toy.events(private)}
 
 
+def fit_with_averaged_weights(strategy):
+    private = model(strategy, inner=lambda: keras.optimizers.SGD(0.5, use_ema=True))
+    private.fit(X, Y, sampling=FullBatch(), epochs=3, verbose=0)
+    return {
+        "weights": copies(private.trainable_variables),
+        "state": copies(private.optimizer.variables),
+    }
+
+
+def fit_attention(strategy):
+    """A frozen embedding and attention, and matrices of rank 2 beside both."""
+    with scope(strategy):
+        keras.utils.set_random_seed(3)
+        tokens = keras.Input((5,), dtype="int32")
+        embedding = L.Embedding(6, 4, mask_zero=True)
+        attention = L.MultiHeadAttention(2, 3)
+        embedded = embedding(tokens)
+        attended = L.LayerNormalization()(embedded + attention(embedded, embedded))
+        private = keras.Model(tokens, L.Dense(2)(L.GlobalAveragePooling1D()(attended)))
+        for layer in (embedding, attention.query_dense, attention.value_dense):
+            layer.enable_lora(2)
+        attention.key_dense.trainable = False
+        for variable in private.trainable_variables:
+            if "lora" in variable.name:
+                variable.assign(keras.random.normal(variable.shape))
+        private = toy.private(private, toy.dp(keras.optimizers.Adam(0.01)))
+    tokens = np.random.default_rng(0).integers(0, 6, [7, 5]).astype("int32")
+    private.fit(tokens, Y, sampling=FullBatch(), epochs=2, verbose=0)
+    return {
+        "weights": copies(private.trainable_variables),
+        "frozen": copies(private.non_trainable_variables),
+        "events": toy.events(private),
+    }
+
+
+def two_optimizers(strategy):
+    """A private step of a discriminator and a plain one of a generator, together."""
+    noise = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
+    sizes = SHARDS[strategy.num_replicas_in_sync]
+    with scope(strategy):
+        keras.utils.set_random_seed(3)
+        generator = keras.Sequential([keras.Input((3,)), L.Dense(4, activation="tanh")])
+        discriminator = keras.Sequential([keras.Input((4,)), L.Dense(1)])
+        private, plain = toy.dp(), keras.optimizers.SGD(0.5)
+        private.build(discriminator.trainable_variables)
+        plain.build(generator.trainable_variables)
+
+    def loss(example):
+        real, made = (discriminator(part) for part in example)
+        return tf.reduce_sum(tf.nn.softplus(-real) + tf.nn.softplus(made))
+
+    def of_replica(examples):
+        private.private_step(loss, discriminator.trainable_variables, examples)
+        with tf.GradientTape() as tape:
+            logits = discriminator(generator(noise))
+            made_loss = tf.reduce_mean(tf.nn.softplus(-logits))
+        variables = generator.trainable_variables
+        gradients = tape.gradient(made_loss, [v.value for v in variables])
+        # The gradients of the replicas are added.
+        plain.apply([g / strategy.num_replicas_in_sync for g in gradients], variables)
+
+    def shard(context):
+        start = sum(sizes[: context.replica_id_in_sync_group])
+        rows = slice(start, start + sizes[context.replica_id_in_sync_group])
+        return tf.constant(X[rows]), generator(noise[rows])
+
+    run = tf.function(lambda examples: strategy.run(of_replica, (examples,)), autograph=False)
+    for _ in range(3):
+        run(strategy.experimental_distribute_values_from_function(shard))
+    return {
+        "discriminator": copies(discriminator.trainable_variables),
+        "generator": copies(generator.trainable_variables),
+        "events": [entry.event for entry in private.ledger for _ in range(entry.count)],
+    }
+
+
 def fit_dataset(strategy):
     # Batches of 3, 3 and 1 examples; nobody knows beforehand how many there will be.
     private = model(strategy, inner=lambda: keras.optimizers.SGD(0.5))
@@ -342,12 +418,14 @@ def refusals(strategy):
     }
 
 
-EVERYWHERE = (fit_once, fit_samples, fit_users, fit_views, custom, noise)
-# By number of replicas. Two add up otherwise than three; a whole fit is one of many such steps.
+EVERYWHERE = (fit_once, fit_samples, fit_users, fit_views, two_optimizers, custom, noise)
+# Two replicas add up otherwise than three; a whole fit is one of many such steps.
+OF_FIT = (fit, fit_with_private_metrics, fit_with_averaged_weights, fit_attention, fit_dataset)
+# By number of replicas.
 CASES = {
-    1: (*EVERYWHERE, fit, fit_with_private_metrics, fit_dataset),
+    1: (*EVERYWHERE, *OF_FIT),
     2: (*EVERYWHERE, refusals),
-    3: (*EVERYWHERE, fit, fit_with_private_metrics, fit_dataset),
+    3: (*EVERYWHERE, *OF_FIT),
 }
 
 
