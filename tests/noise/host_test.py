@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfdp.noise import HostGenerator, host_generator
+from tfdp.noise import HostGenerator, host, host_generator
 from tfdp.noise.bits import SeededFill
 
 
@@ -106,14 +106,55 @@ def test_binomial_has_its_distribution(n, p):
     assert not likely(min(1.3 * p, 0.99))
 
 
+def _feed_bits(*firsts):
+    """Returns a generator whose draws of at most 3 bits are first these, then 0."""
+
+    def fill(out):
+        words = out.view(np.uint64)
+        words[:] = 0
+        words[: len(firsts)] = np.array(firsts, np.uint64) << np.uint64(61)
+
+    return HostGenerator(fill)
+
+
+@pytest.mark.parametrize("eighths", range(9))
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_binomial_of_all_bits_that_there_are(n, eighths):
+    # Three draws of three bits decide three trials of a probability in eighths.
+    p = eighths / 8
+    counts = np.zeros(n + 1)
+    for firsts in itertools.product(range(8), repeat=3):
+        counts[_feed_bits(*firsts).binomial(n, p)] += 1
+    np.testing.assert_allclose(counts / 512, stats.binom.pmf(np.arange(n + 1), n, p), atol=1e-12)
+
+
 def test_binomial_compares_eighty_bits():
-    # p = (4 + 2^-60) / 2^16. The second draw decides where the 16 bits are 4: less than 2^-60 of
-    # 2^64, that is below 16.
-    p = 4 / 2**16
-    assert _feed([3, 4, 5, 4, 0, 9], []).binomial(6, p) == 2
-    p += 2.0**-55  # A quarter of 2^-53 of the unit 2^-16: the second draw must be below 2^25.
-    assert _feed([3, 4, 5, 4, 0, 9], [2**25 - 1, 2**25]).binomial(6, p) == 3
-    assert _feed([4, 4], [0, 0]).binomial(2, p) == 2
+    # All bits are 0, and so the uniform number is.
+    assert _feed_bits().binomial(1, 2.0**-80) == 1
+    assert _feed_bits().binomial(1, 2.0**-81) == 0
+    assert _feed_bits(*[0] * 79, 4).binomial(1, 2.0**-80) == 0
+    assert _feed_bits(*[0] * 79, 4).binomial(1, 2.0**-79) == 1
+    # 2^-2 + 2^-54, of 53 bits: 0, 1 and then 51 times 0 until the last 1.
+    p = 2.0**-2 + 2.0**-54
+    assert _feed_bits(0, 4, *[0] * 51, 0).binomial(1, p) == 1
+    assert _feed_bits(0, 4, *[0] * 51, 4).binomial(1, p) == 0
+
+
+@pytest.mark.parametrize("numpy", ["1", "2"])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 4096 * 8, 4096 * 8 + 1, (1 << 20) + 3, 3 << 20])
+def test_binomial_counts_every_bit_that_it_draws_once(count, numpy, monkeypatch):
+    drawn = []
+
+    def fill(out):
+        out[:] = np.random.default_rng(len(drawn)).integers(0, 2**64, out.shape, np.uint64)
+        drawn.append(out.copy())
+
+    if numpy == "1":
+        monkeypatch.delattr(np, "bitwise_count", raising=False)
+    ones = host._count_of_ones(count, fill)
+    words = [f"{word:064b}" for word in np.concatenate(drawn)]
+    assert len(words) == -(-count // 64)
+    assert ones == "".join(words)[:count].count("1")
 
 
 @pytest.mark.parametrize("n, p, count", [(0, 0.5, 0), (9, 0.0, 0), (9, 1.0, 9), (9, 1e-300, 0)])

@@ -2,7 +2,10 @@
 
 import numpy as np
 
-from tfdp.noise.bits import Fill, system_fill
+from tfdp.noise.bits import Buffered, Fill, system_fill
+
+# So many bits at a time stay in a cache.
+_BITS_AT_ONCE = 1 << 20
 
 
 class HostGenerator:
@@ -63,16 +66,21 @@ class HostGenerator:
         """
         if n < 0 or not 0 <= p <= 1:
             raise ValueError(f"n must be at least 0 and p in [0, 1]. Received: n={n}, p={p}.")
-        # A trial compares 80 random bits with p: first 16 of them, and the other 64 only if these
-        # are equal to the first 16 bits of p.
-        high = int(p * 2**16)
-        low = int((p * 2**16 - high) * 2**64)
-        successes = 0
-        for start in range(0, n, 1 << 24):
-            first = self._bits(min(1 << 24, n - start), np.uint16)
-            equal = np.count_nonzero(first == high)
-            successes += np.count_nonzero(first < high)
-            successes += np.count_nonzero(self._bits(equal, np.uint64) < low)
+        # A trial succeeds if a uniform number is below p. Its bits are drawn, from the first on, as
+        # long as they are those of p: after k bits that holds for one trial in 2^k.
+        digits = int(p * 2**80)
+        if digits >> 80:
+            return n
+        bits, successes, undecided = Buffered(self._fill), 0, n
+        for place in reversed(range(80)):
+            if not undecided:
+                break
+            ones = _count_of_ones(undecided, bits)
+            if digits >> place & 1:
+                successes += undecided - ones
+                undecided = ones
+            else:
+                undecided -= ones
         return successes
 
     def choice(
@@ -114,3 +122,23 @@ class HostGenerator:
             order = np.argsort(keys)
             if np.all(np.diff(keys[order]) != 0):
                 return order
+
+
+def _count_of_ones(count: int, fill: Fill) -> int:
+    """Returns how many of so many random bits are 1."""
+    ones = 0
+    while count:
+        part = min(count, _BITS_AT_ONCE)
+        words = np.empty(-(-part // 64), np.uint64)
+        fill(words)
+        words[-1] >>= np.uint64(-part % 64)
+        ones += _ones_in(words)
+        count -= part
+    return ones
+
+
+def _ones_in(words: np.ndarray) -> int:
+    """Returns the number of bits that are 1 in uint64 words."""
+    if hasattr(np, "bitwise_count"):
+        return int(np.bitwise_count(words).sum(dtype=np.int64))
+    return np.count_nonzero(np.unpackbits(words.view(np.uint8)))  # NumPy 1.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.noise import host_generator
 from tfdp.sampling.policy import SamplingPolicy
-from tfdp.sampling.source import Source
+from tfdp.sampling.source import Source, taken
 from tfdp.sampling.users import Users
 
 
@@ -125,12 +125,7 @@ def batches(
 
 def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Returns these rows of an array; zeros where the mask is false."""
-    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
-        rows = np.empty((len(chosen), *array.shape[1:]), array.dtype)
-        # Takes half the time of indexing. All places are there; with "raise" NumPy copies twice.
-        np.take(array, chosen, axis=0, out=rows, mode="clip")
-    else:
-        rows = array[chosen]  # np.take would first copy all of the array.
+    rows = taken(array, chosen)
     rows[~mask] = np.zeros((), array.dtype)
     return rows
 

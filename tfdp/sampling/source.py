@@ -297,10 +297,25 @@ def _mapped(column: Any) -> Any:
     return np.memmap(file.filename, column.dtype, "r", offset, column.shape)
 
 
+def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of an array.
+
+    Args:
+        array: [n, ...].
+        rows: int64 [m], in 0 .. n - 1.
+
+    Raises:
+        IndexError: there is no such row.
+    """
+    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+        return np.take(array, rows, axis=0)  # Faster than indexing.
+    return array[rows]  # np.take would first copy all of the array.
+
+
 def _rows_of(column: Any, rows: np.ndarray) -> Any:
     """Returns what stands at some positions, one after the other."""
     if isinstance(column, np.ndarray):
-        return np.asarray(column)[rows]
+        return taken(np.asarray(column), rows)
     if _is_hdf5(column):  # It takes ascending positions only.
         distinct, places = np.unique(rows, return_inverse=True)
         return column[distinct][places]
