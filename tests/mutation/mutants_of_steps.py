@@ -70,6 +70,22 @@ RANDOMNESS = in_folder(
         "kept = (candidates % np.uint64(high - low)).astype(np.int64)",
         f"{NOISE}/host_test.py",
     ),
+    (
+        "binomial_of_zeros",
+        "trials that are decided at the next bit of p count as failures where they succeed",
+        "host.py",
+        "successes += undecided - ones",
+        "successes += ones",
+        f"{NOISE}/host_test.py",
+    ),
+    (
+        "binomial_of_few_bits",
+        "a trial's probability is p to within 2^-52, not 2^-80",
+        "host.py",
+        "for place in reversed(range(80)):",
+        "for place in reversed(range(28, 80)):",
+        f"{NOISE}/host_test.py",
+    ),
 ) + in_folder(
     "sampling",
     (
