@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+import tensorflow as tf
 
 import tfdp
 from tests.gradients.problems import (
@@ -42,6 +43,27 @@ def test_layer_without_a_rule(name):
 
 def test_layer_with_a_weight_of_its_own():
     assert_layer_is_exact(Position, (5, 4))
+
+
+@tf.custom_gradient
+def with_another_gradient(x):
+    return tf.square(x), lambda g: 3.0 * g
+
+
+class InFrontOfALoop(L.Layer):
+    """A loop, whose inputs' gradient TensorFlow does not vectorize, and a gradient of one's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.loop = L.GRU(3)
+
+    def call(self, inputs):
+        return self.loop(with_another_gradient(inputs))
+
+
+@pytest.mark.filterwarnings("ignore:Gradients are computed one example at a time")
+def test_gradients_of_ones_own_are_kept():
+    assert_layer_agrees(InFrontOfALoop, (4, 3))
 
 
 # name -> layers of a model whose tokens are masked where they are 0.

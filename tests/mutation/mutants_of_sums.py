@@ -232,6 +232,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/called_on_test.py",
     ),
     (
+        "roll_along_records",
+        "a roll along the last axis of a record is one along records",
+        "indices.py",
+        "from_front = tf.where(axes < 0, axes + tf.cast(tf.rank(tensor), axes.dtype), axes)",
+        "from_front = axes",
+        f"{GRADIENTS}/axes_test.py",
+    ),
+    (
+        "own_gradients_forgotten",
+        "a loop's layer has not the gradient that its own code gives it",
+        "mapped_call.py",
+        "if any(own_gradients):",
+        "if False:",
+        f"{GRADIENTS}/mapped_call_test.py",
+    ),
+    (
         "mask_of_the_batch",
         "a layer of one's own computes its mask from all records",
         "watching.py",

@@ -41,6 +41,10 @@ TRAPS = {
         "tests/sampling/users_test.py::test_rows_of_several_users_are_no_single_users",
         "tests/sampling/owners_test.py::test_nobody_has_more_than_allowed_and_no_more_rows_would_do",
     ],
+    "vectorizing puts records where an axis of theirs is counted from": [
+        "tests/gradients/axes_test.py::test_every_axis",
+        "tests/gradients/axes_test.py::test_a_record_does_not_reach_its_neighbour",
+    ],
     "views of one record are clipped one by one": [
         "tests/keras/records_of_fit_test.py::test_an_example_moves_the_sum_by_at_most_the_bound_whatever_its_views",
         "tests/keras/records_of_fit_test.py::test_mean_gradient_of_views_is_clipped_once",

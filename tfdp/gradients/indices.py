@@ -236,6 +236,13 @@ def _divisor(op, inputs):
     return [left, tf.where(good, right, tf.ones_like(right))], tf.reduce_all(good)
 
 
+def _roll(op, inputs):
+    # `tf.vectorized_map` adds one to the axes, so that -1, the last, would be the axis of records.
+    tensor, shift, axes = inputs
+    from_front = tf.where(axes < 0, axes + tf.cast(tf.rank(tensor), axes.dtype), axes)
+    return [tensor, shift, from_front], tf.constant(True)
+
+
 def _exponent(op, inputs):
     left, right = inputs
     good = right >= tf.zeros_like(right)
@@ -286,6 +293,7 @@ CHECKS: dict[str, Check] = {
     ),
     "SparseSoftmaxCrossEntropyWithLogits": Check((1,), _labels),
     "ReverseSequence": Check((1,), _sequence_lengths),
+    "Roll": Check((0, 1), _roll),
     "Slice": Check((1, 2), _slice),
     "XlaDynamicUpdateSlice": Check((2,), _update_slice),
     "StridedSlice": Check((1, 2), _strided_slice),

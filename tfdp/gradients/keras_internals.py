@@ -54,6 +54,10 @@ def forgets_length(op: tf.Operation) -> bool:
 COLOCATION = "_class"
 
 
+# The attribute of an operation that has a gradient of its own (`tf.custom_gradient`).
+CUSTOM_GRADIENT = "_gradient_op_type"
+
+
 def function_in(graph: Any, name: str) -> Any:
     """Returns the graph of a function that operations of a graph call by this name: there is no
     public way from an operation to the functions that it calls.

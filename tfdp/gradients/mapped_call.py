@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
+from tfdp.gradients.rewriting import has_own_gradients
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].
@@ -79,6 +80,7 @@ class MappedCall(NamedTuple):
         smooth = [i for i, tensor in enumerate(inputs) if tensor.dtype.is_floating]
         leaves = [*inputs, *(at_outputs[i] for i in at)]
         of_others: list[Any] = []
+        own_gradients: list[bool] = []
         # The positions of those wanted gradients that exist.
         wanted_at: list[int] = []
         weights_at: list[int] = []
@@ -97,6 +99,7 @@ class MappedCall(NamedTuple):
                 tape.watch(sources)
                 results = self.again(record, [*weights, *others])
                 results = [results[i] for i in at]
+            own_gradients.append(has_own_gradients(tf.compat.v1.get_default_graph()))
             of_record, of_weights, of_others[:] = tape.gradient(
                 results, sources, output_gradients=at_record
             )
@@ -113,9 +116,14 @@ class MappedCall(NamedTuple):
             found = found[len(wanted_at) :]
         except TypeError:
             # TensorFlow cannot vectorize the gradient of a loop's inputs, but it can differentiate
-            # a vectorized loop.
-            of_inputs = self._of_inputs(inputs, smooth, at, leaves[len(inputs) :])
-            found = map_records(lambda r: one(r, []), leaves)[0](*leaves)
+            # a vectorized loop. It then forgets gradients that functions have of their own.
+            if any(own_gradients):
+                found = map_records(lambda r: one(r, smooth), leaves)[0](*leaves)
+                of_inputs = dict(zip(wanted_at, found, strict=False))
+                found = found[len(wanted_at) :]
+            else:
+                of_inputs = self._of_inputs(inputs, smooth, at, leaves[len(inputs) :])
+                found = map_records(lambda r: one(r, []), leaves)[0](*leaves)
         of_weights = dict(zip(weights_at, found, strict=False))
         self.found([of_weights.get(i) for i in range(len(self.weights))], of_others)
         return [of_inputs.get(i) for i in range(len(inputs))]

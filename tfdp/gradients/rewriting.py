@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients import indices
-from tfdp.gradients.keras_internals import COLOCATION, function_in
+from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
@@ -56,6 +56,14 @@ def checked(traced: Any) -> RecordFn | None:
         return tf.nest.pack_sequence_as(traced.structured_outputs, outputs, expand_composites=True)
 
     return call
+
+
+def has_own_gradients(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has a `tf.custom_gradient`."""
+    return any(
+        CUSTOM_GRADIENT in op.node_def.attr or any(map(has_own_gradients, _functions(op)))
+        for op in graph.get_operations()
+    )
 
 
 class _Dependent:

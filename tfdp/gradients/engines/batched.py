@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients import microbatches
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
+from tfdp.gradients.mapping import map_records
 from tfdp.gradients.microbatches import Consecutive
 from tfdp.numerics.norms import segment_sum
 from tfdp.query import norm_factors
@@ -136,12 +137,17 @@ def sum_records(
 
     explicit = [record.explicit() for record in records]
     explicit = [tf.where(_like(keep, r), r, tf.zeros_like(r)) for r in explicit]
-    preprocessed = tf.vectorized_map(
-        lambda one: clipping.weighed(one[1]).query.preprocess_record(
-            clipping.params, tf.nest.pack_sequence_as(clipping.variables, one[0])
-        ),
-        (explicit, weights),
-    )
+    leaves = [*explicit, *tf.nest.flatten(weights)]
+
+    def preprocess(record):
+        gradients = [leaf[0] for leaf in record]
+        weight = tf.nest.pack_sequence_as(weights, gradients[len(explicit) :])
+        return clipping.weighed(weight).query.preprocess_record(
+            clipping.params,
+            tf.nest.pack_sequence_as(clipping.variables, gradients[: len(explicit)]),
+        )
+
+    preprocessed = map_records(preprocess, leaves)[0](*leaves)
     if query.is_sum:
         return tf.nest.map_structure(
             lambda r: tf.reduce_sum(tf.where(_like(keep, r), r, tf.zeros_like(r)), axis=0),
