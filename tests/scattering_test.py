@@ -148,3 +148,43 @@ def test_normalized_images_have_mean_zero_and_variance_one(tutorial):
     found = found.astype("float32")
     np.testing.assert_allclose(found.mean((0, 1, 2)), 0, atol=0.1)
     np.testing.assert_allclose(found.std((0, 1, 2)), 1, atol=0.1)
+
+
+def test_a_mirror_image_has_the_same_symmetric_features(transform, tutorial):
+    rng = np.random.default_rng(0)
+    rows = np.cumsum(np.cumsum(rng.normal(size=(6, 32, 32, 1)), 1), 2)
+    smooth = (255 * (rows - rows.min()) / np.ptp(rows)).astype("uint8")
+    images = np.concatenate([smooth, rng.integers(0, 256, (2, 32, 32, 1)).astype("uint8")])
+    plain, mirror = (tutorial.scattered(x).astype("float32") for x in (images, images[:, :, ::-1]))
+    ours, theirs = (tutorial.symmetric(x) for x in (plain, mirror))
+    assert ours.shape == (8, 8, 4, 81)
+    # Up to where the kept columns lie, which is a pixel off in the mirror: by order of channels.
+    for channels in (slice(1, 17), slice(17, 81)):
+        away = np.linalg.norm((ours - theirs)[..., channels])
+        assert away < 0.5 * np.linalg.norm((plain - mirror)[..., channels])
+    # Of features that are their own mirror images nothing is lost.
+    np.testing.assert_allclose(
+        np.linalg.norm(tutorial.symmetric(np.ones((1, 4, 4, 81)))), np.sqrt(16 * 81), rtol=1e-6
+    )
+
+
+def test_opponent_colors_keep_norms_and_split_off_brightness(tutorial):
+    np.testing.assert_allclose(tutorial.OPPONENT @ tutorial.OPPONENT.T, np.eye(3), atol=1e-12)
+    gray = np.repeat(np.random.default_rng(0).integers(0, 256, (2, 8, 8, 1)), 3, -1)
+    found = tutorial.scattered(gray.astype("uint8"), opponent=True)
+    np.testing.assert_allclose(found[..., 81:], 0, atol=1e-3)
+    of_one = tutorial.scattered(gray[..., :1].astype("uint8")).astype("float32")
+    np.testing.assert_allclose(found[..., :81], np.sqrt(3) * of_one, atol=2e-3)
+
+
+def test_weights_are_those_of_orders_and_colors(tutorial):
+    found = tutorial.weighted(np.ones((1, 2, 2, 243), "float32"), [2.0, 1.0, 0.5], 0.5)[0, 0, 0]
+    np.testing.assert_allclose(np.mean(found**2), 1, rtol=1e-6)
+    ratios = found / found[1]
+    assert ratios[[0, 17, 80, 81, 82, 98]] == pytest.approx([2, 0.5, 0.5, 1, 0.5, 0.25])
+
+
+def test_symmetric_and_weighted_features_are_trained_on(features, monkeypatch, capsys):
+    options = ["--cache", features, "--epsilon", 2, "--epochs", 1, "--batch-size", 64]
+    output = run(monkeypatch, capsys, *options, "--symmetric", "--weights", 2, 1, 0.5)
+    assert re.search(r"epsilon (1\.9\d+|2\.0+), 4 steps", output)

@@ -35,6 +35,10 @@ class Setting(NamedTuple):
     l2_norm_clip: float = 0.1
 
 
+# Rows: brightness, and two differences of colors. Orthonormal, and the same for any image.
+OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6]])
+
+
 def load_images(path: str | None, dataset: str) -> list[np.ndarray]:
     """Returns training images, uint8 [n, side, side, channels], labels [n], and those for test."""
     if path is None:
@@ -58,12 +62,19 @@ def _decoded(data, part: str) -> np.ndarray:
     return np.stack([tf.io.decode_jpeg(flat[a:b].tobytes()).numpy() for a, b in pairs])
 
 
-def scattered(images: np.ndarray) -> np.ndarray:
-    """Returns float16 [n, side / 4, side / 4, 81 * channels]; 81 of the first channel first."""
+def scattered(images: np.ndarray, opponent: bool = False) -> np.ndarray:
+    """Returns float16 [n, side / 4, side / 4, 81 * channels]; 81 of the first channel first.
+
+    Args:
+        images: uint8 [n, side, side, channels].
+        opponent: Of brightness and two differences in place of red, green and blue.
+    """
     transform = Scattering(images.shape[1], SCALES, ANGLES)
     result = []
     for start in range(0, len(images), 100):
         batch = images[start : start + 100].astype("float32") / 255
+        if opponent:
+            batch = batch @ OPPONENT.T.astype("float32")
         found = [transform(batch[..., c]) for c in range(batch.shape[-1])]
         result.append(tf.concat(found, -1).numpy().astype("float16"))
     return np.concatenate(result)
@@ -78,7 +89,8 @@ def load_features(options: argparse.Namespace) -> list[np.ndarray]:
     else:
         start = time.process_time()
         x_train, y_train, x_test, y_test = load_images(options.data, options.dataset)
-        arrays = [scattered(x_train), y_train, scattered(x_test), y_test]
+        opponent = options.colors == "opponent"
+        arrays = [scattered(x_train, opponent), y_train, scattered(x_test, opponent), y_test]
         print(f"transformed in {time.process_time() - start:.0f} s of processors", flush=True)
         if options.cache:
             np.savez(options.cache, **dict(zip(names, arrays, strict=True)))
@@ -108,6 +120,43 @@ def group_normalized(x: np.ndarray, groups: int) -> np.ndarray:
         return ((grouped - mean) / (deviation + 1e-5)).reshape(batch.shape)
 
     return in_batches(function, x)
+
+
+def symmetric(x: np.ndarray) -> np.ndarray:
+    """Returns [n, rows, columns / 2, channels]: what an image and its mirror image share.
+
+    A linear model of them gives an image and its mirror image one answer, and has half the weights,
+    and so half the noise. The transform keeps every fourth column, so that this is nearly, not
+    quite, the transform of the mirror image.
+    """
+    # Angle i is (3 - i) pi / 8; in the mirror it is that of (6 - i) mod 8.
+    angle = (ANGLES - 2 - np.arange(ANGLES)) % ANGLES
+    first = [1 + ANGLES * scale + angle for scale in range(SCALES)]
+    second = 1 + SCALES * ANGLES + (ANGLES * angle[:, None] + angle).ravel()
+    one = np.concatenate([[0], *first, second])
+    mirrored = np.concatenate([len(one) * c + one for c in range(x.shape[-1] // len(one))])
+    half = x.shape[2] // 2
+    result = np.empty((*x.shape[:2], half, x.shape[-1]), x.dtype)
+    for start in range(0, len(x), 1000):
+        batch = x[start : start + 1000].astype("float32")
+        both = batch + batch[:, :, ::-1][..., mirrored]
+        result[start : start + 1000] = both[:, :, :half] / math.sqrt(2)
+    return result
+
+
+def weighted(x: np.ndarray, orders: list[float], color: float) -> np.ndarray:
+    """Returns channels times public constants, whose mean square over all of them is one.
+
+    Args:
+        x: Features [..., channels].
+        orders: For averages, for wavelets, and for pairs of wavelets.
+        color: For all channels of the second and third color, besides.
+    """
+    of_one = np.repeat(orders, _counts())
+    colors = x.shape[-1] // len(of_one)
+    weights = np.concatenate([of_one] + [color * of_one] * (colors - 1))
+    weights = (weights / np.sqrt(np.mean(weights**2))).astype("float32")
+    return in_batches(lambda batch: batch * weights, x)
 
 
 def data_normalized(
@@ -152,9 +201,12 @@ def data_normalized(
 
 def _sizes() -> np.ndarray:
     """Returns about how large the channels of an image are: smaller the more wavelets there are."""
-    first = SCALES * ANGLES
-    second = ANGLES**2 * SCALES * (SCALES - 1) // 2
-    return np.repeat([1 / 4, 1 / 32, 1 / 256], [1, first, second]).astype("float32")
+    return np.repeat([1 / 4, 1 / 32, 1 / 256], _counts()).astype("float32")
+
+
+def _counts() -> list[int]:
+    """Returns how many channels are averages, of one wavelet, and of two."""
+    return [1, SCALES * ANGLES, ANGLES**2 * SCALES * (SCALES - 1) // 2]
 
 
 def make_model(kind: str, shape: tuple[int, ...]) -> keras.Model:
@@ -196,10 +248,14 @@ def train(
     keras.utils.set_random_seed(seed)
     x_train, y_train, x_test, y_test = arrays
     ledger = tfdp.PrivacyLedger()
+    if options.symmetric:
+        x_train, x_test = symmetric(x_train), symmetric(x_test)
     if setting.normalization == "data":
         x_train, x_test = data_normalized(x_train, x_test, ledger, options.moments_noise)
     else:
         x_train, x_test = (group_normalized(x, options.groups) for x in (x_train, x_test))
+    if options.weights:
+        x_train, x_test = (weighted(x, options.weights, options.color) for x in (x_train, x_test))
     size, batch = len(x_train), setting.batch_size
     per_epoch = round(size / batch)
     steps = setting.epochs * per_epoch
@@ -240,6 +296,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="an .npz of images, or of JPEGs; else Keras downloads it")
     parser.add_argument("--dataset", choices=["mnist", "cifar10"], default="mnist")
+    parser.add_argument("--colors", choices=["rgb", "opponent"], default="rgb")
+    parser.add_argument("--symmetric", action="store_true", help="only what mirror images share")
+    parser.add_argument("--weights", type=float, nargs=3, help="of averages, wavelets and pairs")
+    parser.add_argument("--color", type=float, default=1.0, help="weight of differences of colors")
     parser.add_argument("--cache", type=pathlib.Path, help="an .npz for features, read or written")
     parser.add_argument("--epsilon", type=float, default=3.0, help="of everything")
     parser.add_argument("--delta", type=float, default=1e-5)
