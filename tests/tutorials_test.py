@@ -368,7 +368,17 @@ def test_images_that_are_made_cost_what_the_discriminator_does(
 
 
 # Constants of the notebooks, in small.
-SMALL = {"CANARIES": 200, "EPOCHS": 1, "PEOPLE": 2_000, "REPEATS": 5, "ROUNDS": 2, "STEPS": 20}
+SMALL = {
+    "CANARIES": 200,
+    "EPOCHS": 1,
+    "LENGTH": 12,
+    "MESSAGES": 600,
+    "PEOPLE": 2_000,
+    "REPEATS": 5,
+    "ROUNDS": 2,
+    "RUNS": 2,
+    "STEPS": 20,
+}
 NOTEBOOKS = sorted(path.name for path in (ROOT / "tutorials").glob("*.ipynb"))
 
 
@@ -396,7 +406,18 @@ SHOWN_BY_NOTEBOOKS = {
     "audit.ipynb": lambda n: 0 < n["correct"] <= n["guesses"] and n["proven"] < 2,
     "custom_loop.ipynb": lambda n: n["optimizer"].ledger.total_count == n["steps"] == 9,
     "federated.ipynb": lambda n: n["count"] == 2 and n["event"].privacy_unit == "user",
+    "fine_tuning.ipynb": lambda n: (
+        "convert_norm" in n["refused"] and n["epsilons"][0] == n["epsilons"][1] > 0
+    ),
     "first_private_model.ipynb": lambda n: n["model"].ledger.total_count == 7,
+    "large_data.ipynb": lambda n: (
+        all(
+            isinstance(e.sampling, tfdp.events.PoissonSampling)
+            for ledger in n["ledgers"].values()
+            for e, _ in ledger
+        )
+        and n["epsilons"]["memory maps"] == n["epsilons"]["tf.data"]
+    ),
     "ledger_and_replay.ipynb": lambda n: (
         n["counter"].steps == 2_000 and n["epsilons"]["prv"] < n["together"]
     ),
@@ -409,4 +430,9 @@ SHOWN_BY_NOTEBOOKS = {
         and "cannot price" in n["refused"]
     ),
     "statistics.ipynb": lambda n: 0 < n["spent"] < 2 and "What is left" in n["refused"],
+    "tabular.ipynb": lambda n: n["asked"] < n["spent"][-1] < 2.2,
+    "text_lstm.ipynb": lambda n: len(n["written"]) == 3 and n["epsilons"][0] > 0,
+    "tuning.ipynb": lambda n: (
+        n["ledger"].total_count == 1 and n["one"] < n["searched"] < 3 * n["one"]
+    ),
 }
