@@ -219,6 +219,53 @@ def test_speakers_are_the_units_of_fit(monkeypatch, capsys):
     assert f"12 of one speaker: epsilon {ledger.epsilon(0.01, group):.3g}" in output
 
 
+@pytest.mark.parametrize(
+    ("record", "ways"),
+    [
+        ("sequence", ["all weights, a clip for each layer", "LoRA"]),
+        ("speaker", ["all weights, AdamBC"]),
+    ],
+)
+def test_decoder_is_fine_tuned_within_its_epsilon(record, ways, tmp_path, monkeypatch, capsys):
+    data = tmp_path / "said.txt"
+    said = [f"Speaker {i % 40}:\nTo be or not to be, that is {i}.\nAye.\n" for i in range(80)]
+    data.write_text("\n".join(said), encoding="utf-8")
+    options = ["--data", data, "--record", record, "--length", 8, "--width", 4, "--steps", 2]
+    options += ["--public-epochs", 1, "--in-a-step", 2, "--share", 0.5, "--delta", 0.01]
+    output = run_here(monkeypatch, capsys, "language.py", *options, "--epsilon", 2, "--ways", *ways)
+    rows = re.findall(r"^\| (.+) \| ([\d.]+) \| ([\d.]+) \(", output, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["the public half alone", *ways]
+    assert [float(row[1]) for row in rows] == [0, *[pytest.approx(2, abs=0.02)] * len(ways)]
+    # No better than to know all of it, and not much worse than to guess among its characters.
+    assert all(1 < float(row[2]) < 60 for row in rows)
+    # Of the 40 speakers of the second half, four are for the test.
+    assert ("36 records" in output) == (record == "speaker")
+
+
+def test_adapters_alone_are_trained(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tutorials"))
+    import language
+
+    model = language.with_adapters(language.make_decoder(8, 5, 4), rank=2)
+    # Two for each of seven dense layers: three of attention, its output, two hidden, the logits.
+    assert len(model.trainable_variables) == 14
+    assert all("lora" in variable.path for variable in model.trainable_variables)
+
+
+def test_decoder_sees_no_later_character(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tutorials"))
+    import language
+
+    keras.utils.set_random_seed(0)
+    model = language.make_decoder(8, 5, 4)
+    text = np.random.default_rng(0).integers(0, 5, (1, 8))
+    for place in range(8):
+        other = text.copy()
+        other[0, place] = (other[0, place] + 1) % 5
+        change = np.abs(model(text) - model(other)).max(axis=(0, 2))
+        assert np.all(change[:place] == 0) and change[place] > 0
+
+
 def test_mnist_file_has_what_the_tutorial_reads():
     path = SHARED / "data" / "mnist.npz"
     if not path.exists():

@@ -31,8 +31,13 @@ CONTEXT = 6
 
 
 def speakers(path: str | None) -> dict[str, str]:
-    """Returns what every speaker says: text of the form "Name:", lines, an empty line."""
+    """Returns what every speaker of a file says: "Name:", lines, an empty line."""
     text = BUILT_IN if path is None else pathlib.Path(path).read_text(encoding="utf-8")
+    return speeches(text)
+
+
+def speeches(text: str) -> dict[str, str]:
+    """Returns what every speaker of a text says, if it is more than two examples."""
     said: dict[str, list[str]] = collections.defaultdict(list)
     for part in text.split("\n\n"):
         name, _, lines = part.strip().partition(":\n")
