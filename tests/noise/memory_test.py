@@ -11,7 +11,8 @@ SIZE = 1 << 19  # Of 2 MiB: kept.
 
 @pytest.fixture(autouse=True)
 def nothing_given(monkeypatch):
-    monkeypatch.setattr(memory, "_given", type(memory._given)(maxlen=2))
+    for name in ("_given", "_given_of_samples"):
+        monkeypatch.setattr(memory, name, type(memory._given)(maxlen=2))
 
 
 def _address(array):
@@ -117,13 +118,45 @@ def test_no_more_is_held_than_two_of_them():
     assert len(memory._given) == 2
 
 
-def test_memory_of_another_size_is_let_go():
+def test_memory_of_another_size_stays_until_there_is_newer():
     small = memory.words(SIZE)
+    address = _address(small)
     del small
     large = memory.words(2 * SIZE)
     assert large.shape == (2 * SIZE,)
-    assert not memory._given
     large[:] = 1
+    assert _address(memory.words(SIZE)) == address
+    others = [memory.words(3 * SIZE) for _ in range(2)]
+    del others
+    assert {given.nbytes for given in memory._given} == {4 * 3 * SIZE + 64}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
+def test_rows_of_samples_of_nearly_the_same_size_take_turns_in_memory(dtype):
+    per_row = (1 << 18) // np.dtype(dtype).itemsize // 32
+    larger = memory.rows((32, per_row), dtype)
+    address = _address(larger)
+    assert address % 64 == 0
+    larger[:] = 1
+    part = larger[3:]
+    del larger
+    assert not _overlap(part, memory.rows((32, per_row), dtype))
+    memory._given_of_samples.clear()
+    del part
+    smaller = memory.rows((30, per_row), dtype)
+    assert smaller.shape == (30, per_row)
+    assert smaller.dtype == dtype
+    assert smaller.flags.c_contiguous
+    assert smaller.flags.writeable
+    assert _address(smaller) == address
+    assert _address(memory.rows((30, per_row), dtype)) != address
+
+
+def test_rows_without_an_element_are_an_array():
+    assert memory.rows((0, 7), np.float32).shape == (0, 7)
+    assert not memory.is_kept((0, 7), np.float32)
+    assert memory.is_kept((1 << 14, 1), np.float32)
+    assert not memory.is_kept(((1 << 14) - 1, 1), np.float32)
 
 
 def test_threads_never_share():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tfdp.sampling import FullBatch, Poisson, RandomAllocation, Source, SourceError, Users, batches
+from tfdp.sampling.source import taken
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -372,3 +373,24 @@ def test_array_records(tmp_path):
 
     with array_record_data_source.ArrayRecordDataSource(path) as data:
         _rows(Source(data, map=decode, workers=2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.bool_, np.complex64])
+@pytest.mark.parametrize("width", [3, 1 << 17])
+def test_taken_rows_are_those_of_the_array_and_its_own(dtype, width):
+    array = np.arange(5 * width).reshape(5, width).astype(dtype)
+    rows = np.array([4, 0, 4])
+    first, second = taken(array, rows), taken(array, rows[:2])
+    np.testing.assert_array_equal(first, array[rows])
+    np.testing.assert_array_equal(second, array[rows[:2]])
+    assert first.dtype == dtype
+    assert not np.shares_memory(first, array)
+    first[:] = 0
+    np.testing.assert_array_equal(second, array[rows[:2]])
+
+
+@pytest.mark.parametrize("row", [5, -6])
+@pytest.mark.parametrize("width", [3, 1 << 17])
+def test_rows_that_do_not_exist_are_not_taken(row, width):
+    with pytest.raises(IndexError):
+        taken(np.zeros([5, width], np.float32), np.array([0, row]))

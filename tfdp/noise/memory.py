@@ -1,6 +1,9 @@
-"""Memory for random words that is used again once nobody can read it."""
+"""Memory for what a step needs, which is used again once nobody can read it."""
 
 import collections
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +11,7 @@ import numpy as np
 _ALIGNMENT = 64
 # Memory of a size in this range, in bytes, is kept. Keeping less is not worth the effort, and more
 # would be too much to hold on to.
-_KEPT = range(1 << 20, (1 << 25) + 1)
+_KEPT = range(1 << 16, (1 << 25) + 1)
 
 _Given = collections.deque[np.ndarray]  # Its methods are atomic, even in finalizers.
 
@@ -37,20 +40,23 @@ class _Lease:
 
 def _take(size: int, given: _Given) -> np.ndarray:
     nbytes = 4 * size + _ALIGNMENT
-    while given:
+    for _ in range(len(given)):
         try:
-            memory = given.pop()
+            memory = given.popleft()
         except IndexError:  # Another thread was faster.
             break
-        if memory.nbytes == nbytes:
+        # Samples differ a little in their sizes, so memory may be an eighth larger than asked for.
+        if nbytes <= memory.nbytes <= nbytes + nbytes // 8:
             return memory
+        given.append(memory)
     return np.empty(nbytes, np.uint8)
 
 
-# The memory that was given back last. It is kept because a step asks for as much as the step
-# before, and because the operating system zeroes new memory page by page, which takes nearly as
-# long as drawing the words.
+# The memory that was given back last, of random words and of samples. It is kept because a step
+# asks for as much as the step before, and because the operating system zeroes new memory page by
+# page, which takes longer than drawing the words or copying the rows.
 _given: _Given = collections.deque(maxlen=2)
+_given_of_samples: _Given = collections.deque(maxlen=2)
 
 
 def words(size: int) -> np.ndarray:
@@ -60,3 +66,26 @@ def words(size: int) -> np.ndarray:
         No other array that is still reachable, from Python or from a tensor, shares its memory.
     """
     return np.asarray(_Lease(size, _given))
+
+
+def rows(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Returns an array for a part of a sample, with arbitrary contents, with the guarantees of
+    `words`.
+
+    Args:
+        shape: Integers.
+        dtype: Of numbers or truth values.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = _nbytes(shape, dtype)
+    lease = np.asarray(_Lease(-(-nbytes // 4), _given_of_samples))
+    return lease.view(np.uint8)[:nbytes].view(dtype).reshape(shape)
+
+
+def is_kept(shape: Sequence[int], dtype: Any) -> bool:
+    """Returns whether memory of this size is used again; arguments as those of `rows`."""
+    return _nbytes(shape, np.dtype(dtype)) in _KEPT
+
+
+def _nbytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    return math.prod(shape) * dtype.itemsize

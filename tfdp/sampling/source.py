@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
+from tfdp.noise import memory
 
 
 class SourceError(ValueError):
@@ -298,7 +299,7 @@ def _mapped(column: Any) -> Any:
 
 
 def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns rows of an array.
+    """Returns rows of an array, in memory that is used again once nobody can read them.
 
     Args:
         array: [n, ...].
@@ -307,9 +308,18 @@ def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Raises:
         IndexError: there is no such row.
     """
-    if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        return array[rows]  # np.take would first copy all of the array.
+    shape = (len(rows), *array.shape[1:])
+    if array.dtype.kind not in "biuf" or not memory.is_kept(shape, array.dtype):
         return np.take(array, rows, axis=0)  # Faster than indexing.
-    return array[rows]  # np.take would first copy all of the array.
+    if not 0 <= rows.min() <= rows.max() < len(array):
+        raise IndexError(
+            f"There are rows 0 .. {len(array) - 1}. Received: {rows.min()} .. {rows.max()}."
+        )
+    found = memory.rows(shape, array.dtype)
+    # NumPy would write to a copy of `found` first where it may raise an error on the way.
+    return np.take(array, rows, axis=0, out=found, mode="clip")
 
 
 def _rows_of(column: Any, rows: np.ndarray) -> Any:
