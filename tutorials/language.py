@@ -221,7 +221,9 @@ def main() -> None:
             for name in options.ways:
                 way = WAYS[name] if options.rate is None else WAYS[name]._replace(rate=options.rate)
                 model, spent = fine_tuned(text, weights, way, epsilon, options, seed)
-                found.setdefault((name, spent), []).append(perplexity(model, text))
+                score = perplexity(model, text)
+                print(f"seed {seed}: {name}, epsilon {spent:.3f}: {score:.2f}", flush=True)
+                found.setdefault((name, spent), []).append(score)
     records = len(np.unique(text.speakers))
     print(f"{len(text.private)} sequences, {records} records; {len(text.test)} sequences in test")
     print(f"| training | epsilon (delta {options.delta:g}) | perplexity, and its range |")
