@@ -9,7 +9,7 @@ from scipy import stats
 
 import tfdp
 from tests.noise.stages import SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
-from tfdp.noise import SeededRandomSource, bits, gaussian, staged, zero_if
+from tfdp.noise import SeededRandomSource, bits, gaussian, one_of, staged, zero_if
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
 
 
@@ -375,6 +375,29 @@ def test_what_is_computed_and_used_twice_is_forgotten_by_the_condition(shape, ji
         np.testing.assert_array_equal(result, np.full(shape, 9.0))
         for value, expected in zip(kept, (8.0, 5.0, 16.0), strict=True):
             np.testing.assert_array_equal(value, np.full(shape, 0.0 if ends else expected))
+
+
+@pytest.mark.parametrize("staging", [None, False, True])
+@pytest.mark.parametrize("shape", [[], [7], [301, 333]])
+def test_one_of_several_is_an_argument_or_what_is_computed_or_zero(shape, staging):
+    # Two results have the same index, and one has another.
+    def fn(index, leaf, earlier):
+        noise = 3 * leaf + earlier
+        kept = [one_of(index, [earlier, noise]), one_of(index, [leaf, earlier])]
+        return leaf + noise, [*kept, one_of(2 - index, [noise, leaf])], kept[0] + 1.0
+
+    @tf.function(autograph=False)
+    def step(*args):
+        return fn(*args) if staging is None else staged(fn, *args, jit_compile=staging)
+
+    leaf, earlier = tf.fill(shape, 1.0), tf.fill(shape, 5.0)
+    for index, kept in enumerate([(5.0, 1.0, 0.0), (8.0, 5.0, 1.0), (0.0, 0.0, 8.0)]):
+        for run in (step, fn):
+            result, found, used = run(tf.constant(index), leaf, earlier)
+            np.testing.assert_array_equal(result, np.full(shape, 9.0))
+            np.testing.assert_array_equal(used, np.full(shape, kept[0] + 1))
+            for value, expected in zip(found, kept, strict=True):
+                np.testing.assert_array_equal(value, np.full(shape, expected))
 
 
 def test_xla_does_not_compute_what_may_be_forgotten_once_more():

@@ -13,6 +13,7 @@ from tfdp.factorizations import (
     banded_square_root,
     independent,
 )
+from tfdp.noise import staged
 from tfdp.query.run_noise import filtered, memory_shapes
 
 N = 11
@@ -27,21 +28,23 @@ FACTORIZATIONS = {
 all_of_them = pytest.mark.parametrize("factorization", FACTORIZATIONS.values(), ids=FACTORIZATIONS)
 
 
-def _responses(factorization, jit_compile=None):
-    """Returns what the noise of every step has of the fresh numbers of every step, [N, N]."""
+def _responses(factorization, jit_compile=None, n=N):
+    """Returns what the noise of every step has of the fresh numbers of every step, [n, n]."""
 
     def step(position, fresh, memory):
-        return filtered(factorization, N, position, fresh, memory)
+        (noise,), (new,) = filtered(factorization, n, position, [fresh], [memory])
+        return noise, new
 
     if jit_compile is not None:
         step = tf.function(step, jit_compile=jit_compile)
-    shapes = memory_shapes(factorization, N, [N])
+    shapes = memory_shapes(factorization, n, [n])
     memory, rows = tuple(tf.zeros(shape, tf.float64) for shape in shapes), []
-    assert sum(kept.shape.num_elements() for kept in memory) == factorization.memory(N) * N
-    for position in range(N):
-        fresh = tf.one_hot(position, N, dtype=tf.float64)
+    assert sum(kept.shape.num_elements() for kept in memory) == factorization.memory(n) * n
+    for position in range(n):
+        fresh = tf.one_hot(position, n, dtype=tf.float64)
         noise, memory = step(tf.constant(position, tf.int64), fresh, memory)
         rows.append(noise.numpy())
+    assert all(np.all(kept.numpy() == 0) for kept in memory)  # A run's last step forgets.
     return np.array(rows)
 
 
@@ -58,8 +61,41 @@ def test_series_are_solutions_of_their_matrix(name):
     np.testing.assert_allclose(c @ _responses(FACTORIZATIONS[name]), np.eye(N), atol=1e-12)
 
 
+# With 70 steps a tree has levels that have no branch of their own.
+@pytest.mark.parametrize("n", [1, 2, N, 70])
 @pytest.mark.parametrize("efficient", [False, True])
-def test_trees_have_the_covariance_of_their_nodes(efficient):
-    running = np.cumsum(_responses(BinaryTree(efficient)), axis=0)
-    b, _ = tree_matrices(N, efficient)
+def test_trees_have_the_covariance_of_their_nodes(efficient, n):
+    running = np.cumsum(_responses(BinaryTree(efficient), n=n), axis=0)
+    b, _ = tree_matrices(n, efficient)
     np.testing.assert_allclose(running @ running.T, b @ b.T, atol=1e-12)
+
+
+def test_a_high_node_is_compiled_as_it_is_computed_eagerly():
+    eager = _responses(BinaryTree(), n=70)
+    np.testing.assert_allclose(_responses(BinaryTree(), True, n=70), eager, atol=1e-12)
+
+
+def test_a_tree_holds_nothing_of_the_nodes_below_one_that_has_ended():
+    memory = tuple(tf.fill([2], 3.0 + row) for row in range(4))
+    _, (new,) = filtered(BinaryTree(), N, tf.constant(3, tf.int64), [tf.ones([2])], [memory])
+    # Step 4 ends a node of level 2.
+    np.testing.assert_array_equal(new[:2], np.zeros([2, 2]))
+    assert np.all(new[2].numpy() != memory[2].numpy())
+    np.testing.assert_array_equal(new[3], memory[3])
+
+
+def test_levels_that_a_compiled_step_leaves_alone_stay_where_they_are():
+    leaf = tf.zeros([2**8, 2**8])
+    memory = tuple(leaf for _ in range(4))
+
+    @tf.function(autograph=False)
+    def step(position, fresh, memory):
+        def fn(position, fresh, memory):
+            return filtered(BinaryTree(), N, position, [fresh], [memory])
+
+        return staged(fn, position, fresh, memory, jit_compile=True)
+
+    graph = step.get_concrete_function(tf.constant(0, tf.int64), leaf, memory).graph
+    (compiled,) = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    # The noise and the node, and no level of the tree.
+    assert len([out for out in compiled.outputs if out.shape.num_elements() > 1]) == 2

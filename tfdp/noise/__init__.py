@@ -8,7 +8,7 @@ from tfdp.noise.source import (
     host_generator,
     system_random_source,
 )
-from tfdp.noise.staging import staged, zero_if
+from tfdp.noise.staging import one_of, staged, zero_if
 
 __all__ = [
     "HostGenerator",
@@ -16,6 +16,7 @@ __all__ = [
     "SeededRandomSource",
     "SystemRandomSource",
     "host_generator",
+    "one_of",
     "staged",
     "system_random_source",
     "zero_if",

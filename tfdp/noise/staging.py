@@ -87,18 +87,16 @@ class _Pool:
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """A result that is a tensor as it was, or zero.
+    """A result that is one of some tensors as it was, or zero.
 
     Attributes:
-        condition: Where it is true the result is zero.
-        argument: The tensor outside, where it is an argument of the function.
-        tensor: The tensor inside.
+        index: Which of them; where it is their number, or true, the result is zero.
+        tensors: The tensors inside.
         result: What stands for the result inside.
     """
 
-    condition: tf.Tensor
-    argument: tf.Tensor | None
-    tensor: tf.Tensor
+    index: tf.Tensor
+    tensors: tuple[tf.Tensor, ...]
     result: tf.Tensor
 
 
@@ -146,12 +144,10 @@ class _Stage:
         finally:
             _current.stage = None
 
-    def zero_if(self, condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-        result = tf.where(condition, tf.zeros_like(tensor), tensor)
+    def keep(self, index: tf.Tensor, tensors: Sequence[tf.Tensor], result: tf.Tensor) -> None:
+        """Notes that a result need not be computed by XLA."""
         if tf.compat.v1.get_default_graph() is self._graph:
-            argument = self.arguments.get(id(tensor))
-            self.kept[id(result)] = _Kept(condition, argument, tensor, result)
-        return result
+            self.kept[id(result)] = _Kept(index, tuple(tensors), result)
 
     def draw(self, write: Write, count: Any) -> tf.Tensor:
         self._check(count)
@@ -213,9 +209,28 @@ def zero_if(condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
         condition: Boolean scalar.
         tensor: Of any shape.
     """
+    result = tf.where(condition, tf.zeros_like(tensor), tensor)
     if _current.stage is not None:
-        return _current.stage.zero_if(condition, tensor)
-    return tf.where(condition, tf.zeros_like(tensor), tensor)
+        _current.stage.keep(condition, [tensor], result)
+    return result
+
+
+def one_of(index: tf.Tensor, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the tensor of this index, and zeros where the index is their number.
+
+    As of `zero_if`, XLA has no part in a result of a function that is staged, and nothing is
+    copied.
+
+    Args:
+        index: int32 scalar. Results with the same tensor here are chosen by one branch.
+        tensors: Of one shape and dtype.
+    """
+    result = tf.zeros_like(tensors[0])
+    for number, tensor in enumerate(tensors):
+        result = tf.where(tf.equal(index, number), tensor, result)
+    if _current.stage is not None:
+        _current.stage.keep(index, tensors, result)
+    return result
 
 
 def on_host(
@@ -319,9 +334,10 @@ def staged(
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
     kept: list[_Kept] = []
+    computed: dict[int, tf.Tensor] = {}
 
     def compiled():
-        nonlocal result, kept
+        nonlocal result, kept, computed
         leaves = [
             tf.reshape(flat, leaf.shape) if _is_dense(leaf) else leaf
             for flat, leaf in zip(flat_args, tf.nest.flatten(args), strict=True)
@@ -330,11 +346,13 @@ def staged(
         tensors = [leaf for leaf in tf.nest.flatten(result) if tf.is_tensor(leaf)]
         kept = [stage.kept[id(leaf)] for leaf in tensors if id(leaf) in stage.kept]
         made = [leaf for leaf in tensors if id(leaf) not in stage.kept]
-        computed = [one.tensor for one in kept if one.argument is None]
+        of_kept = {id(tensor): tensor for one in kept for tensor in one.tensors}
+        computed = {key: of_kept[key] for key in of_kept if key not in stage.arguments}
         outputs, others = (
-            [_flat(leaf) if _is_dense(leaf) else leaf for leaf in part] for part in (made, computed)
+            [_flat(leaf) if _is_dense(leaf) else leaf for leaf in part]
+            for part in (made, computed.values())
         )
-        return outputs, others, [one.condition for one in kept]
+        return outputs, others, [one.index for one in kept]
 
     if jit_compile is None:
         jit_compile = not tensors or size > _SMALL
@@ -349,8 +367,11 @@ def staged(
         stage.clear()
         return _called(fn, args, after)
     with tf.control_dependencies(after):
-        outputs, others, conditions = function()
-    results, unchanged = iter(outputs), dict(_zeroed(kept, others, conditions))
+        outputs, others, indices = function()
+    known = dict(stage.arguments)
+    for (key, tensor), rows in zip(computed.items(), others, strict=True):
+        known[key] = _shaped(rows, tensor)
+    results, unchanged = iter(outputs), dict(_chosen(kept, known, indices))
 
     def outside(leaf):
         if not tf.is_tensor(leaf):
@@ -363,31 +384,28 @@ def staged(
     return tf.nest.pack_sequence_as(result, leaves)
 
 
-def _zeroed(
-    kept: list[_Kept], computed: list[tf.Tensor], conditions: list[tf.Tensor]
+def _chosen(
+    kept: list[_Kept], known: dict[int, tf.Tensor], indices: list[tf.Tensor]
 ) -> Iterator[tuple[int, tf.Tensor]]:
-    """Yields the id of each result inside, and the result: one branch for all of a condition.
+    """Yields the id of each result inside, and the result: one branch for all of an index.
 
     Args:
         kept: The results.
-        computed: In turn the tensors, as rows, of those that are no arguments.
-        conditions: Of all.
+        known: The tensors outside, by the id of those inside.
+        indices: Of all results, outside.
     """
-    remaining = iter(computed)
-    tensors = [
-        _shaped(next(remaining), one.tensor) if one.argument is None else one.argument
-        for one in kept
-    ]
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for number, one in enumerate(kept):
-        groups.setdefault(id(one.condition), []).append(number)
+        groups.setdefault((id(one.index), len(one.tensors)), []).append(number)
     for numbers in groups.values():
-        arguments = [tensors[number] for number in numbers]
-        results = tf.cond(
-            conditions[numbers[0]],
-            lambda arguments=arguments: [tf.zeros_like(leaf) for leaf in arguments],
-            lambda arguments=arguments: arguments,
-        )
+        rows = [[known[id(tensor)] for tensor in kept[number].tensors] for number in numbers]
+        choices = [lambda tensors=tensors: list(tensors) for tensors in zip(*rows, strict=True)]
+        zeros = lambda rows=rows: [tf.zeros_like(row[0]) for row in rows]  # noqa: E731
+        index = indices[numbers[0]]
+        if index.dtype == tf.bool:
+            results = tf.cond(index, zeros, choices[0])
+        else:
+            results = tf.switch_case(index, [*choices, zeros])
         yield from zip([id(kept[number].result) for number in numbers], results, strict=True)
 
 

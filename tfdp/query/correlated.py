@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp.events import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
 from tfdp.events.arguments import positive_integer
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
-from tfdp.noise import RandomSource, staged, zero_if
+from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
@@ -186,18 +186,20 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         self, leaves: list[tf.Tensor], state: CorrelatedGlobalState
     ) -> tuple[list[tf.Tensor], CorrelatedGlobalState]:
         source = source_of(self)
-        ends = tf.equal(state.position, self.num_steps - 1)
-        results, memories = [], []
-        specs = tf.nest.flatten(self.record_specs)
-        for leaf, memory, spec in zip(leaves, state.memory, specs, strict=True):
-            dtype = spec.dtype
+        fresh = []
+        for leaf, spec in zip(leaves, tf.nest.flatten(self.record_specs), strict=True):
             if self.stddev == 0:
-                fresh = tf.zeros(leaf.shape, dtype)
+                fresh.append(tf.zeros(leaf.shape, spec.dtype))
             else:
-                fresh = source.normal(leaf.shape, dtype) * rounding.up(self.stddev, dtype)
-            noise, new = filtered(self.factorization, self.num_steps, state.position, fresh, memory)
-            results.append(leaf + tf.cast(noise, leaf.dtype))
-            memories.append(tuple(zero_if(ends, kept) for kept in new))
+                draws = source.normal(leaf.shape, spec.dtype)
+                fresh.append(draws * rounding.up(self.stddev, spec.dtype))
+        noises, memories = filtered(
+            self.factorization, self.num_steps, state.position, fresh, state.memory
+        )
+        results = [
+            leaf + tf.cast(noise, leaf.dtype) for leaf, noise in zip(leaves, noises, strict=True)
+        ]
+        ends = tf.equal(state.position, self.num_steps - 1)
         position = tf.where(ends, tf.zeros_like(state.position), state.position + 1)
         run_id = state.run_id + tf.cast(ends, tf.int64)
         return results, CorrelatedGlobalState(run_id, position, tuple(memories))

@@ -1,10 +1,18 @@
 """The noise of one step of a run, from what is fresh in it and what is remembered."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
+from tfdp.noise import one_of, zero_if
 
 Memory = tuple[tf.Tensor, ...]
+
+# Of a node of a level below this, the sums over the levels below it are compiled for that level. A
+# higher one, in one step of 32, reads all levels, of which most count with zero.
+_LOW_LEVELS = 5
 
 
 def memory_shapes(
@@ -14,7 +22,7 @@ def memory_shapes(
     rows = factorization.memory(num_steps)
     if rows == 0:
         return []
-    if _is_shifted(factorization):
+    if _is_shifted(factorization) or isinstance(factorization, BinaryTree):
         return [shape] * rows
     return [[rows, *shape]]
 
@@ -23,30 +31,32 @@ def filtered(
     factorization: ToeplitzFactorization | BinaryTree,
     num_steps: int,
     position: tf.Tensor,
-    fresh: tf.Tensor,
-    memory: Memory,
-) -> tuple[tf.Tensor, Memory]:
-    """Returns the noise of this step's sum, and what is remembered after it.
+    fresh: Sequence[tf.Tensor],
+    memories: Sequence[Memory],
+) -> tuple[list[tf.Tensor], list[Memory]]:
+    """Returns the noise of this step's sums, and what is remembered after it.
 
     Args:
         factorization: Which noise remembers what.
         num_steps: Of a run.
         position: int64 scalar: the step of the run, from 0 on.
-        fresh: [...], independent of everything before.
-        memory: Tensors of `memory_shapes`, zero in the first step.
+        fresh: Of each leaf of a sum [...], independent of everything before.
+        memories: Of each leaf tensors of `memory_shapes`, zero in the first step.
 
     Returns:
-        A tensor of the shape of `fresh`, and tensors of the shapes of `memory`.
+        For each leaf a tensor of the shape of `fresh`, and tensors of the shapes of its memory,
+        which are zero after the last step.
     """
-    if not memory:
-        return fresh, memory
-    if _is_shifted(factorization):
-        return _of_bands(factorization, fresh, memory)
     if isinstance(factorization, BinaryTree):
-        noise, new = _of_tree(factorization, num_steps, position, fresh, memory[0])
-    else:
-        noise, new = _of_series(factorization, fresh, memory[0])
-    return noise, (new,)
+        return _of_tree(factorization, num_steps, position, fresh, memories)
+    ends = tf.equal(position, num_steps - 1)
+    of_leaf = _of_bands if _is_shifted(factorization) else _of_series
+    noises, kept = [], []
+    for leaf, memory in zip(fresh, memories, strict=True):
+        noise, new = of_leaf(factorization, leaf, memory) if memory else (leaf, memory)
+        noises.append(noise)
+        kept.append(tuple(zero_if(ends, one) for one in new))
+    return noises, kept
 
 
 def _is_shifted(factorization: ToeplitzFactorization | BinaryTree) -> bool:
@@ -76,49 +86,96 @@ def _of_bands(
 
 
 def _of_series(
-    factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: Memory
+) -> tuple[tf.Tensor, Memory]:
     """A filter in transposed form: memory holds what later steps will have of this noise."""
-    rows = memory.shape[0]
+    (later,) = memory
+    rows = later.shape[0]
     p, r = (
         [*c, *[0.0] * (rows + 1 - len(c))]
         for c in (factorization.numerator, factorization.denominator)
     )
-    sums = tf.unstack(memory, rows)
+    sums = tf.unstack(later, rows)
     noise = fresh + sums[0]
     new = []
     for k in range(1, rows + 1):
         total = sums[k] if k < rows else tf.zeros_like(fresh)
         total += tf.constant(r[k], fresh.dtype) * fresh
         new.append(total - tf.constant(p[k], fresh.dtype) * noise)
-    return noise, tf.stack(new)
+    return noise, (tf.stack(new),)
 
 
 def _of_tree(
-    tree: BinaryTree, num_steps: int, position: tf.Tensor, fresh: tf.Tensor, memory: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    tree: BinaryTree,
+    num_steps: int,
+    position: tf.Tensor,
+    fresh: Sequence[tf.Tensor],
+    memories: Sequence[Memory],
+) -> tuple[list[tf.Tensor], list[Memory]]:
     """The difference of the noises of two running sums: that of the node which ends in this step,
     and less that of the nodes below it, which it replaces.
+
+    A memory has a tensor for each level. Half of all nodes are leaves, and a node of level l reads
+    the l levels below it: one level in a step, on average.
     """
-    dtype, rows = fresh.dtype, memory.shape[0]
+    rows = tree.memory(num_steps)
     step = position + 1
     power = tf.bitwise.bitwise_and(step, -step)  # 2^l, where the node that ends is of level l.
-    powers = tf.constant([1 << level for level in range(rows)], tf.int64)
-    ends, below = tf.equal(powers, power), powers < power
-    this = tf.cast(ends, dtype)
+    powers = tf.constant([1 << row for row in range(rows)], tf.int64)
+    level = tf.argmax(tf.equal(powers, power), output_type=tf.int32)
+    gains, weights, scales = (f(num_steps) for f in (tree.gains, tree.weights, tree.scales))
 
-    def of_level(table):
-        return tf.tensordot(this, tf.constant(table, dtype), 1)
+    def of_low(low):
+        return [
+            _node(low, scales[low], weights[low], gains[low], weights, leaf, memory)
+            for leaf, memory in zip(fresh, memories, strict=True)
+        ]
 
-    def along_levels(values):
-        return tf.reshape(values, [rows, *[1] * fresh.shape.rank])
+    def of_high():
+        def of_level(table):
+            return tf.gather(tf.constant(table), level)
 
-    weights = tf.constant(tree.weights(num_steps), dtype)
-    gains = of_level(tree.gains(num_steps))
-    made = of_level(tree.scales(num_steps)) * fresh
+        below = tf.cast(powers < power, tf.float64)
+        row, counted = tf.unstack(of_level(gains), rows), tf.unstack(weights * below, rows)
+        scale, weight = of_level(scales), of_level(weights)
+        return [
+            _node(rows, scale, weight, row, counted, leaf, memory)
+            for leaf, memory in zip(fresh, memories, strict=True)
+        ]
+
+    branches: list[Any] = [lambda low=low: of_low(low) for low in range(min(rows, _LOW_LEVELS))]
+    if rows > _LOW_LEVELS:
+        branches.append(of_high)
+    found = tf.switch_case(tf.minimum(level, len(branches) - 1), branches)
+    last = tf.equal(position, num_steps - 1)
+    # A level that ends holds the node, those above it what they held, and those below it nothing.
+    kinds = [tf.where(last, 2, 1 + tf.clip_by_value(level - row, -1, 1)) for row in range(rows)]
+    kept = [
+        tuple(one_of(kind, [old, node]) for kind, old in zip(kinds, memory, strict=True))
+        for memory, (node, _) in zip(memories, found, strict=True)
+    ]
+    return [noise for _, noise in found], kept
+
+
+def _node(
+    rows: int, scale: Any, weight: Any, gains: Any, weights: Any, fresh: tf.Tensor, memory: Memory
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the noise of a node, and what it adds to that of the running sum.
+
+    Args:
+        rows: How many levels are below the node; more, if the others have zeros in the tables.
+        scale: Of what is fresh in the node.
+        weight: Of the node in a running sum.
+        gains: Of the levels below, in the node.
+        weights: Of the levels below, in the running sum before.
+        fresh: [...].
+        memory: By level.
+    """
     # Products and sums coordinate by coordinate: a matrix product may round more coarsely on a GPU.
-    node = made + tf.reduce_sum(along_levels(gains) * memory, axis=0)
-    replaced = tf.reduce_sum(along_levels(weights * tf.cast(below, dtype)) * memory, axis=0)
-    noise = of_level(tree.weights(num_steps)) * node - replaced
-    kept = tf.where(along_levels(below), tf.zeros_like(memory), memory)
-    return noise, tf.where(along_levels(ends), node[tf.newaxis], kept)
+    node = tf.cast(scale, fresh.dtype) * fresh
+    for row in range(rows):
+        node += tf.cast(gains[row], fresh.dtype) * memory[row]
+    noise = tf.cast(weight, fresh.dtype) * node
+    for row in range(rows):
+        noise -= tf.cast(weights[row], fresh.dtype) * memory[row]
+    return node, noise
