@@ -1,8 +1,8 @@
-"""MNIST at equal epsilon: noise that remembers against DP-SGD, in a fixed order and sampled.
+"""Accuracy at equal epsilon: noise that remembers against DP-SGD, in a fixed order and sampled.
 
     PYTHONPATH=. python benchmarks/correlated_accuracy.py --data mnist.npz [--json]
 
-A multi-layer perceptron (784-64-10), batches of 500 of 60,000, SGD with momentum 0.9, clip 1, delta
+MNIST: a multi-layer perceptron (784-64-10), batches of 500, SGD with momentum 0.9, clip 1, delta
 1e-5. Where the file holds features of images, as `tutorials/scattering.py --cache` writes them,
 every image's features are normalized in groups of three channels, and the model is linear.
 "Fixed order" draws no samples, so nothing is amplified; DP-SGD there has independent noise.
