@@ -434,6 +434,8 @@ def test_notebook_runs_in_small(name, tmp_path, monkeypatch):
     """Its cells, one after another, in this process: a kernel would import TensorFlow again."""
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
+    if name == "keras_hub_lora.ipynb":
+        pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
     book = json.loads((ROOT / "tutorials" / name).read_text(encoding="utf-8"))
     cells = [c for c in book["cells"] if c["cell_type"] == "code"]
@@ -457,6 +459,10 @@ SHOWN_BY_NOTEBOOKS = {
         "convert_norm" in n["refused"] and n["epsilons"][0] == n["epsilons"][1] > 0
     ),
     "first_private_model.ipynb": lambda n: n["model"].ledger.total_count == 7,
+    "keras_hub_lora.ipynb": lambda n: (
+        n["sizes"]["LoRA of rank 4"] < n["sizes"]["all weights"]
+        and n["spent"]["LoRA of rank 4"] == n["spent"]["all weights"] > 0
+    ),
     "large_data.ipynb": lambda n: (
         all(
             isinstance(e.sampling, tfdp.events.PoissonSampling)
