@@ -5,17 +5,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import is_quantized, is_recomputed
+from tfdp.gradients.blocks import weights_outside_of_layers
+from tfdp.gradients.keras_internals import is_quantized, is_recomputed, layers_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import wanted_of
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
 
 
-def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
+def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> list[tuple[Any, Any]]:
     """Returns (operation, rule) for the operations of a model that must be watched. The rule is
     None where the operation runs record by record. One with the rule `RecordWise` is watched
     because that may not hold for every call; where it does not, it runs record by record, too.
+    Layers in blocks are among them unless `inside_blocks` is False.
 
     Raises:
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
@@ -27,22 +29,25 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
             f"tfdp.gradients.register_rule({type(model).__name__}, tfdp.gradients.RecordWise())."
         )
     watched: dict[int, tuple[Any, Any]] = {}
-    pending, seen = [model], set()
+    # Every layer in a block is watched, because its own rule answers for what it does there.
+    pending, seen = [(model, False)], set()
     while pending:
-        operation = pending.pop()
-        if id(operation) in seen:
+        operation, in_block = pending.pop()
+        if (id(operation), in_block) in seen:
             continue
-        seen.add(id(operation))
+        seen.add((id(operation), in_block))
         rule = rule_for(operation)
         if isinstance(rule, LayerRule) and not operation.weights:
             rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
-            pending.extend(rule.parts(operation))
-            if rule.looks_at_calls(operation):
+            pending.extend((part, False) for part in rule.parts(operation))
+            if in_block or rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue
         own = wanted_of(operation, wanted)
         if rule is not None and not own and not rule.records_when_frozen:
+            if in_block:
+                watched[id(operation)] = (operation, RecordWise())
             continue  # Frozen: it runs on the batch, and nothing is noted.
         if own:
             check_can_be_watched(operation)
@@ -57,7 +62,27 @@ def plan(model: keras.Layer, wanted: set[int]) -> list[tuple[Any, Any]]:
                 "engine='vectorized'."
             )
         watched[id(operation)] = (operation, rule)
+        if inside_blocks and rule is None and may_be_block(operation, own):
+            pending.extend((part, True) for part in layers_in(operation))
     return list(watched.values())
+
+
+def may_be_block(operation: Any, own: list[Any]) -> bool:
+    """Returns whether a layer without a rule may be one whose code only calls other layers.
+
+    Args:
+        operation: The layer.
+        own: The weights in it whose gradients are wanted.
+    """
+    parts = layers_in(operation) if isinstance(operation, keras.Layer) else []
+    return bool(parts) and _can_be_watched(parts) and not weights_outside_of_layers(operation, own)
+
+
+def _can_be_watched(layers: list[Any]) -> bool:
+    every = [part for layer in layers for part in layers_in(layer, deep=True)]
+    return not any(
+        has_own(layer, "__call__") or is_quantized(layer) or is_recomputed(layer) for layer in every
+    )
 
 
 def explain(model: keras.Layer) -> str:
@@ -73,12 +98,20 @@ def explain(model: keras.Layer) -> str:
         double: record by record
         gru: RecurrentRule
     """
-    watched = plan(model, {id(v) for v in model.trainable_variables})
+    wanted = {id(v) for v in model.trainable_variables}
     return "\n".join(
-        f"{operation.name}: {'record by record' if rule is None else type(rule).__name__}"
-        for operation, rule in watched
+        f"{operation.name}: {_treatment(operation, rule, wanted)}"
+        for operation, rule in plan(model, wanted, inside_blocks=False)
         if not isinstance(rule, RecordWise)
     )
+
+
+def _treatment(operation: Any, rule: Any, wanted: set[int]) -> str:
+    if rule is not None:
+        return type(rule).__name__
+    if may_be_block(operation, wanted_of(operation, wanted)):
+        return "record by record, unless its code is seen to keep the records apart"
+    return "record by record"
 
 
 def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:

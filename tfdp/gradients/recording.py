@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.attached import copy_attached
+from tfdp.gradients.blocks import Blocks
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.keras_internals import replaced, values_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
@@ -39,6 +40,7 @@ class Recording:
         seeds_of_records: Likewise.
         inside_layer: Whether a watched layer is running. Calls of the layers in it are then a part
             of its own call.
+        blocks: Which blocks of the model run on the batch.
 
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
@@ -73,6 +75,7 @@ class Recording:
         self._uses: list[_Use] = []
         self._found: list[tuple[Any, tf.Tensor]] = []
         self.inside_layer = False
+        self.blocks = Blocks()
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
         self._aliases = [tf.identity(v.value) for v in self._variables]
@@ -199,6 +202,16 @@ class Recording:
         return [combine(parts[id(v)]) for v in self._variables]
 
     # For what watches the layers.
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Keeps nothing of what is computed in the block."""
+        losses = len(self.scope.losses)
+        try:
+            with self._tape.stop_recording():
+                yield
+        finally:
+            del self.scope.losses[losses:]
 
     def own(self, operation: Any) -> list[Any]:
         """Returns the variables of a layer whose gradients are wanted."""

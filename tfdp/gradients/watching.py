@@ -8,12 +8,14 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, records_of
+from tfdp.gradients.blocks import Region
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.keras_internals import replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import comes_from_records, map_records
-from tfdp.gradients.plan import check_can_be_watched, check_records, plan
+from tfdp.gradients.plan import check_can_be_watched, check_records, may_be_block, plan
+from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, refuse_hidden
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own
 
@@ -60,6 +62,16 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
     def watched(*args, **kwargs):
         if recording.inside_layer:  # Part of another layer's call.
             return call(*args, **kwargs)
+        region = recording.blocks.region
+        if region is None:
+            return run(*args, **kwargs)
+        with recording.blocks.within(None):
+            if not recording.blocks.trying:
+                return region.call(operation, run, args, kwargs)
+            with recording.inside([]):
+                return region.call(operation, call, args, kwargs)
+
+    def run(*args, **kwargs):
         if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
             return call(*args, **kwargs)
         has_rule = isinstance(rule, LayerRule)
@@ -67,12 +79,32 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
         if own:
             check_can_be_watched(operation)
             check_records(operation, args, kwargs, every=has_rule)
+        if rule is None and may_be_block(operation, own):
+            with recording.unseen():
+                on_batch = recording.blocks.can_run(operation, call, args, kwargs)
+            if on_batch:
+                return _on_batch(recording, operation, call, args, kwargs)
         with recording.inside(own):
             if has_rule:
                 return rule.record(recording, operation, call, *args, **kwargs)
             return _record_by_record(recording, operation, call, args, kwargs)
 
     return watched
+
+
+def _on_batch(recording: Recording, operation: Any, call: Any, args: Any, kwargs: Any) -> Any:
+    """Runs a block that has been tried out, and looks at what it does once more."""
+    try:
+        region = Region((args, kwargs))
+        with recording.blocks.within(region):
+            outputs = call(*args, **kwargs)
+        region.finish(outputs)
+    except MixesError as error:
+        raise UnsupportedModelError(
+            f"{type(operation).__name__} {operation.name!r} does something else each time it is "
+            f"called: {error}. Use engine='vectorized'."
+        ) from error
+    return outputs
 
 
 def _record_by_record(

@@ -1,0 +1,156 @@
+"""Blocks of users, on the batch where they keep the records apart."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.gradients.problems import (
+    BATCH,
+    assert_engines_agree,
+    assert_layer_is_exact,
+    by_engine,
+    floatx,
+    model_of,
+    normal,
+    problem,
+)
+from tfdp.gradients import UnsupportedModelError, blocks
+
+L, K = keras.layers, keras.ops
+
+
+class Code(L.Layer):
+    """A block whose code is a function of its layers and its input."""
+
+    def __init__(self, code, **layers):
+        super().__init__(name="block")
+        self.code = code
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def call(self, inputs):
+        return self.code(self, inputs)
+
+
+def dense(code, width=4):
+    return lambda: Code(code, dense=L.Dense(width))
+
+
+def heads(block, x):
+    shape = K.shape(x)
+    h = K.reshape(block.dense(x), (shape[0], shape[1], 2, 2))
+    h = K.transpose(h, (0, 2, 1, 3))
+    h = K.matmul(K.softmax(K.matmul(h, K.transpose(h, (0, 1, 3, 2)))), h)
+    return x + K.reshape(K.transpose(h, (0, 2, 1, 3)), (shape[0], shape[1], 4))
+
+
+def attention():
+    def code(block, x):
+        h = block.norm(x)
+        return x + block.out(block.attention(h, h))
+
+    return Code(
+        code,
+        norm=L.LayerNormalization(),
+        attention=L.MultiHeadAttention(2, 2),
+        out=L.Dense(4),
+    )
+
+
+def nested():
+    inner = Code(lambda b, x: K.relu(b.dense(x)) + x, dense=L.Dense(4))
+    return Code(lambda b, x: b.inner(b.norm(x)), inner=inner, norm=L.LayerNormalization())
+
+
+def part_frozen():
+    return Code(
+        lambda b, x: b.second(b.first(x) + x),
+        first=L.Dense(4, activation="tanh", trainable=False),
+        second=L.Dense(4),
+    )
+
+
+def excite():
+    def code(block, x):
+        return x * K.sigmoid(block.dense(K.mean(x, axis=1, keepdims=True)))
+
+    return Code(code, dense=L.Dense(4))
+
+
+ON_BATCH = {
+    "attention": attention,
+    "attention_by_hand": dense(heads),
+    "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
+    "excite": excite,
+    "nested": nested,
+    "part_frozen": part_frozen,
+    "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
+}
+
+
+@pytest.fixture
+def decisions(monkeypatch):
+    """Whether every block that was tried out ran on the batch."""
+    found, can_run = [], blocks.Blocks.can_run
+
+    def noted(*args):
+        found.append(can_run(*args))
+        return found[-1]
+
+    monkeypatch.setattr(blocks.Blocks, "can_run", noted)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(ON_BATCH))
+def test_block_on_the_batch_is_exact(name, decisions):
+    assert_layer_is_exact(ON_BATCH[name], (BATCH, 4))
+    assert decisions and all(decisions)
+
+
+def by_length(block, x):
+    return block.dense(x) * (3.0 if x.shape[0] == 1 else 1.0)
+
+
+def order_by_length(block, x):
+    h = block.dense(x)
+    return h - x if x.shape[0] == 1 else x - h
+
+
+@tf.custom_gradient
+def own_gradient(x):
+    return tf.identity(x), lambda g: g - tf.reduce_mean(g, 0, keepdims=True)
+
+
+# Every axis is as long as the batch: records that are mixed give other numbers and no error.
+RECORD_BY_RECORD = {
+    "by_length": by_length,
+    "concatenated_records": lambda b, x: K.concatenate([b.dense(x), x], -3)[: K.shape(x)[0]],
+    "cumulative": lambda b, x: K.cumsum(b.dense(x), 0),
+    "mean": lambda b, x: b.dense(x) - K.mean(x, 0, keepdims=True),
+    "mean_of_all": lambda b, x: b.dense(x) - K.mean(x),
+    "negative_axis": lambda b, x: b.dense(x) - K.mean(x, -3, keepdims=True),
+    "number_of_records": lambda b, x: b.dense(x) * K.cast(K.shape(x)[0], x.dtype),
+    "order_by_length": order_by_length,
+    "own_gradient": lambda b, x: own_gradient(b.dense(x)),
+    "positions_as_records": lambda b, x: K.transpose(b.dense(K.transpose(x, (1, 0, 2))), (1, 0, 2)),
+    "rolled": lambda b, x: K.roll(b.dense(x), 1, 0),
+    "all_in_one": lambda b, x: K.reshape(K.reshape(b.dense(x), (1, -1, 4)), K.shape(x)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(RECORD_BY_RECORD))
+def test_block_that_could_mix_records_runs_record_by_record(name, decisions):
+    make = dense(RECORD_BY_RECORD[name])
+    with floatx("float64"):
+        loss, variables, examples = problem(model_of(make, (BATCH, 4)), normal(BATCH, 4))
+        assert_engines_agree(loss, variables, examples, tolerance=1e-10)
+    assert decisions and not any(decisions)
+
+
+def test_a_block_that_changes_its_mind_is_refused(monkeypatch):
+    monkeypatch.setattr(blocks.Blocks, "can_run", lambda *_: True)
+    make = dense(RECORD_BY_RECORD["mean"])
+    loss, variables, examples = problem(model_of(make, (BATCH, 4)), normal(BATCH, 4))
+    with pytest.raises(UnsupportedModelError, match="does something else each time"):
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
