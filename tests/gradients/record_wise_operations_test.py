@@ -14,6 +14,17 @@ APART = {
 }
 MIXED = {
     "all_axes": tf.reduce_sum,
+    "broadcast_to_their_number": lambda x: tf.broadcast_to(
+        x[:, 0, :1], [tf.shape(x)[0], tf.shape(x)[0]]
+    ),
+    "condition": lambda x: tf.cond(tf.reduce_all(x[:, 0, 0] > 0), lambda: x, lambda: -x),
+    "draws": lambda x: x * tf.random.uniform(tf.shape(x)),
+    "gathered": lambda x: tf.gather(x, [0]),
+    "softmax": lambda x: tf.nn.softmax(x, 0),
+    "transposed_product": lambda x: tf.raw_ops.BatchMatMulV2(
+        x=x[:, 0], y=tf.ones([1, 2]), adj_x=True
+    ),
+    "unstacked": lambda x: tf.unstack(tf.ensure_shape(x, [4, 4, 4])),
     "constant_of_records": lambda x: x * tf.reshape(tf.range(4.0), [4, 1, 1]),
     "first_axis": lambda x: tf.reduce_sum(x, -3),
     "first_record": lambda x: x + x[:1],

@@ -142,20 +142,25 @@ class Blocks:
         finally:
             self._regions = before
 
-    def can_run(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-        """Returns whether a call of a block is known to keep the records apart."""
+    def steps_of(
+        self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> list[Any] | None:
+        """Returns what a call of a block does, as `Region.steps`, if it is known to keep the
+        records apart, and None if it is not.
+        """
         if id(block) in self.reasons:
-            return False
-        reason = self._why_not(call, args, kwargs)
-        if reason is not None:
-            self.reasons[id(block)] = reason
-        return reason is None
+            return None
+        try:
+            return self._try(call, args, kwargs)
+        except (MixesError, *_ERRORS) as error:
+            self.reasons[id(block)] = str(error).split("\n")[0]
+            return None
 
-    def _why_not(self, call: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    def _try(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         leaves, rebuild = flatten_with_attached((args, kwargs), _tensors_at((args, kwargs)))
         if not leaves or not all(map(holds_records, leaves)):
-            return "it is called on something without an axis of records"
-        steps = []
+            raise MixesError("it is called on something without an axis of records")
+        steps: list[list[Any]] = []
         for rows in (None, 1):
 
             def run(*tensors, rows=rows):
@@ -171,13 +176,11 @@ class Blocks:
             try:
                 with attempt():
                     tf.function(run, autograph=False).get_concrete_function(*specs)
-            except (MixesError, *_ERRORS) as error:
-                return str(error).split("\n")[0]
             finally:
                 self._trying = before
         if steps[0] != steps[1]:
-            return "it does something else with a batch of one"
-        return None
+            raise MixesError("it does something else with a batch of one")
+        return steps[0]
 
 
 def _tensors_at(structure: Any) -> list[int]:

@@ -90,20 +90,27 @@ class Kinds:
             self._set_shape(op, [first[int(begin[0])]])
         elif op.type == "Pack" and op.get_attr("axis") == 0:
             self._set_shape(op, [self._number(t) for t in inputs])
-        elif op.type == "Reshape" and self.is_records(inputs[0]):
-            if self._shapes[inputs[1].name][0] != ROWS:
-                raise MixesError(f"{op.name} moves the axis of records")
+        elif op.type == "Reshape" and self.is_records(inputs[0]) and self.is_shape(inputs[1]):
+            self._check_target(op, inputs[1])
             self.add_records(op.outputs[0])
-        elif op.type == "BroadcastTo":
-            target = self._shapes[inputs[1].name]
+        elif op.type == "BroadcastTo" and self.is_shape(inputs[1]):
+            rank = len(self._check_target(op, inputs[1]))
             tensor = inputs[0]
-            fits = self.is_records(tensor) and tensor.shape.rank == len(target)
-            fits = fits or (self.is_constant(tensor) and meets_records(tensor, len(target)))
-            if target[0] != ROWS or not fits:
+            fits = self.is_records(tensor) and tensor.shape.rank == rank
+            if not fits and not (self.is_constant(tensor) and meets_records(tensor, rank)):
                 raise MixesError(f"{op.name} moves the axis of records")
             self.add_records(op.outputs[0])
         else:
             raise MixesError(f"{op.name} ({op.type}) uses the number of records")
+
+    def _check_target(self, op: tf.Operation, shape: tf.Tensor) -> list[Any]:
+        """Returns a shape that has the number of records in front, and nowhere else: numbers of a
+        record that are as many as there are records would tell it how many there are.
+        """
+        target = self._shapes[shape.name]
+        if ROWS not in target[:1] or ROWS in target[1:]:
+            raise MixesError(f"{op.name} moves the axis of records")
+        return target
 
     def _number(self, tensor: tf.Tensor) -> Any:
         if tensor.name in self._shapes and len(self._shapes[tensor.name]) == 1:
@@ -159,7 +166,7 @@ def _matmul(op, inputs, is_records):
     if is_records(first) and is_records(second):
         return a == b and a > 2
     if is_records(first):
-        flipped = op.type == "MatMul" and op.get_attr("transpose_a")
+        flipped = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
         return (a > 2 and meets_records(second, a)) or (a == b == 2 and not flipped)
     return b > 2 and meets_records(first, b)
 
@@ -201,26 +208,14 @@ def _slice(op, inputs, is_records):
     return bool(whole) and _constants(inputs[1:], is_records)
 
 
-_ELEMENTWISE = (
-    *(
-        "Abs",
-        "Cast",
-        "Cos",
-        "Elu",
-        "Erf",
-        "Erfc",
-        "Exp",
-        "Expm1",
-        "Floor",
-        "Identity",
-        "Inv",
-        "IsFinite",
-    ),
-    *("LeakyRelu", "Log", "Log1p", "LogicalNot", "Neg", "OnesLike", "Reciprocal", "Relu", "Relu6"),
-    *("Round", "Rsqrt", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Square"),
-    *("StopGradient", "Tanh", "ZerosLike", "Add", "AddV2", "DivNoNan", "Equal", "Greater"),
-    *("GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul"),
-    *("NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub"),
+_ELEMENTWISE = frozenset(
+    """
+    Abs Add AddV2 Cast Cos DivNoNan Elu Equal Erf Erfc Exp Expm1 Floor Greater
+    GreaterEqual Identity Inv IsFinite LeakyRelu Less LessEqual Log Log1p LogicalAnd
+    LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Pow RealDiv
+    Reciprocal Relu Relu6 Round Rsqrt SelectV2 Selu Sigmoid Sign Sin Softplus Softsign
+    Sqrt Square SquaredDifference StopGradient Sub Tanh ZerosLike
+    """.split()
 )
 _OF_CONSTANTS = frozenset(
     [*_ELEMENTWISE, "ExpandDims", "Fill", "Pack", "Range", "Reshape", "StridedSlice", "Transpose"]

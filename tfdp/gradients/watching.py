@@ -81,9 +81,9 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
             check_records(operation, args, kwargs, every=has_rule)
         if rule is None and may_be_block(operation, own):
             with recording.unseen():
-                on_batch = recording.blocks.can_run(operation, call, args, kwargs)
-            if on_batch:
-                return _on_batch(recording, operation, call, args, kwargs)
+                steps = recording.blocks.steps_of(operation, call, args, kwargs)
+            if steps is not None:
+                return _on_batch(recording, steps, operation, call, args, kwargs)
         with recording.inside(own):
             if has_rule:
                 return rule.record(recording, operation, call, *args, **kwargs)
@@ -92,18 +92,22 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
     return watched
 
 
-def _on_batch(recording: Recording, operation: Any, call: Any, args: Any, kwargs: Any) -> Any:
-    """Runs a block that has been tried out, and looks at what it does once more."""
+def _on_batch(
+    recording: Recording, steps: list[Any], operation: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
+    """Runs a block that has been tried out, and looks at whether it does the same once more."""
+    region, reason = Region((args, kwargs)), "its operations are others"
     try:
-        region = Region((args, kwargs))
         with recording.blocks.within(region):
             outputs = call(*args, **kwargs)
         region.finish(outputs)
     except MixesError as error:
+        reason, outputs = str(error), None
+    if region.steps != steps:
         raise UnsupportedModelError(
             f"{type(operation).__name__} {operation.name!r} does something else each time it is "
-            f"called: {error}. Use engine='vectorized'."
-        ) from error
+            f"called: {reason}. Use engine='vectorized'."
+        )
     return outputs
 
 
