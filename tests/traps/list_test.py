@@ -45,6 +45,10 @@ TRAPS = {
         "tests/gradients/axes_test.py::test_every_axis",
         "tests/gradients/axes_test.py::test_a_record_does_not_reach_its_neighbour",
     ],
+    "a block that runs on the batch mixes records, or counts them": [
+        "tests/gradients/blocks_test.py::test_block_that_could_mix_records_runs_record_by_record",
+        "tests/gradients/blocks_test.py::test_a_block_that_changes_its_mind_is_refused",
+    ],
     "views of one record are clipped one by one": [
         "tests/keras/records_of_fit_test.py::test_an_example_moves_the_sum_by_at_most_the_bound_whatever_its_views",
         "tests/keras/records_of_fit_test.py::test_mean_gradient_of_views_is_clipped_once",
