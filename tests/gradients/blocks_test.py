@@ -121,7 +121,7 @@ def order_by_length(block, x):
 def square_of_ones(x):
     """Ones [n, n] that are made of records: each knows how many there are."""
     rows = K.shape(x)[0]
-    return tf.broadcast_to(K.ones_like(x)[:, 0, :1], [rows, rows])
+    return tf.broadcast_to(0 * x[:, 0, :1] + 1, [rows, rows])
 
 
 @tf.custom_gradient
