@@ -85,7 +85,14 @@ class Region:
         self._seen = len(operations)
 
     def call(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Returns what a layer in the block returns, whose rule answers for it."""
+        """Returns what a layer in the block returns, whose rule answers for it.
+
+        Args:
+            layer: In the block.
+            call: Its call, by which it is run.
+            args: Of the call.
+            kwargs: Of the call.
+        """
         self.look()
         for leaf in flatten_with_attached((args, kwargs))[0]:
             if tf.is_tensor(leaf) and self._kinds is not None:
@@ -147,6 +154,12 @@ class Blocks:
     ) -> list[Any] | None:
         """Returns what a call of a block does, as `Region.steps`, if it is known to keep the
         records apart, and None if it is not.
+
+        Args:
+            block: A layer that calls other layers.
+            call: Its call, by which it is run.
+            args: Of the call.
+            kwargs: Of the call.
         """
         if id(block) in self.reasons:
             return None

@@ -74,7 +74,10 @@ def may_be_block(operation: Any, own: list[Any]) -> bool:
         operation: The layer.
         own: The weights in it whose gradients are wanted.
     """
-    parts = layers_in(operation) if isinstance(operation, keras.Layer) else []
+    # Loops keep masks of dropout in their cells from one call to the next.
+    loops = (keras.layers.RNN, keras.layers.Bidirectional)
+    is_layer = isinstance(operation, keras.Layer) and not isinstance(operation, loops)
+    parts = layers_in(operation) if is_layer else []
     return bool(parts) and _can_be_watched(parts) and not weights_outside_of_layers(operation, own)
 
 
