@@ -96,18 +96,18 @@ def _on_batch(
     recording: Recording, steps: list[Any], operation: Any, call: Any, args: Any, kwargs: Any
 ) -> Any:
     """Runs a block that has been tried out, and looks at whether it does the same once more."""
-    region, reason = Region((args, kwargs)), "its operations are others"
+    region = Region((args, kwargs))
     try:
         with recording.blocks.within(region):
             outputs = call(*args, **kwargs)
         region.finish(outputs)
+        if region.steps != steps:
+            raise MixesError("its operations are others")
     except MixesError as error:
-        reason, outputs = str(error), None
-    if region.steps != steps:
         raise UnsupportedModelError(
             f"{type(operation).__name__} {operation.name!r} does something else each time it is "
-            f"called: {reason}. Use engine='vectorized'."
-        )
+            f"called: {error}. Use engine='vectorized'."
+        ) from error
     return outputs
 
 
