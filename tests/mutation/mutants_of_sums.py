@@ -370,6 +370,14 @@ SUMS = in_folder(
         f"{CLIPPING_TRAPS}::test_layer_normalization_with_microbatches",
     ),
     (
+        "graph_of_an_old_setting",
+        "norms come from a graph whose bound was for factors that nothing rounded",
+        "tfdp/numerics/shared_graphs.py",
+        "shared(rounding.factor_error(), args, kwargs)",
+        "shared(0.0, args, kwargs)",
+        "tests/numerics/shared_graphs_test.py",
+    ),
+    (
         "gram_without_cross_terms",
         "norms over a sequence leave out products of different positions",
         "tfdp/numerics/norms.py",

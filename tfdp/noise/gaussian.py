@@ -5,6 +5,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from tfdp.numerics.shared_graphs import traced_once
+
 # How many words the radius and the angle of a pair of draws take.
 _RADIUS_WORDS = {tf.float32: 2, tf.float64: 3}
 _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
@@ -46,6 +48,7 @@ def words_per_pair(dtype: tf.DType) -> int:
     return _RADIUS_WORDS[dtype] + _ANGLE_WORDS[dtype]
 
 
+@traced_once
 def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = None) -> tf.Tensor:
     """Returns standard normal draws, two from every column of words.
 

@@ -17,6 +17,7 @@ from tfdp.numerics.norms import (
     squares_from_grams,
     sum_of_squares,
     to_accumulate,
+    weighted_sum,
 )
 
 # The product of two numbers is finite if the square of each is below this.
@@ -221,8 +222,8 @@ class ConvolutionGradient(PerRecordGradient):
         split = tf.transpose(tf.reshape(flat, [n, number, self._groups, q]), [0, 2, 1, 3])
         return tf.reshape(split, [n * self._groups, number, q])
 
-    def _parts(self) -> list[slice]:
-        """Returns which records to handle together."""
+    def _number_of_parts(self) -> int:
+        """Returns in how many parts to handle the records."""
         n, counts = self._source.shape[0], self._positions.shape[1:-1]
         numbers = None
         if None not in counts:
@@ -230,7 +231,11 @@ class ConvolutionGradient(PerRecordGradient):
             p, q = math.prod(self._kernel_shape[:-1]), self._kernel_shape[-1]
             made = p * q if self._way == cost.PATCHES else positions**2
             numbers = positions * p * self._groups + made
-        number = cost.number_of_parts(n, numbers)
+        return cost.number_of_parts(n, numbers)
+
+    def _parts(self) -> list[slice]:
+        """Returns which records to handle together."""
+        n, number = self._source.shape[0], self._number_of_parts()
         n = tf.shape(self._source)[0] if n is None else n
         bounds = [n * i // number for i in range(number + 1)]
         return [slice(*pair) for pair in itertools.pairwise(bounds)]
@@ -247,6 +252,29 @@ class ConvolutionGradient(PerRecordGradient):
                 tensors = tf.identity(self._source[part]), tf.identity(self._positions[part])
                 results.append(function(*tensors))
         return results
+
+    def _concatenated(self, function: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Returns the function's results [m], in parts as in `_in_parts`, as one tensor [n].
+
+        If the number of records is not known, the parts are the turns of a loop, so that the
+        operations for one of them are traced, and not those for each.
+        """
+        number = self._number_of_parts()
+        if number == 1 or self._source.shape[0] is not None:
+            return tf.concat(self._in_parts(function), 0)
+        n = tf.shape(self._source)[0]
+        results = tf.TensorArray(
+            self._source.dtype, number, infer_shape=False, element_shape=[None]
+        )
+
+        def body(i, results):
+            part = slice(n * i // number, n * (i + 1) // number)
+            return i + 1, results.write(i, function(self._source[part], self._positions[part]))
+
+        _, results = tf.while_loop(
+            lambda i, _: i < number, body, (tf.constant(0), results), parallel_iterations=1
+        )
+        return results.concat()
 
     def _masks_factors(self) -> bool:
         """Returns whether inputs and output gradients are masked, not the gradients."""
@@ -291,7 +319,7 @@ class ConvolutionGradient(PerRecordGradient):
             squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
             # The sum is computed as a product with clipping factors.
             return rounding.with_product_error(tf.concat(squares, 0))
-        return tf.concat(self._in_parts(self._squares_from_grams), 0)
+        return self._concatenated(self._squares_from_grams)
 
     def _squares_from_grams(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         if self._way == cost.PIXEL_GRAM:
@@ -321,7 +349,7 @@ class ConvolutionGradient(PerRecordGradient):
             for (products, _), at in parts:
                 if not self._masks_factors():
                     products = drop_records(products, factors[at])
-                sums.append(tf.tensordot(tf.cast(factors[at], products.dtype), products, 1))
+                sums.append(weighted_sum(tf.cast(factors[at], products.dtype), products))
             return self._restore(tf.add_n(sums)[None])[0]
         return self._filter_gradient(
             drop_records(self._source, factors), scale_records(self._positions, factors)

@@ -15,7 +15,13 @@ import tensorflow as tf
 
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import drop_records as drop_records
-from tfdp.numerics.norms import not_negative, scale_records, segment_sum, sum_of_squares
+from tfdp.numerics.norms import (
+    not_negative,
+    scale_records,
+    segment_sum,
+    sum_of_squares,
+    weighted_sum,
+)
 from tfdp.numerics.norms import to_accumulate as to_accumulate
 from tfdp.query import sparse_rows
 
@@ -155,8 +161,7 @@ class Explicit(PerRecordGradient):
     def weighted_sum(self, factors):
         # A matrix product: XLA's reductions of broadcast products are many times slower.
         scaled = scale_records(self._gradients, factors)
-        total = tf.tensordot(tf.ones_like(factors, scaled.dtype), scaled, 1)
-        return tf.ensure_shape(total, scaled.shape[1:])
+        return weighted_sum(tf.ones_like(factors, scaled.dtype), scaled)
 
     def explicit(self):
         return self._gradients

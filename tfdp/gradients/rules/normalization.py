@@ -161,7 +161,7 @@ def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: list[int]) -> 
     def pooled(means):
         groups = tf.reshape(means, [-1, 1, *channels])
         groups = tf.reduce_mean(groups, 3, keepdims=True)
-        return tf.reshape(tf.repeat(groups, channels[1], 3), [-1, 1, number])
+        return tf.reshape(tf.tile(groups, [1, 1, 1, channels[1]]), [-1, 1, number])
 
     flat = tf.reshape(inputs, [sizes[0], math.prod(sizes[1:-1]), number])
     return View(flat, [1], [2], [1, 1, number], pooled)

@@ -55,8 +55,13 @@ class Cell(abc.ABC):
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Returns the factors of `back` for all steps, [t, n, ...], each zero where the gradients
-        that it is multiplied by go nowhere.
+        """Returns the factors of `back` for all steps, each [t, n, ...].
+
+        Args:
+            sums: [t, n, parts * u].
+            kept: What `step` kept, [t, n, ...].
+            before: The states before each step, each [t, n, u].
+            after: Those after it, likewise.
         """
 
     @abc.abstractmethod

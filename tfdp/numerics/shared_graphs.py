@@ -1,0 +1,43 @@
+"""Graphs of functions that a model calls many times with the same shapes."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tfdp.numerics import rounding
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def traced_once(function: Function) -> Function:
+    """Makes a function of tensors trace its operations once for each kind of arguments.
+
+    The first step of a deep model is slow because each of its layers adds hundreds of operations
+    to the graph, one by one. Calls of such a function whose arguments have the same shapes and
+    dtypes, and are otherwise equal, share one graph; TensorFlow puts it in the place of each call
+    when it optimizes the step.
+
+    Guarantees:
+        Bounds on rounding follow settings that may change (`rounding.factor_error`). After such a
+        change nothing is shared with graphs from before it. Outside of graphs the function runs as
+        it is.
+
+    Args:
+        function: Its results follow from its arguments and from `rounding.factor_error()` alone.
+            Tensors are float or int; what else it takes can be hashed.
+    """
+
+    @functools.partial(tf.function, autograph=False)
+    def shared(factor_error, args, kwargs):
+        del factor_error  # A part of what decides whether there is a graph already.
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if tf.executing_eagerly():
+            return function(*args, **kwargs)
+        return shared(rounding.factor_error(), args, kwargs)
+
+    return wrapper  # type: ignore[return-value]
