@@ -12,6 +12,7 @@ import pytest
 import setuptools
 
 import tfdp
+from tfdp.cli import _COMMANDS as _ALL_COMMANDS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tfdp"
@@ -52,6 +53,53 @@ def test_every_requirement_has_a_lower_bound(setup):
     assert unbounded == []
 
 
+def _bounds(setup, name):
+    """Returns the least version of a requirement, and the least that is too new, or None."""
+    (found,) = (r for r in setup["install_requires"] if re.match(rf"{name}[<>=]", r))
+    at_least = re.search(r">=([\d.]+)", found)
+    below = re.search(r"<([\d.]+)", found)
+    return _numbers(at_least[1]), below and _numbers(below[1])
+
+
+def _numbers(version):
+    return tuple(map(int, version.split(".")))
+
+
+@pytest.mark.parametrize("name", ["TensorFlow", "Keras", "NumPy", "SciPy"])
+def test_both_ends_of_the_bounds_were_run(setup, name):
+    text = (ROOT / "docs" / "working_on_tfdp.md").read_text(encoding="utf-8")
+    least, too_new = _bounds(setup, name.lower())
+    ((oldest,), (newest,)) = (
+        re.findall(rf"^\| `make .* \| {which}: .*\b{name} ([\d.]+)[ ,].* \|$", text, re.MULTILINE)
+        for which in ("oldest", "newest")
+    )
+    oldest, newest = _numbers(oldest), _numbers(newest)
+    assert oldest[: len(least)] == least
+    if too_new is not None:  # The version before the bound was run, and so the bound is no guess.
+        assert newest < too_new and newest[:-1] == (*too_new[:-1], too_new[-1] - 1)
+
+
+def test_scripts_install_the_lowest_versions():
+    # What the scripts read out of setup.py: an empty version would install any.
+    for script, names in (
+        ("canary.sh", ["tensorflow", "keras"]),
+        ("package.sh", ["numpy", "scipy"]),
+    ):
+        text = (ROOT / "tests" / script).read_text(encoding="utf-8")
+        (function,) = re.findall(r"^lowest\(\) .*?^}", text, re.DOTALL | re.MULTILINE)
+        for name in names:
+            assert f"$(lowest {name})" in text
+            result = subprocess.run(
+                ["bash", "-c", f"{function}\nlowest {name}"],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+            )
+            source = (ROOT / "setup.py").read_text(encoding="utf-8")
+            assert f'"{name}>={result.stdout.strip()}' in source
+            assert re.fullmatch(r"\d+\.\d+\n", result.stdout)
+
+
 # Each command, in one interpreter that has NumPy, SciPy and, for reports, Jinja2.
 _COMMANDS = """
 import json, sys
@@ -69,6 +117,10 @@ from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 ledger = PrivacyLedger()
 ledger.append(SampledEvent(PoissonSampling(0.1, 100), GaussianSumEvent(1.0, 2.0)), 10)
 ledger.save("run.ledger")
+import numpy as np
+coins = np.arange(100) % 2 == 0
+np.savez("canaries.npz", scores=coins * 1.0, inserted=coins)
+np.savez("predictions.npz", probabilities=np.full((100, 2), 0.5), members=coins)
 said = []
 for command in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
@@ -88,7 +140,15 @@ WITHOUT_TENSORFLOW = [
     (["report", "run.ledger", "--out", "report.md"], "wrote report.md"),
     (["calibrate", "--epsilon", "2", *BUDGET], "noise multiplier"),
     (["plan", "--epsilon", "2", *BUDGET], "noise batch ratio"),
+    (["audit", "epsilon", "canaries.npz", "--delta", "1e-5"], "canaries"),
+    (["audit", "membership", "predictions.npz"], "AUC"),
+    (["doctor", "--no-training"], "training: not tried"),
+    (["completion", "fish"], "complete -c tfdp"),
 ]
+
+
+def test_every_command_is_run_without_tensorflow():
+    assert {command[0] for command, _ in WITHOUT_TENSORFLOW} == set(_ALL_COMMANDS)
 
 
 def test_commands_for_ledgers_need_numpy_and_scipy_only(tmp_path):

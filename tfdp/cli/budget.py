@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tfdp import events
-from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.cli.common import add_accountant_argument
 
 
 def add_budget_arguments(
@@ -23,9 +23,15 @@ def add_budget_arguments(
 
     parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
     parser.add_argument("--population", type=int, required=True, help="units in the data set")
-    parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
+    add_accountant_argument(parser)
     default = None if more_samplings else "poisson"
-    parser.add_argument("--sampling", choices=[*SAMPLINGS, *more_samplings], default=default)
+    parser.add_argument(
+        "--sampling",
+        choices=[*SAMPLINGS, *more_samplings],
+        default=default,
+        help="how samples are drawn; default: "
+        + ("that of the mechanism, poisson for independent noise" if more_samplings else "poisson"),
+    )
     parser.add_argument(
         "--relation",
         choices=[relation.value for relation in events.NeighboringRelation],

@@ -5,13 +5,30 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.ledger.entry import Evidence
 from tfdp.ledger.errors import LedgerFormatError
 from tfdp.ledger.storage.files import check_regular
 
 # A key is some bytes; whatever is longer was not meant.
 _LONGEST_KEY = 4096
+
+
+def described(text: str, example: str) -> dict[str, Any]:
+    """Returns what a parser of a command is made with, so that its help has an example.
+
+    Args:
+        text: What the command does.
+        example: A line for a shell, which `--help` prints as it is.
+    """
+    return {
+        "help": text,
+        "description": f"{text[0].upper()}{text[1:]}.",
+        "epilog": f"example:\n  {example}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
 
 
 def read_delta(text: str) -> float:
@@ -55,6 +72,16 @@ def add_key_argument(parser: argparse.ArgumentParser) -> None:
         "--key-file",
         help="file that holds the key of PrivacyLedger.open, as is; without it nothing is "
         "authenticated",
+    )
+
+
+def add_accountant_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --accountant, of one accountant."""
+    parser.add_argument(
+        "--accountant",
+        choices=list(ACCOUNTANTS),
+        default=DEFAULT_ACCOUNTANT,
+        help=f"who computes epsilon; default: {DEFAULT_ACCOUNTANT}",
     )
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 HELP = "say what is installed, and whether private training works here"
+EXAMPLE = "tfdp doctor"
 # What every command that reads or prices a ledger needs.
 _FOR_AUDITS = ("numpy", "scipy")
 _FOR_DEVELOPERS = ("docs", "test")

@@ -26,6 +26,7 @@ from tfdp.ledger import codec
 from tfdp.ledger.entry import Evidence
 
 HELP = "say what a ledger holds and what it costs"
+EXAMPLE = "tfdp replay run.ledger --delta 1e-5 --accountant prv"
 # Kinds of steps that are printed; JSON has more of them.
 _MOST_PRINTED = 20
 _OUT_SUFFIXES = (".csv", ".png", ".svg", ".pdf")

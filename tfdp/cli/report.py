@@ -12,6 +12,7 @@ from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attacks_on
 from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
+EXAMPLE = "tfdp report run.ledger --out report.html"
 # What the reader may be told of the training, which no ledger holds.
 _ABOUT = ("model", "data", "date", "purpose")
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
