@@ -1,5 +1,6 @@
 """SimpleRNN, LSTM and GRU: matrices that are used at every step of a sequence."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.keras_internals import LOOP, is_recomputed, run_loop
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.rule import (
     LayerRule,
@@ -29,7 +31,7 @@ class RecurrentRule(LayerRule):
     beside its outputs. Dropout of inputs, which is the same at all steps, is applied before that.
     """
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         cell = layer.cell
         return (
             type(cell) in _CELLS
@@ -44,11 +46,13 @@ class RecurrentRule(LayerRule):
             and getattr(cell, "reset_after", True)
         )
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         cell = layer.cell
         return [v for v in (cell.kernel, cell.recurrent_kernel, cell.bias) if v is not None]
 
-    def record(self, recording, layer, call, *args, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         # The rule needs what the loop of the layer receives, so it takes the place of that loop.
         def loop(sequences, initial_state, mask, training=False):
             cell = (_GRUCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
@@ -131,17 +135,17 @@ class _GRUCell(_Cell):
     to the sum over the inputs, so both sums are tapped.
     """
 
-    def before_the_loop(self, products):
+    def before_the_loop(self, products: tf.Tensor) -> tf.Tensor:
         other = tf.zeros_like(products)
         if not self.cell.use_bias:
             return tf.concat([products, other], -1)
         biases = tf.cast(self.cell.bias.value, products.dtype)
         return tf.concat([products + biases[0], other + biases[1]], -1)
 
-    def bias_at(self, sums):
+    def bias_at(self, sums: tf.Tensor) -> tf.Tensor:
         return tf.stack(_halves(sums))
 
-    def add(self, states):
+    def add(self, states: tf.Tensor) -> None:
         add, cell = self.recording.add, self.cell
         add(self.sums, cell.kernel, lambda g: matrix_gradient(self.inputs, _halves(g)[0]))
         add(self.sums, cell.recurrent_kernel, lambda g: matrix_gradient(states, _halves(g)[1]))
