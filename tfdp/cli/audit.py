@@ -13,7 +13,9 @@ from tfdp.accounting.registry import (
     make_accountant,
 )
 from tfdp.accounting.replay import open_ledger
+from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
+    PLOTS,
     add_accountant_argument,
     add_key_argument,
     check_out,
@@ -37,7 +39,6 @@ EXAMPLE = "tfdp audit epsilon canaries.npz --ledger run.ledger --delta 1e-5"
 _OF_MEMBERSHIP = (
     "tfdp audit membership predictions.npz --ledger run.ledger --delta 1e-5 --plot attacks.png"
 )
-_PLOTS = (".png", ".svg", ".pdf")
 # Shares of the canaries that are guessed where --guesses is not given: what shows most of a
 # Gaussian with mu = 1 where canaries may depend on each other, and where they do not.
 _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
@@ -83,11 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     delta = None if arguments.delta is None else read_delta(arguments.delta)
-    if arguments.kind == "membership":
-        return _membership(arguments, delta)
-    if delta is None:
-        raise ValueError("--delta is needed.")
-    return _epsilon(arguments, delta)
+    with named_by_options():
+        if arguments.kind == "membership":
+            return _membership(arguments, delta)
+        if delta is None:
+            raise ValueError("--delta is needed.")
+        return _epsilon(arguments, delta)
 
 
 def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any] | None:
@@ -134,7 +136,8 @@ def _claim_line(claim: dict[str, Any]) -> str:
 
 def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
     if arguments.plot is not None:
-        check_out(arguments.plot, _PLOTS, [arguments.predictions, arguments.ledger or ""])
+        inputs = [arguments.predictions, arguments.ledger or ""]
+        check_out(arguments.plot, PLOTS, inputs, "--plot")
     attacks = attacks_on(arguments.predictions, arguments)
     claim = _claim(arguments, delta)
     if arguments.plot is not None:

@@ -45,9 +45,13 @@ _OPTIONS = {
     "bands": "--bands",
     "batch_size": "--batch-size",
     "batch_sizes": "--batch-size",
+    "buffers": "--bands",
+    "confidence": "--confidence",
     "epochs": "--epochs",
+    "every": "--every",
     "false_positive_rate": "--fpr",
     "groups": "--groups",
+    "guesses": "--guesses",
     "mechanism": "--mechanism",
     "neighboring_relation": "--relation",
     "noise_multiplier": "--noise",
@@ -59,7 +63,14 @@ _OPTIONS = {
     "target_epsilons": "--epsilon",
     "true_positive_rate": "--tpr",
 }
-_NAMED = re.compile(rf"(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))")
+# What an event holds, as Python shows it, stays as it is.
+_NAMED = re.compile(
+    rf"\w+\(.*\)|(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))|\b(population_size)(?=\.)"
+)
+
+
+def _option(found: re.Match[str]) -> str:
+    return _OPTIONS.get(found[1] or found[3] or "", found[0])
 
 
 @contextlib.contextmanager
@@ -68,7 +79,7 @@ def named_by_options() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = _NAMED.sub(lambda found: _OPTIONS[found[1]], str(error))
+        text = _NAMED.sub(_option, str(error))
         raise ValueError(text) from error
 
 

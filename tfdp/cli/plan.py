@@ -3,7 +3,7 @@
 import argparse
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
-from tfdp.cli.common import read_delta
+from tfdp.cli.common import PLOTS, check_out, read_delta
 
 HELP = "compare runs of equal budget by their noise-batch ratio"
 EXAMPLE = (
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.accounting.planning.plan import plan
 
+    if arguments.plot is not None:
+        check_out(arguments.plot, PLOTS, [], "--plot")
     with named_by_options():
         table = plan(
             arguments.epsilon,

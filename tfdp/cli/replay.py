@@ -10,6 +10,7 @@ from typing import Any
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
     add_key_argument,
     authentication,
@@ -69,15 +70,16 @@ def run(arguments: argparse.Namespace) -> str:
         check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
     delta = read_delta(arguments.delta)
     names = list(dict.fromkeys(arguments.accountant or [DEFAULT_ACCOUNTANT]))
-    replayed = replay(
-        arguments.ledger,
-        delta,
-        names,
-        steps=arguments.steps,
-        every=arguments.every,
-        diverged=arguments.diverged,
-        key=read_key(arguments.key_file),
-    )
+    with named_by_options():
+        replayed = replay(
+            arguments.ledger,
+            delta,
+            names,
+            steps=arguments.steps,
+            every=arguments.every,
+            diverged=arguments.diverged,
+            key=read_key(arguments.key_file),
+        )
     if arguments.out is not None:
         _write_curve(arguments.out, names, delta, replayed.curve)
     summary = _summary(replayed, delta)
