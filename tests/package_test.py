@@ -13,6 +13,10 @@ import setuptools
 
 import tfdp
 from tfdp.cli import _COMMANDS as _ALL_COMMANDS
+from tfdp.federated.selective import state_file
+from tfdp.keras import weights_file
+from tfdp.ledger import entry
+from tfdp.ledger.storage import schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tfdp"
@@ -77,6 +81,21 @@ def test_both_ends_of_the_bounds_were_run(setup, name):
     assert oldest[: len(least)] == least
     if too_new is not None:  # The version before the bound was run, and so the bound is no guess.
         assert newest < too_new and newest[:-1] == (*too_new[:-1], too_new[-1] - 1)
+
+
+def test_documents_say_the_version_of_each_format():
+    text = (ROOT / "docs" / "working_on_tfdp.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| (.*?) \| (\d[^|]*) \| `tests/", text, re.MULTILINE))
+    lines = (entry.SCHEMA_VERSION, entry.READABLE_VERSIONS)
+    tables = (schema.SCHEMA_VERSION, schema.READABLE_VERSIONS)
+    others = [(v, (v,)) for v in (weights_file._VERSION, state_file.VERSION)]
+    found = [[int(v) for v in re.findall(r"\d+", versions)] for versions in said.values()]
+    assert len(found) == 4
+    for (version, *earlier), (written, readable) in zip(
+        found, [tables, lines, *others], strict=True
+    ):
+        assert version == written
+        assert sorted([version, *earlier]) == sorted(readable)
 
 
 def test_scripts_install_the_lowest_versions():
