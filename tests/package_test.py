@@ -190,6 +190,18 @@ def test_commands_for_ledgers_need_numpy_and_scipy_only(tmp_path):
     assert "pip install dp-accounting" in err
 
 
+@pytest.mark.parametrize("name", ["keras", "query", "DPQuery"])
+def test_what_needs_tensorflow_says_so_without_it(name):
+    block = _COMMANDS.partition("import io,")[0]
+    result = subprocess.run(
+        [sys.executable, "-c", f"{block}\nimport tfdp\ntfdp.{name}"], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.match(r"ModuleNotFoundError: tfdp\.\S+ needs (keras|tensorflow), which", last), last
+    assert "pip install tfdp" in last
+
+
 def _public(body, within=""):
     """Yields the public functions and methods in a list of statements, with their names."""
     for node in body:
