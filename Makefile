@@ -6,7 +6,7 @@ JOBS ?= 2
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: test lint canary demo docs clean
+.PHONY: test lint canary package demo docs clean
 
 # setup.py decides what is installed; a change of it installs again.
 $(VENV)/.test: setup.py pyproject.toml
@@ -36,6 +36,10 @@ test: $(VENV)/.test lint
 canary:
 	tests/canary.sh $(PYTHON) $(VENV)-canary
 
+# The wheel and the sdist, checked and used without TensorFlow.
+package:
+	tests/package.sh $(PYTHON) $(VENV)-package
+
 demo: $(VENV)/.demo
 	$(BIN)/python tutorials/digits_demo.py --out demo_output
 
@@ -44,4 +48,4 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-canary demo_output site
+	rm -rf $(VENV) $(VENV)-canary $(VENV)-package demo_output site

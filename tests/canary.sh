@@ -17,8 +17,8 @@ run() { # NAME REQUIREMENT...
     test -x "$environment/bin/python" || "$python" -m venv "$environment"
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
         -e . "pytest>=8" "hypothesis>=6.100" "$@"
-    "$environment/bin/python" -c 'import keras, tensorflow
-print("Keras", keras.__version__, "on TensorFlow", tensorflow.__version__)'
+    "$environment/bin/python" -c 'from importlib.metadata import version
+print("Keras", version("keras"), "on TensorFlow", version("tensorflow"))'
     "$environment/bin/python" -m pytest -q tests/gradients/keras_internals_test.py \
         tests/gradients/effects_test.py tests/gradients/ignored_weights_test.py \
         tests/gradients/mixing_test.py tests/gradients/called_on_test.py

@@ -1,11 +1,18 @@
 """What tests of every folder share."""
 
+import pathlib
+import runpy
+
 import hypothesis
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from scipy import stats
+
+# TensorFlow writes to stderr while it starts, before it can be told not to.
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+with runpy.run_path(str(_ROOT / "tutorials" / "quiet.py"))["starting"]():
+    import keras
+    import tensorflow as tf
 
 # The first call of a TensorFlow function traces it, which no deadline should count; and the same
 # examples every time, so that a failure is somebody's change.

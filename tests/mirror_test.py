@@ -47,6 +47,7 @@ ABOUT_SEVERAL = {
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
     "audit/mechanisms_audit_test.py": "what every query releases against what its event claims",
     "audit/users_audit_test.py": "what fit releases of users against what its ledger claims",
+    "cli/every_command_test.py": "what every command has, found by its parser",
     "cli/ledger_files_test.py": "files that every command reads",
     "cli/main_test.py": "the command line as a whole",
     "cli/options_test.py": "options that several commands share",

@@ -12,6 +12,11 @@ import pytest
 import setuptools
 
 import tfdp
+from tfdp.cli import _COMMANDS as _ALL_COMMANDS
+from tfdp.federated.selective import state_file
+from tfdp.keras import weights_file
+from tfdp.ledger import entry
+from tfdp.ledger.storage import schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "tfdp"
@@ -52,6 +57,68 @@ def test_every_requirement_has_a_lower_bound(setup):
     assert unbounded == []
 
 
+def _bounds(setup, name):
+    """Returns the least version of a requirement, and the least that is too new, or None."""
+    (found,) = (r for r in setup["install_requires"] if re.match(rf"{name}[<>=]", r))
+    at_least = re.search(r">=([\d.]+)", found)
+    below = re.search(r"<([\d.]+)", found)
+    return _numbers(at_least[1]), below and _numbers(below[1])
+
+
+def _numbers(version):
+    return tuple(map(int, version.split(".")))
+
+
+@pytest.mark.parametrize("name", ["TensorFlow", "Keras", "NumPy", "SciPy"])
+def test_both_ends_of_the_bounds_were_run(setup, name):
+    text = (ROOT / "docs" / "working_on_tfdp.md").read_text(encoding="utf-8")
+    least, too_new = _bounds(setup, name.lower())
+    ((oldest,), (newest,)) = (
+        re.findall(rf"^\| `make .* \| {which}: .*\b{name} ([\d.]+)[ ,].* \|$", text, re.MULTILINE)
+        for which in ("oldest", "newest")
+    )
+    oldest, newest = _numbers(oldest), _numbers(newest)
+    assert oldest[: len(least)] == least
+    if too_new is not None:  # The version before the bound was run, and so the bound is no guess.
+        assert newest < too_new and newest[:-1] == (*too_new[:-1], too_new[-1] - 1)
+
+
+def test_documents_say_the_version_of_each_format():
+    text = (ROOT / "docs" / "working_on_tfdp.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| (.*?) \| (\d[^|]*) \| `tests/", text, re.MULTILINE))
+    lines = (entry.SCHEMA_VERSION, entry.READABLE_VERSIONS)
+    tables = (schema.SCHEMA_VERSION, schema.READABLE_VERSIONS)
+    others = [(v, (v,)) for v in (weights_file._VERSION, state_file.VERSION)]
+    found = [[int(v) for v in re.findall(r"\d+", versions)] for versions in said.values()]
+    assert len(found) == 4
+    for (version, *earlier), (written, readable) in zip(
+        found, [tables, lines, *others], strict=True
+    ):
+        assert version == written
+        assert sorted([version, *earlier]) == sorted(readable)
+
+
+def test_scripts_install_the_lowest_versions():
+    # What the scripts read out of setup.py: an empty version would install any.
+    for script, names in (
+        ("canary.sh", ["tensorflow", "keras"]),
+        ("package.sh", ["numpy", "scipy"]),
+    ):
+        text = (ROOT / "tests" / script).read_text(encoding="utf-8")
+        (function,) = re.findall(r"^lowest\(\) .*?^}", text, re.DOTALL | re.MULTILINE)
+        for name in names:
+            assert f"$(lowest {name})" in text
+            result = subprocess.run(
+                ["bash", "-c", f"{function}\nlowest {name}"],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+            )
+            source = (ROOT / "setup.py").read_text(encoding="utf-8")
+            assert f'"{name}>={result.stdout.strip()}' in source
+            assert re.fullmatch(r"\d+\.\d+\n", result.stdout)
+
+
 # Each command, in one interpreter that has NumPy, SciPy and, for reports, Jinja2.
 _COMMANDS = """
 import json, sys
@@ -69,6 +136,10 @@ from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 ledger = PrivacyLedger()
 ledger.append(SampledEvent(PoissonSampling(0.1, 100), GaussianSumEvent(1.0, 2.0)), 10)
 ledger.save("run.ledger")
+import numpy as np
+coins = np.arange(100) % 2 == 0
+np.savez("canaries.npz", scores=coins * 1.0, inserted=coins)
+np.savez("predictions.npz", probabilities=np.full((100, 2), 0.5), members=coins)
 said = []
 for command in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
@@ -88,7 +159,15 @@ WITHOUT_TENSORFLOW = [
     (["report", "run.ledger", "--out", "report.md"], "wrote report.md"),
     (["calibrate", "--epsilon", "2", *BUDGET], "noise multiplier"),
     (["plan", "--epsilon", "2", *BUDGET], "noise batch ratio"),
+    (["audit", "epsilon", "canaries.npz", "--delta", "1e-5"], "canaries"),
+    (["audit", "membership", "predictions.npz"], "AUC"),
+    (["doctor", "--no-training"], "training: not tried"),
+    (["completion", "fish"], "complete -c tfdp"),
 ]
+
+
+def test_every_command_is_run_without_tensorflow():
+    assert {command[0] for command, _ in WITHOUT_TENSORFLOW} == set(_ALL_COMMANDS)
 
 
 def test_commands_for_ledgers_need_numpy_and_scipy_only(tmp_path):
@@ -111,25 +190,41 @@ def test_commands_for_ledgers_need_numpy_and_scipy_only(tmp_path):
     assert "pip install dp-accounting" in err
 
 
+@pytest.mark.parametrize("name", ["keras", "query", "DPQuery"])
+def test_what_needs_tensorflow_says_so_without_it(name):
+    block = _COMMANDS.partition("import io,")[0]
+    result = subprocess.run(
+        [sys.executable, "-c", f"{block}\nimport tfdp\ntfdp.{name}"], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert re.match(r"ModuleNotFoundError: tfdp\.\S+ needs (keras|tensorflow), which", last), last
+    assert "pip install tfdp" in last
+
+
+def _public(body, within=""):
+    """Yields the public functions and methods in a list of statements, with their names."""
+    for node in body:
+        name = getattr(node, "name", "_")
+        if isinstance(node, ast.ClassDef) and not name.startswith("_"):
+            yield from _public(node.body, f"{within}{name}.")
+        elif isinstance(node, ast.FunctionDef) and (name[0] != "_" or name.endswith("__")):
+            yield f"{within}{name}", node
+
+
 def _untyped(source):
-    """Returns the public functions and constructors of which an argument has no type."""
+    """Returns the public functions and methods of which an argument or the result has no type."""
     found = []
-    for node in ast.parse(source).body:
-        functions = [node] if isinstance(node, ast.FunctionDef) else []
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            functions = [f for f in node.body if getattr(f, "name", "") == "__init__"]
-        for function in functions:
-            if function.name.startswith("_") and function.name != "__init__":
-                continue
-            given = function.args
-            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
-            if any(a.annotation is None and a.arg not in ("self", "cls") for a in arguments):
-                found.append(function.name)
+    for name, function in _public(ast.parse(source).body):
+        given = function.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        decorators = [ast.unparse(d) for d in function.decorator_list]
+        if "." in name and "staticmethod" not in decorators:
+            del arguments[0]
+        is_typed = all(a.annotation for a in arguments if a is not None)
+        if not is_typed or not (function.returns or name.endswith("__init__")):
+            found.append(name)
     return found
-
-
-# Functions of tfdp's own modules, which take what Keras or another module of tfdp hands them.
-_INNER = {"empty_sums", "prepare_arrays", "scale_record", "sum_records"}
 
 
 def test_what_users_call_has_types():
@@ -137,12 +232,29 @@ def test_what_users_call_has_types():
         f"{path.relative_to(PACKAGE)}: {name}"
         for path in PACKAGE.rglob("*.py")
         for name in _untyped(path.read_text(encoding="utf-8"))
-        if name not in _INNER
     }
     assert untyped == set()
 
 
-def test_an_argument_without_a_type_would_be_found():
-    assert _untyped("def f(a: int, *, b): ...\ndef _g(a): ...\ndef h(a: int): ...") == ["f"]
-    assert _untyped("class A:\n  def __init__(self, a): ...") == ["__init__"]
-    assert _untyped("class A:\n  def __init__(self, a: int): ...") == []
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a: int, *, b) -> int: ...",
+        "def f(a: int, *b) -> int: ...",
+        "def f(a: int): ...",
+        "class A:\n  def f(self, a) -> int: ...",
+        "class A:\n  class B:\n    @staticmethod\n    def f(a) -> int: ...",
+        "class A:\n  @property\n  def f(self): ...",
+        "class A:\n  def __init__(self, a): ...",
+        "class A:\n  def __exit__(self, *f: int): ...",
+    ],
+)
+def test_what_has_no_type_would_be_found(source):
+    (name,) = _untyped(source)
+    assert name in ("f", "A.f", "A.B.f", "A.__init__", "A.__exit__")
+
+
+def test_what_has_types_is_not_found():
+    typed = "def f(a: int, *b: int) -> None: ...\nclass A:\n  def __init__(self, a: int): ..."
+    private = "def _g(a): ...\nclass _B:\n  def f(a): ...\nclass C:\n  def _f(a): ..."
+    assert _untyped(f"{typed}\n{private}") == []

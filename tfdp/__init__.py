@@ -82,18 +82,34 @@ _NAMES = {
     "noise_for_budget": "tfdp.accounting",
 }
 
+# What an auditor may do without.
+_FOR_TRAINING = {"cryptography", "keras", "tensorflow", "tensorflow_probability", "tf_keras"}
+
 __all__ = ["__version__", *_SUBMODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"tfdp.{name}")
+        return _imported(f"tfdp.{name}")
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        return getattr(_imported(_NAMES[name]), name)
     from tfdp.migration import WRITE
 
     what_to_write = f". {WRITE[name]}" if name in WRITE else ""
     raise AttributeError(f"module 'tfdp' has no attribute {name!r}{what_to_write}")
+
+
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in _FOR_TRAINING:
+            raise
+        raise ModuleNotFoundError(
+            f"{module} needs {error.name}, which is not installed: pip install tfdp installs it. "
+            "Without it ledgers can be read (tfdp.ledger), priced (tfdp.accounting) and audited.",
+            name=error.name,
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 def starting() -> Iterator[None]:
     """Keeps stderr back, and shows it only where what is within fails.
 
-    TensorFlow's libraries log before they read TF_CPP_MIN_LOG_LEVEL, and past `sys.stderr`.
+    TensorFlow's libraries log before they read TF_CPP_MIN_LOG_LEVEL, and past `sys.stderr`. What
+    they read there, unless it was set, keeps later lines away.
     """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     with tempfile.TemporaryFile() as kept:
         real = os.dup(2)

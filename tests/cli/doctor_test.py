@@ -45,7 +45,7 @@ def test_everything_is_well(installed, capsys):
     assert (status, err) == (0, "")
     assert "tensorflow              2.20.0      <2.22,>=2.18    ok\n" in out
     assert "jinja2                  -           >=3.1           not installed  [report]\n" in out
-    assert "training: works (2 private steps taken)" in out
+    assert "ledgers:  are read and priced\ntraining: works (2 private steps taken)" in out
     assert "noise:    a cipher" in out
     assert "pytest" not in out
 
@@ -80,6 +80,7 @@ def test_missing_scipy_is_a_problem_for_everybody(installed, capsys):
     status, _, err = run(capsys, "doctor", "--no-training")
     assert status == 2
     assert "scipy is not installed" in err
+    assert "ledgers:  cannot be read" in run(capsys, "doctor", "--no-training")[1]
 
 
 def test_private_steps_are_taken():
@@ -106,7 +107,7 @@ def test_training_that_fails_is_said(monkeypatch, code, why):
     said = doctor._training([])
     assert said["works"] is False and why in said["why"]
     (problem,) = doctor._problems([], said)
-    assert why in problem
+    assert why in problem and "tfdp doctor --no-training" in problem
 
 
 def test_what_the_process_prints_last_is_read(monkeypatch):

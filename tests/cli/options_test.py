@@ -1,5 +1,6 @@
 """The command line's own words: its version, its options in errors, one step that is no plural."""
 
+import numpy as np
 import pytest
 
 import tfdp
@@ -35,3 +36,73 @@ def test_one_step_is_no_plural(tmp_path, capsys):
     ledger.save(tmp_path / "run.ledger")
     _, out, _ = run(capsys, "replay", str(tmp_path / "run.ledger"), "--delta", "1e-5")
     assert ": 1 step\n" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["replay", "run.ledger", "--delta", "1e-5", "--steps", "0"], "--steps must"),
+        (
+            ["replay", "run.ledger", "--delta", "1e-5", "--every", "0", "--out", "x.csv"],
+            "--every must",
+        ),
+        (["report", "run.ledger", "--out", "x.md", "--group-size", "0"], "--group-size must"),
+        (
+            [
+                "report",
+                "run.ledger",
+                "--out",
+                "x.md",
+                "--predictions",
+                "p.npz",
+                "--confidence",
+                "2",
+            ],
+            "--confidence must",
+        ),
+        (["audit", "epsilon", "c.npz", "--delta", "1e-5", "--guesses", "0"], "--guesses must"),
+        (["audit", "membership", "p.npz", "--plot", "no/x.png"], "folder of --plot does not exist"),
+        (
+            ["audit", "epsilon", "objects.npz", "--delta", "1e-5"],
+            "holds something else",
+        ),
+        (["plan", "--plot", "x.txt"], "--plot must end in one of .png, .svg, .pdf"),
+        (["plan", "--plot", "."], "--plot must end in one of .png, .svg, .pdf"),
+        (["calibrate", "--mechanism", "blt", "--bands", "50"], "--bands must be at most 10"),
+        (["plan", "--batch-size", "2000"], "--batch-size must be at most --population."),
+        (["calibrate", "--accountant", "zcdp"], "SampledEvent(sampling=PoissonSampling("),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_every_command_names_its_options(tmp_path, monkeypatch, capsys, command, message):
+    monkeypatch.chdir(tmp_path)
+    ledger = PrivacyLedger()
+    ledger.append(STEP)
+    ledger.save("run.ledger")
+    coins = np.arange(100) % 2 == 0
+    np.savez("c.npz", scores=coins * 1.0, inserted=coins)
+    np.savez("p.npz", probabilities=np.full((100, 2), 0.5), members=coins)
+    np.savez("objects.npz", scores=np.array([{}] * 100), inserted=coins)
+    if command[0] in ("plan", "calibrate"):
+        command += ["--delta", "1e-5", "--population", "1000", "--epsilon", "1", "--steps", "9"]
+        command += [] if "--batch-size" in command else ["--batch-size", "10"]
+    status, out, err = run(capsys, *command)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not {"x.csv", "x.md", "x.txt", ".png"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_file_of_several_that_is_wrong_is_named(tmp_path, capsys):
+    paths = []
+    for name in ("good", "bad"):
+        ledger = PrivacyLedger()
+        ledger.append(STEP)
+        ledger.to_json_lines(tmp_path / f"{name}.jsonl")
+        paths.append(tmp_path / f"{name}.jsonl")
+    paths[1].write_text(paths[1].read_text().replace('"noise_stddev": 1.1', '"noise_stddev": -1'))
+    status, _, err = run(capsys, "replay", *map(str, paths), "--delta", "1e-5")
+    assert status == 2
+    assert err.startswith(f"tfdp: {paths[1]}, line 2: event") and "good.jsonl" not in err
+    paths[1].write_text("")
+    err = run(capsys, "replay", *map(str, paths), "--delta", "1e-5")[2]
+    assert err.startswith(f"tfdp: {paths[1]} is empty")

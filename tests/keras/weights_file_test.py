@@ -1,6 +1,8 @@
 """Weights come out of a file with their ledger: docs/ledger.md, "Weights and their ledger"."""
 
 import logging
+import pathlib
+import shutil
 
 import h5py
 import keras
@@ -21,9 +23,11 @@ from tests.keras.trained import (
     train,
     trained,
 )
-from tfdp.keras import LedgerMismatchError
+from tfdp.keras import LedgerMismatchError, weights_file
+from tfdp.ledger import LedgerFormatError
 
 X, Y = toy.X, toy.Y
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -242,3 +246,38 @@ def test_tensorflow_checkpoint_of_public_weights_is_a_start(tmp_path):
     # The same file, after steps were paid for: nobody can tell where these values come from.
     tf.train.Checkpoint(v=[v.value for v in model.variables]).read(path).assert_consumed()
     assert train(model).ledger.total_count == 2  # It is where this run began.
+
+
+# Files as the tfdp of then wrote them, after two steps of `trained(functional)`.
+
+
+@pytest.mark.parametrize("name", ["version1.weights.h5", "version1.keras"])
+def test_golden_file_brings_its_weights_and_its_ledger(name):
+    model = compiled(tfdp.keras.make_private(functional()))
+    model.load_weights(GOLDEN / name)
+    assert model.ledger.ledger_id == "49bba515fe084f6590bc4c731d18ba73"
+    assert model.ledger.total_count == 2
+    kernel, bias = model.get_weights()
+    np.testing.assert_allclose(kernel[0], [-0.09455597, -0.9313977], rtol=1e-6)
+    np.testing.assert_allclose(bias, [-0.00300512, -0.00104959], rtol=1e-5)
+    assert train(model).ledger.total_count == 3
+
+
+def test_every_version_has_golden_files():
+    versions = {path.name.partition(".")[0] for path in GOLDEN.iterdir()}
+    assert versions == {f"version{v}" for v in range(1, weights_file._VERSION + 1)}
+
+
+@pytest.mark.parametrize("skip_mismatch", [False, True])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_newer_file_changes_nothing_and_says_what_to_do(tmp_path, is_compiled, skip_mismatch):
+    path = tmp_path / "newer.weights.h5"
+    shutil.copy(GOLDEN / "version1.weights.h5", path)
+    with h5py.File(path, "a") as file:
+        file["_dp_ledger/vars/version"][()] = weights_file._VERSION + 1
+    model = tfdp.keras.make_private(functional())
+    model = compiled(model) if is_compiled else model
+    weights = toy.weights(model)
+    with pytest.raises(LedgerFormatError, match="version 2; .* up to 1. Use the tfdp that wrote"):
+        model.load_weights(path, skip_mismatch=skip_mismatch)
+    toy.assert_weights(model, weights, 0)

@@ -177,7 +177,7 @@ LINES = reading.of_version_1(ledger_of((A, 3), (B, 2)).to_json_lines()).splitlin
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], "line 1 is not valid JSON"),
+        ([], "is empty"),
         (["{}"], "line 1 is not the header"),
         (["[]"], "line 1 must be a JSON object"),
         (LINES[1:], "line 1 is not the header"),

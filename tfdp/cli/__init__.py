@@ -1,10 +1,12 @@
 """The command line: what ledgers hold and cost, and what a privacy budget buys. No TensorFlow.
 
-Every command is a module with its line of help (`HELP`), `add_arguments(parser)`, and
-`run(arguments)`, which returns what is printed, at once or in parts.
+Every command is a module with its line of help (`HELP`) and an example (`EXAMPLE`),
+`add_arguments(parser)`, and `run(arguments)`, which returns what is printed, at once or in parts.
 """
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TextIO
@@ -48,12 +50,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tfdp {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in _COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.HELP))
+        described = common.described(command.HELP, command.EXAMPLE)
+        command.add_arguments(commands.add_parser(name, **described))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, or 2 after an error on stderr."""
+    """Runs the command line and returns its exit status.
+
+    Returns:
+        0, or 2 after an error on stderr; 130 where it was interrupted, and 141 where nobody reads
+        on what it prints, as shells have it.
+    """
     try:
         extensions.load_extensions()
         arguments = make_parser().parse_args(argv)
@@ -64,6 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except SystemExit as stop:  # argparse has said what there is to say.
         return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python would try to write the rest when it ends, and complain.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (OSError, ValueError, ModuleNotFoundError) as error:
         said = common.printable(" ".join(f"{error}{_how_to_install(error)}".split()))
         shown = colors.colored(f"tfdp: {said}", sys.stderr)

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 
 from tfdp.accounting.registry import (
-    ACCOUNTANTS,
-    DEFAULT_ACCOUNTANT,
     compose_event,
     make_accountant,
 )
 from tfdp.accounting.replay import open_ledger
-from tfdp.cli.common import add_key_argument, check_out, finite, read_delta, read_key
+from tfdp.cli.budget import named_by_options
+from tfdp.cli.common import (
+    PLOTS,
+    add_accountant_argument,
+    add_key_argument,
+    check_out,
+    described,
+    finite,
+    read_delta,
+    read_key,
+)
 from tfdp.cli.predictions import (
     FILE_HELP,
     add_attack_arguments,
@@ -27,7 +35,10 @@ from tfdp.events import Event, SampledEvent, UnsupportedEventError, scale_sensit
 from tfdp.ledger import PrivacyLedger
 
 HELP = "hold predictions of a model, or scores of canaries, against what a ledger claims"
-_PLOTS = (".png", ".svg", ".pdf")
+EXAMPLE = "tfdp audit epsilon canaries.npz --ledger run.ledger --delta 1e-5"
+_OF_MEMBERSHIP = (
+    "tfdp audit membership predictions.npz --ledger run.ledger --delta 1e-5 --plot attacks.png"
+)
 # Shares of the canaries that are guessed where --guesses is not given: what shows most of a
 # Gaussian with mu = 1 where canaries may depend on each other, and where they do not.
 _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
@@ -39,11 +50,15 @@ _POINTS = 24
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     kinds = parser.add_subparsers(dest="kind", required=True)
-    membership = kinds.add_parser("membership", help="attacks on predictions of a trained model")
+    membership = kinds.add_parser(
+        "membership", **described("attacks on predictions of a trained model", _OF_MEMBERSHIP)
+    )
     membership.add_argument("predictions", help=FILE_HELP)
     add_attack_arguments(membership)
     membership.add_argument("--plot", help="file for the curves: *.png, *.svg or *.pdf")
-    epsilon = kinds.add_parser("epsilon", help="lower bounds from one run with canaries")
+    epsilon = kinds.add_parser(
+        "epsilon", **described("lower bounds from one run with canaries", EXAMPLE)
+    )
     epsilon.add_argument(
         "scores",
         help="*.npz with scores [canaries], larger where a canary is believed to be in, and "
@@ -55,23 +70,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many coins to guess, decided upon before the coins are looked at; default: "
         "10 %% of the canaries, and 70 %% where they count as independent",
     )
-    epsilon.add_argument("--confidence", type=float, default=0.95)
+    epsilon.add_argument(
+        "--confidence", type=float, default=0.95, help="of each bound; default: 0.95"
+    )
     for kind in (membership, epsilon):
         kind.add_argument("--ledger", help="what is claimed: file of PrivacyLedger, or *.jsonl")
         add_key_argument(kind)
         kind.add_argument("--delta", required=kind is epsilon, help="target delta")
-        kind.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
+        add_accountant_argument(kind)
         kind.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     delta = None if arguments.delta is None else read_delta(arguments.delta)
-    if arguments.kind == "membership":
-        return _membership(arguments, delta)
-    if delta is None:
-        raise ValueError("--delta is needed.")
-    return _epsilon(arguments, delta)
+    with named_by_options():
+        if arguments.kind == "membership":
+            return _membership(arguments, delta)
+        if delta is None:
+            raise ValueError("--delta is needed.")
+        return _epsilon(arguments, delta)
 
 
 def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any] | None:
@@ -118,7 +136,8 @@ def _claim_line(claim: dict[str, Any]) -> str:
 
 def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
     if arguments.plot is not None:
-        check_out(arguments.plot, _PLOTS, [arguments.predictions, arguments.ledger or ""])
+        inputs = [arguments.predictions, arguments.ledger or ""]
+        check_out(arguments.plot, PLOTS, inputs, "--plot")
     attacks = attacks_on(arguments.predictions, arguments)
     claim = _claim(arguments, delta)
     if arguments.plot is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tfdp import events
-from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.cli.common import add_accountant_argument
 
 
 def add_budget_arguments(
@@ -23,9 +23,15 @@ def add_budget_arguments(
 
     parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
     parser.add_argument("--population", type=int, required=True, help="units in the data set")
-    parser.add_argument("--accountant", choices=list(ACCOUNTANTS), default=DEFAULT_ACCOUNTANT)
+    add_accountant_argument(parser)
     default = None if more_samplings else "poisson"
-    parser.add_argument("--sampling", choices=[*SAMPLINGS, *more_samplings], default=default)
+    parser.add_argument(
+        "--sampling",
+        choices=[*SAMPLINGS, *more_samplings],
+        default=default,
+        help="how samples are drawn; default: "
+        + ("that of the mechanism, poisson for independent noise" if more_samplings else "poisson"),
+    )
     parser.add_argument(
         "--relation",
         choices=[relation.value for relation in events.NeighboringRelation],
@@ -39,9 +45,13 @@ _OPTIONS = {
     "bands": "--bands",
     "batch_size": "--batch-size",
     "batch_sizes": "--batch-size",
+    "buffers": "--bands",
+    "confidence": "--confidence",
     "epochs": "--epochs",
+    "every": "--every",
     "false_positive_rate": "--fpr",
     "groups": "--groups",
+    "guesses": "--guesses",
     "mechanism": "--mechanism",
     "neighboring_relation": "--relation",
     "noise_multiplier": "--noise",
@@ -53,7 +63,14 @@ _OPTIONS = {
     "target_epsilons": "--epsilon",
     "true_positive_rate": "--tpr",
 }
-_NAMED = re.compile(rf"(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))")
+# What an event holds, as Python shows it, stays as it is.
+_NAMED = re.compile(
+    rf"\w+\(.*\)|(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))|\b(population_size)(?=\.)"
+)
+
+
+def _option(found: re.Match[str]) -> str:
+    return _OPTIONS.get(found[1] or found[3] or "", found[0])
 
 
 @contextlib.contextmanager
@@ -62,7 +79,7 @@ def named_by_options() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = _NAMED.sub(lambda found: _OPTIONS[found[1]], str(error))
+        text = _NAMED.sub(_option, str(error))
         raise ValueError(text) from error
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfdp.accounting.planning.training_plan import TrainingPlan
 
 HELP = "find the noise, steps, batch size or epsilon that fits the rest"
+EXAMPLE = "tfdp calibrate --epsilon 2 --delta 1e-5 --population 60000 --batch-size 256 --epochs 20"
 
 _QUANTITIES = {
     "noise": "noise_multiplier",
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epsilon", type=float, help="the budget")
     parser.add_argument("--noise", type=float, help="noise multiplier")
     parser.add_argument("--batch-size", type=int, help="(expected) units in a sample")
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--steps", type=int, help="how many are taken")
     parser.add_argument("--epochs", type=float, help="in place of --steps")
     parser.add_argument(
         "--solve", choices=list(_QUANTITIES), help="what to find; default: what is not given"

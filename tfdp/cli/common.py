@@ -5,13 +5,32 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.ledger.entry import Evidence
 from tfdp.ledger.errors import LedgerFormatError
 from tfdp.ledger.storage.files import check_regular
 
 # A key is some bytes; whatever is longer was not meant.
 _LONGEST_KEY = 4096
+# What plots are written as.
+PLOTS = (".png", ".svg", ".pdf")
+
+
+def described(text: str, example: str) -> dict[str, Any]:
+    """Returns what a parser of a command is made with, so that its help has an example.
+
+    Args:
+        text: What the command does.
+        example: A line for a shell, which `--help` prints as it is.
+    """
+    return {
+        "help": text,
+        "description": f"{text[0].upper()}{text[1:]}.",
+        "epilog": f"example:\n  {example}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
 
 
 def read_delta(text: str) -> float:
@@ -58,6 +77,16 @@ def add_key_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accountant_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --accountant, of one accountant."""
+    parser.add_argument(
+        "--accountant",
+        choices=list(ACCOUNTANTS),
+        default=DEFAULT_ACCOUNTANT,
+        help=f"who computes epsilon; default: {DEFAULT_ACCOUNTANT}",
+    )
+
+
 def read_key(path: str | None) -> bytes | None:
     """Returns the key that --key-file names; None where it is not given.
 
@@ -85,13 +114,16 @@ def authentication(paths: Sequence[str], evidence: Sequence[Evidence]) -> str:
     return "; ".join(f"{kind.value} ({', '.join(names)})" for kind, names in parts)
 
 
-def check_out(out: str, suffixes: Sequence[str], inputs: Sequence[str]) -> None:
+def check_out(
+    out: str, suffixes: Sequence[str], inputs: Sequence[str], option: str = "--out"
+) -> None:
     """Raises unless a file of some name can be written, before anything is computed for it.
 
     Args:
-        out: What --out says.
+        out: What the option says.
         suffixes: What its name may end in; empty for anything.
         inputs: Files that are read, and must not be overwritten.
+        option: That says so.
 
     Raises:
         OSError: its folder does not exist, or nothing can be written there.
@@ -99,16 +131,18 @@ def check_out(out: str, suffixes: Sequence[str], inputs: Sequence[str]) -> None:
     """
     path = Path(out)
     if suffixes and path.suffix.lower() not in suffixes:
-        raise ValueError(f"--out must end in one of {', '.join(suffixes)}. Received: --out {out}")
+        raise ValueError(
+            f"{option} must end in one of {', '.join(suffixes)}. Received: {option} {out}"
+        )
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"The folder of --out does not exist. Received: --out {out}")
+        raise FileNotFoundError(f"The folder of {option} does not exist. Received: {option} {out}")
     if path.exists():
         if not path.is_file():
-            raise ValueError(f"--out must be a regular file. Received: --out {out}")
+            raise ValueError(f"{option} must be a regular file. Received: {option} {out}")
         if any(os.path.exists(name) and path.samefile(name) for name in inputs):
-            raise ValueError(f"--out would overwrite the ledger. Received: --out {out}")
+            raise ValueError(f"{option} would overwrite the ledger. Received: {option} {out}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise PermissionError(f"--out cannot be written to. Received: --out {out}")
+        raise PermissionError(f"{option} cannot be written to. Received: {option} {out}")
 
 
 def printable(text: str) -> str:

@@ -3,17 +3,19 @@
 import argparse
 import contextlib
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 HELP = "print a script that completes commands, options and choices in a shell"
+EXAMPLE = "source <(tfdp completion bash)"
 _OPTION = re.compile(r"(?<![\w-])(--?[a-z][\w-]*)(?: \{([^}]*)\})?")
 _CHOICES = re.compile(r"\{([^}]*)\}")
 _BASH = """\
 _tfdp() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} at="" other
-    for other in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    for other in "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}"; do
         case "$at $other" in
 {paths}
         esac
@@ -31,19 +33,51 @@ _tfdp() {{
 }}
 complete -o filenames -F _tfdp tfdp
 """
-_SHELLS = {"bash": "{}", "zsh": "autoload -U +X bashcompinit && bashcompinit\n{}"}
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -U +X compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+"""
+_FISH = """\
+function __tfdp_at
+    set -l at ""
+    for other in (commandline -opc)[2..-1]
+        switch "$at $other"
+{paths}
+        end
+    end
+    test "$at" = "$argv[1]"
+end
+complete -c tfdp -f
+{words}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
-    parser.add_argument("shell", choices=list(_SHELLS), help="source <(tfdp completion SHELL)")
+    parser.add_argument(
+        "shell",
+        choices=["bash", "zsh", "fish"],
+        help="whose script: source <(tfdp completion bash), and tfdp completion fish | source",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object: the script, and what may follow each command",
+    )
 
 
 def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.cli import make_parser
 
-    return _SHELLS[arguments.shell].format(script(make_parser())).removesuffix("\n")
+    found = usages(make_parser())
+    text = fish_script(found) if arguments.shell == "fish" else bash_script(found)
+    text = _ZSH + text if arguments.shell == "zsh" else text
+    if arguments.json:
+        commands = {path: usage._asdict() for path, usage in found.items()}
+        said = {"shell": arguments.shell, "script": text, "commands": commands}
+        return json.dumps(said, indent=2)
+    return text.removesuffix("\n")
 
 
 class Usage(NamedTuple):
@@ -86,10 +120,14 @@ def _usage(parser: argparse.ArgumentParser, path: str) -> str:
     return " ".join(said.getvalue().partition("\n\n")[0].split()).removeprefix("usage: ") + " "
 
 
-def script(parser: argparse.ArgumentParser) -> str:
-    """Returns the functions that complete the commands of a parser in bash."""
+def bash_script(found: Mapping[str, Usage]) -> str:
+    """Returns the functions that complete commands in bash.
+
+    Args:
+        found: The usage of each command.
+    """
     paths, choices, words, chosen = [], [], [], []
-    for path, usage in usages(parser).items():
+    for path, usage in found.items():
         for name in usage.commands:
             paths.append(f'            "{path} {name}") at="{f"{path} {name}".strip()}" ;;')
         for option, offered in usage.options.items():
@@ -109,3 +147,26 @@ def script(parser: argparse.ArgumentParser) -> str:
 
 def _reply(offered: Sequence[str]) -> str:
     return f'COMPREPLY=($(compgen -W "{" ".join(offered)}" -- "$word"))'
+
+
+def fish_script(found: Mapping[str, Usage]) -> str:
+    """Returns the functions that complete commands in fish.
+
+    Args:
+        found: The usage of each command.
+    """
+    paths, words = [], []
+    for path, usage in found.items():
+        begin = f"complete -c tfdp -n '__tfdp_at \"{path}\"'"
+        for name in usage.commands:
+            paths += [f'            case "{path} {name}"']
+            paths += [f'                set at "{f"{path} {name}".strip()}"']
+        if usage.commands or usage.words:
+            words.append(f"{begin} -a '{' '.join((*usage.commands, *usage.words))}'")
+        elif path:
+            words.append(f"{begin} -F")
+        for option, offered in usage.options.items():
+            kind = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+            taken = f" -x -a '{' '.join(offered)}'" if offered else ""
+            words.append(f"{begin} {kind}{taken}")
+    return _FISH.format(paths="\n".join(paths), words="\n".join(words))

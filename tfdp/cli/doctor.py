@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 HELP = "say what is installed, and whether private training works here"
+EXAMPLE = "tfdp doctor"
 # What every command that reads or prices a ledger needs.
 _FOR_AUDITS = ("numpy", "scipy")
 _FOR_DEVELOPERS = ("docs", "test")
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> Iterator[str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": found,
+        "ledgers": all(p["supported"] for p in found if p["name"] in _FOR_AUDITS),
         "training": training,
         "problems": problems,
     }
@@ -185,7 +187,10 @@ def _problems(found: list[dict[str, Any]], training: dict[str, Any] | None) -> I
         if package["version"] is None and package["name"] in _FOR_AUDITS:
             yield f"{package['name']} is not installed, and no command works without it"
     if training is not None and not training["works"]:
-        yield f"private training does not work: {training['why']}"
+        yield (
+            f"private training does not work: {training['why']}. Whoever only reads ledgers needs "
+            "none: tfdp doctor --no-training"
+        )
 
 
 def _text(said: dict[str, Any]) -> str:
@@ -198,15 +203,15 @@ def _text(said: dict[str, Any]) -> str:
             f"{state}{extra}"
         )
     training = said["training"]
+    lines += ["", f"ledgers:  {'are' if said['ledgers'] else 'cannot be'} read and priced"]
     if training is None:
-        return "\n".join([*lines, "", "training: not tried"])
+        return "\n".join([*lines, "training: not tried"])
     if not training["works"]:
-        return "\n".join([*lines, "", f"training: does not work: {training['why']}"])
+        return "\n".join([*lines, f"training: does not work: {training['why']}"])
     xla = "works" if training["xla"] else "does not work"
     return "\n".join(
         [
             *lines,
-            "",
             f"training: works ({training['steps']} private steps taken), engine "
             f"{training['engine']}, Keras on {training['backend']}, XLA {xla}",
             f"noise:    {training['noise']}",

@@ -3,9 +3,12 @@
 import argparse
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
-from tfdp.cli.common import read_delta
+from tfdp.cli.common import PLOTS, check_out, read_delta
 
 HELP = "compare runs of equal budget by their noise-batch ratio"
+EXAMPLE = (
+    "tfdp plan --epsilon 2 8 --delta 1e-5 --population 60000 --batch-size 256 1024 --steps 2000"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-size", type=int, nargs="+", help="default: powers of four up to the population"
     )
     length = parser.add_mutually_exclusive_group(required=True)
-    length.add_argument("--steps", type=int, nargs="+", default=())
-    length.add_argument("--epochs", type=float, nargs="+", default=())
-    parser.add_argument("--format", choices=["text", "csv", "json"], default="text")
+    length.add_argument("--steps", type=int, nargs="+", default=(), help="of a run")
+    length.add_argument(
+        "--epochs", type=float, nargs="+", default=(), help="of a run, in place of --steps"
+    )
+    parser.add_argument(
+        "--format", choices=["text", "csv", "json"], default="text", help="default: text"
+    )
     parser.add_argument(
         "--json",
         dest="format",
@@ -33,6 +40,8 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.accounting.planning.plan import plan
 
+    if arguments.plot is not None:
+        check_out(arguments.plot, PLOTS, [], "--plot")
     with named_by_options():
         table = plan(
             arguments.epsilon,

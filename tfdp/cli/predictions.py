@@ -75,6 +75,10 @@ def load_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
             return {name: file[name] for name in names if name in file}
     except (zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{path} holds something else than arrays of numbers or booleans: {error}"
+        ) from error
 
 
 def check_arrays(found: dict[str, np.ndarray], path: str, needed: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
     add_key_argument,
     authentication,
@@ -26,6 +27,7 @@ from tfdp.ledger import codec
 from tfdp.ledger.entry import Evidence
 
 HELP = "say what a ledger holds and what it costs"
+EXAMPLE = "tfdp replay run.ledger --delta 1e-5 --accountant prv"
 # Kinds of steps that are printed; JSON has more of them.
 _MOST_PRINTED = 20
 _OUT_SUFFIXES = (".csv", ".png", ".svg", ".pdf")
@@ -68,15 +70,16 @@ def run(arguments: argparse.Namespace) -> str:
         check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
     delta = read_delta(arguments.delta)
     names = list(dict.fromkeys(arguments.accountant or [DEFAULT_ACCOUNTANT]))
-    replayed = replay(
-        arguments.ledger,
-        delta,
-        names,
-        steps=arguments.steps,
-        every=arguments.every,
-        diverged=arguments.diverged,
-        key=read_key(arguments.key_file),
-    )
+    with named_by_options():
+        replayed = replay(
+            arguments.ledger,
+            delta,
+            names,
+            steps=arguments.steps,
+            every=arguments.every,
+            diverged=arguments.diverged,
+            key=read_key(arguments.key_file),
+        )
     if arguments.out is not None:
         _write_curve(arguments.out, names, delta, replayed.curve)
     summary = _summary(replayed, delta)

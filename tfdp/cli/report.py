@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tfdp.accounting.registry import ACCOUNTANTS
 from tfdp.accounting.replay import open_ledger
+from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
 from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attacks_on
 from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
+EXAMPLE = "tfdp report run.ledger --out report.html"
 # What the reader may be told of the training, which no ledger holds.
 _ABOUT = ("model", "data", "date", "purpose")
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
@@ -79,8 +81,12 @@ def run(arguments: argparse.Namespace) -> str:
     render = {"html": report.to_html, "markdown": report.to_markdown}[_format(arguments)]
     delta = None if arguments.delta is None else read_delta(arguments.delta)
     predictions = arguments.predictions
+    for size in arguments.group_size:
+        if size < 1:
+            raise ValueError(f"--group-size must be at least 1. Received: --group-size {size}")
     check_out(arguments.out, (), [arguments.ledger, predictions or ""])
-    attacks = [] if predictions is None else attacks_on(predictions, arguments)
+    with named_by_options():
+        attacks = [] if predictions is None else attacks_on(predictions, arguments)
     with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:
         ledger = PrivacyLedger.from_stream(stream)
     says = stream.evidence.value

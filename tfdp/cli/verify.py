@@ -6,6 +6,7 @@ import json
 from tfdp.cli.common import read_key
 
 HELP = "check that a ledger is as it was written"
+EXAMPLE = "tfdp verify run.ledger --key-file key"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

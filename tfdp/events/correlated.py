@@ -30,7 +30,7 @@ class _StepOfRun(NoisySum):
     position: int
     run_id: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("num_steps", "period"):
             set_field(self, name, positive_integer(name, getattr(self, name)))
@@ -147,7 +147,7 @@ class CorrelatedGaussianSumEvent(_StepOfRun):
     run_id: int
     seeded: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("numerator", "denominator"):
             set_field(self, name, _coefficients(name, getattr(self, name)))
@@ -200,7 +200,7 @@ class TreeGaussianSumEvent(_StepOfRun):
     efficient: bool = True
     seeded: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_type("efficient", self.efficient, bool)
 

@@ -76,7 +76,7 @@ class GaussianSharesSumEvent(NoisySum):
     max_coordinates: int
     seeded: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("min_shares", "max_coordinates"):
             set_field(self, name, positive_integer(name, getattr(self, name)))
@@ -116,7 +116,7 @@ class SkellamSharesSumEvent(Event):
     min_shares: int
     seeded: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("l1_norm_bound", "l2_norm_bound", "share_stddev"):
             inclusive = name == "share_stddev"
             value = real_number(name, getattr(self, name), minimum=0, inclusive=inclusive)

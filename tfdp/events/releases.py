@@ -27,7 +27,7 @@ class NoisySum(Event):
     noise_field: ClassVar[str]
     seeded: bool
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, inclusive in ((self.bound_field, False), (self.noise_field, True)):
             value = getattr(self, name)
             set_field(self, name, real_number(name, value, minimum=0, inclusive=inclusive))
@@ -128,7 +128,7 @@ class DiscreteGaussianSumEvent(NoisySum):
     max_coordinates: int
     seeded: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         granularity = real_number("granularity", self.granularity, minimum=0, inclusive=False)
         set_field(self, "granularity", granularity)
@@ -186,7 +186,7 @@ class ExponentialMechanismEvent(Event):
 
     epsilon: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
 
     def of_group(self, size: int) -> Event:
@@ -208,7 +208,7 @@ class PureEpsilonEvent(Event):
 
     epsilon: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "epsilon", real_number("epsilon", self.epsilon, minimum=0, inclusive=False))
 
     def of_group(self, size: int) -> Event:
@@ -236,7 +236,7 @@ class EpsilonDeltaEvent(Event):
     epsilon: float
     delta: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         epsilon = real_number("epsilon", self.epsilon, minimum=0, inclusive=True)
         delta = real_number("delta", self.delta, minimum=0, inclusive=False, maximum=1)
         if delta == 1:
@@ -268,7 +268,7 @@ class RandomizedResponseEvent(Event):
     noise_parameter: float
     num_buckets: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         p = real_number(
             "noise_parameter", self.noise_parameter, minimum=0, inclusive=True, maximum=1
         )

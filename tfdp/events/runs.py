@@ -24,7 +24,7 @@ class RunEvent(Event):
     events: tuple[Event, ...]
     counts: tuple[int, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for event in self.events:
             check_type("events", event, Event)
             if any(isinstance(part, (RunEvent, SelectedRun)) for part in releases(event)):
@@ -101,7 +101,7 @@ class SelectedRunEvent(SelectedRun):
     shape: float
     success_probability: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check_runs()
         shape = real_number("shape", self.shape, minimum=-1, inclusive=False, maximum=1000)
         gamma = real_number(
@@ -129,7 +129,7 @@ class PoissonSelectedRunEvent(SelectedRun):
     runs: tuple[Event, ...]
     mean_runs: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check_runs()
         mean = real_number("mean_runs", self.mean_runs, minimum=1, inclusive=True, maximum=1e9)
         set_field(self, "mean_runs", mean)

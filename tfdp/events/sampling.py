@@ -47,7 +47,7 @@ class PoissonSampling(Sampling):
     sampling_probability: float
     population_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         q = real_number(
             "sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1
         )
@@ -80,7 +80,7 @@ class TruncatedPoissonSampling(Sampling):
     population_size: int
     max_sample_size: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         PoissonSampling(self.sampling_probability)
         set_field(self, "sampling_probability", float(self.sampling_probability))
         set_field(
@@ -107,7 +107,7 @@ class FixedSizeSampling(Sampling):
     sample_size: int
     population_size: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "sample_size", positive_integer("sample_size", self.sample_size))
         _check_population(self)
         if self.population_size is None or self.sample_size > self.population_size:
@@ -142,7 +142,7 @@ class RandomAllocationSampling(Sampling):
     population_size: int | None = None
     pass_index: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "num_steps", positive_integer("num_steps", self.num_steps))
         k = positive_integer("participations", self.participations)
         if k > self.num_steps:
@@ -190,7 +190,7 @@ class ShuffledSampling(Sampling):
     population_size: int
     pass_index: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "batch_size", positive_integer("batch_size", self.batch_size))
         set_field(
             self, "population_size", positive_integer("population_size", self.population_size)
@@ -233,7 +233,7 @@ class FixedOrderSampling(Sampling):
     population_size: int
     batch_index: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("batch_size", "population_size"):
             set_field(self, name, positive_integer(name, getattr(self, name)))
         set_field(
@@ -280,7 +280,7 @@ class CyclicPoissonSampling(Sampling):
     group_index: int = 0
     population_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         PoissonSampling(self.sampling_probability)
         set_field(self, "sampling_probability", float(self.sampling_probability))
         set_field(self, "num_groups", positive_integer("num_groups", self.num_groups))
@@ -330,7 +330,7 @@ class MinSeparationSampling(Sampling):
     population_size: int | None = None
     pass_index: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         PoissonSampling(self.sampling_probability)
         set_field(self, "sampling_probability", float(self.sampling_probability))
         for name in ("min_separation", "num_steps"):
@@ -368,7 +368,7 @@ class FullBatchSampling(Sampling):
 
     population_size: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_population(self)
 
 

@@ -18,7 +18,7 @@ class ComposedEvent(Event):
 
     events: tuple[Event, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_field(self, "events", tuple(self.events))
         for event in self.events:
             check_type("events", event, Event)
@@ -80,7 +80,7 @@ class ParallelComposition(Event):
 
     events: tuple[Event, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for event in self.events:
             check_type("events", event, Event)
             if isinstance(event, SampledEvent):
@@ -120,7 +120,7 @@ class SampledEvent(Event):
     neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
     privacy_unit: str = "example"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_type("sampling", self.sampling, Sampling)
         check_type("event", self.event, Event)
         check_type("neighboring_relation", self.neighboring_relation, NeighboringRelation)

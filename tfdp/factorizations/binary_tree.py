@@ -35,7 +35,7 @@ class BinaryTree:
 
     efficient: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.efficient, bool):
             raise TypeError(f"efficient must be a bool. Received: {self.efficient!r}.")
 

@@ -76,7 +76,8 @@ def _most_of_tree(n: int, b: int, k: int, efficient: bool) -> int:
     """
     leaf = np.full([b, b], -np.inf)
     leaf[0, 0] = 0.0
-    inner, width, whole, width_before = [leaf], 1, [], 0
+    whole: list[np.ndarray] = []
+    inner, width, width_before = [leaf], 1, 0
     for level in itertools.count():
         left = _counted(inner)
         if n >> level & 1:

@@ -37,7 +37,7 @@ class ToeplitzFactorization:
     numerator: tuple[float, ...] = (1.0,)
     denominator: tuple[float, ...] = (1.0,)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("numerator", "denominator"):
             values = check_coefficients(name, getattr(self, name))
             object.__setattr__(self, name, values)

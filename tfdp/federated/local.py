@@ -42,7 +42,7 @@ class LocalSGD:
     learning_rate: float
     proximal: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
         rate = real_number("learning_rate", self.learning_rate, minimum=0, inclusive=False)

@@ -276,7 +276,7 @@ class _Task(NamedTuple):
         return batched_sum(gradients, self.clipping, leaves, mask, weights, groups, size)
 
 
-def _check_arguments(query, variables, engine) -> None:
+def _check_arguments(query: Any, variables: Any, engine: Any) -> None:
     if not isinstance(query, DPQuery):
         raise TypeError(f"query must be a DPQuery. Received: query={query!r}.")
     if engine not in ENGINES:
@@ -285,7 +285,7 @@ def _check_arguments(query, variables, engine) -> None:
         raise ValueError("There are no variables to differentiate with respect to.")
 
 
-def _check_sizes(physical_batch_size, num_microbatches, microbatch_ids) -> None:
+def _check_sizes(physical_batch_size: Any, num_microbatches: Any, microbatch_ids: Any) -> None:
     if physical_batch_size is not None:
         positive_integer("physical_batch_size", physical_batch_size)
     if (num_microbatches is None) != (microbatch_ids is None):
@@ -304,7 +304,7 @@ def _in_whole_records(physical_batch_size: int | None, records: Consecutive | No
     return int(physical_batch_size) // records.size * records.size
 
 
-def _microbatches(mask, ids, number) -> tuple[tf.Tensor, Microbatches | None]:
+def _microbatches(mask: Any, ids: Any, number: Any) -> tuple[tf.Tensor, Microbatches | None]:
     """Returns the mask without examples whose microbatch does not exist, which nothing would bound,
     and the microbatches; None where every example is a record.
     """
@@ -369,7 +369,7 @@ def _refuse_rounded_products() -> None:
         )
 
 
-def _without_none(examples: Any):
+def _without_none(examples: Any) -> Any:
     """Returns the tensors of a structure, and a function that puts others in their places."""
     flat = tf.nest.flatten(examples)
     present = [i for i, leaf in enumerate(flat) if leaf is not None]

@@ -69,11 +69,11 @@ class ModelLoss(LayeredLoss):
         self._loss = loss
 
     @property
-    def model(self):
+    def model(self) -> keras.Layer:
         return self._model
 
-    def forward(self, examples, scope):
+    def forward(self, examples: Any, scope: keras.StatelessScope) -> Any:
         return self._model(examples[0], training=True)
 
-    def loss(self, example, outputs, scope):
+    def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         return self._loss(example[1], outputs), outputs

@@ -70,7 +70,9 @@ class MappedCall(NamedTuple):
 
         return map_records(one, list(inputs))[0](*inputs)
 
-    def _backward(self, inputs, outputs, at_outputs, in_use) -> list[tf.Tensor | None]:
+    def _backward(
+        self, inputs: Any, outputs: Any, at_outputs: Any, in_use: Any
+    ) -> list[tf.Tensor | None]:
         """Returns the gradients of inputs, and hands those of weights to `found`.
 
         `in_use` says on which outputs the loss depends: TensorFlow gives zeros for the others, and
@@ -128,7 +130,9 @@ class MappedCall(NamedTuple):
         self.found([of_weights.get(i) for i in range(len(self.weights))], of_others)
         return [of_inputs.get(i) for i in range(len(inputs))]
 
-    def _of_inputs(self, inputs, smooth, at, at_outputs) -> dict[int, tf.Tensor]:
+    def _of_inputs(
+        self, inputs: Any, smooth: Any, at: Any, at_outputs: Any
+    ) -> dict[int, tf.Tensor]:
         sources = [inputs[i] for i in smooth]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)

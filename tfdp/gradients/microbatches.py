@@ -99,7 +99,9 @@ def consecutive_microbatches(num_examples: int | tf.Tensor, microbatch_size: int
     return tf.range(num_examples, dtype=tf.int32) // microbatch_size
 
 
-def empty_sums(variables: list[Any], num_microbatches: int | tf.Tensor):
+def empty_sums(
+    variables: list[Any], num_microbatches: int | tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns (zero sums, zero counts), the start of a fold over `segment_sums`."""
     sums = [tf.zeros(tf.stack([num_microbatches, *v.shape]), v.dtype) for v in variables]
     return sums, tf.zeros(tf.stack([num_microbatches]), tf.float64)
@@ -107,7 +109,7 @@ def empty_sums(variables: list[Any], num_microbatches: int | tf.Tensor):
 
 def segment_sums(
     gradients: list[tf.Tensor], mask: tf.Tensor, ids: tf.Tensor, num_microbatches: Any
-):
+) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns (sums over the examples of each microbatch, [M, ...] per leaf; counts, float64
     [M]).
 

@@ -1,5 +1,7 @@
 """A fault of TensorFlow to stay clear of."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import shape_in_definition
@@ -33,6 +35,6 @@ def _is_faulty(op: tf.Operation) -> bool:
     return max(left.rank, right.rank) >= 4 and batch[0] != batch[1]
 
 
-def _may_be_faulty(node) -> bool:
+def _may_be_faulty(node: Any) -> bool:
     shape = shape_in_definition(node)
     return shape is None or shape.unknown_rank or len(shape.dim) >= 4

@@ -85,7 +85,7 @@ class AdamBC(keras.optimizers.Optimizer):
         if self.noise_stddev is None:
             self.noise_stddev = _noise_of_result(query)
 
-    def build(self, var_list):
+    def build(self, var_list: list[Any]) -> None:
         if self.noise_stddev is None:
             raise ValueError(
                 "AdamBC does not know the noise in its gradients. Wrap it in a "
@@ -96,7 +96,7 @@ class AdamBC(keras.optimizers.Optimizer):
         super().build(var_list)
         self._first, self._second = self.add_optimizer_variables(var_list, ["momentum", "velocity"])
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)
         step = ops.cast(self.iterations + 1, dtype)
@@ -109,7 +109,7 @@ class AdamBC(keras.optimizers.Optimizer):
         corrected = ops.maximum(second - self.noise_stddev**2, self.floor)
         self.assign_sub(variable, ops.cast(learning_rate, dtype) * first / ops.sqrt(corrected))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

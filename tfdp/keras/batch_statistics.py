@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdp.events.arguments import real_number
 from tfdp.gradients import Explicit, LayerRule, register_rule
 from tfdp.gradients.keras_internals import layers_in
+from tfdp.gradients.recording import Recording
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.private_metrics import PrivateMetric
@@ -27,7 +28,7 @@ class PrivateBatchNormalization(keras.layers.BatchNormalization):
     by a mechanism of their own (`BatchMoments`), and nothing else updates them.
     """
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         outputs = super().call(inputs, training=False, mask=mask)
         found = getattr(_collecting, "found", None)
         if found is not None and self.trainable:
@@ -101,10 +102,10 @@ class BatchMoments(PrivateMetric):
     channels: int
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         return (2 * self.channels,)
 
-    def of_record(self, y, y_pred, loss):
+    def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         raise NotImplementedError("Moments are found while the model runs.")
 
 
@@ -208,14 +209,16 @@ class _Rule(LayerRule):
 
     records_when_frozen = True  # Its statistics are wanted even where it has no scale and offset.
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         return super().holds_for(layer) and (layer.axis > 0 or layer.axis == -1)
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         own = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
         return [v for v in own if v is not None]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         tap = recording.watch(call(inputs, **kwargs))
         rank = inputs.shape.rank
         axis = layer.axis % rank

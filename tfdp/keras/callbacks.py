@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Hashable
+from typing import Any
 
 import keras
 
@@ -60,7 +61,7 @@ class LogsEpsilon(keras.callbacks.Callback, abc.ABC):
         self._spent = Spent(accountant)
         self.log_name = log_name
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         # Metrics that were never computed are not in the logs, and Keras cannot name them.
         built = all(getattr(metric, "built", True) for metric in self.model.metrics)
         if built and self.log_name in self.model.get_metrics_result():
@@ -139,17 +140,17 @@ class EpsilonLogger(LogsEpsilon):
         self._within_epochs = within_epochs
         self._due = math.inf  # When epsilon may be computed within an epoch.
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         optimizer = self._optimizer()
         check_price(optimizer.ledger, optimizer.next_event(), self._accountant)
         self._due = time.perf_counter() + _FIRST_SECONDS
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._within_epochs and time.perf_counter() >= self._due:
             self._log(logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._log(logs)
 
     def _log(self, logs):
@@ -226,7 +227,7 @@ class PrivacyBudget(LogsEpsilon):
         self._planned: _Planned | None = None
         self._has_said = False
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         optimizer = self._optimizer()
         self._planned, self._has_said = None, False
@@ -241,7 +242,7 @@ class PrivacyBudget(LogsEpsilon):
                 "budget or the noise, or sample fewer."
             )
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._stop_if_spent()
 
     def _stop_if_spent(self):
@@ -258,11 +259,11 @@ class PrivacyBudget(LogsEpsilon):
                     optimizer.ledger.total_count,
                 )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._log(logs)
         self._stop_if_spent()  # The next epoch may begin a new pass, whose steps cost more.
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._optimizer().charging.remove_guard(self._guard)
 
     def _guard(self, ledger: PrivacyLedger, event: Event) -> int:

@@ -89,7 +89,14 @@ def _put_back(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def prepare_arrays(x, y, sample_weight, class_weight, validation_split, validation_data):
+def prepare_arrays(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    class_weight: Any,
+    validation_split: float,
+    validation_data: Any,
+) -> tuple[Any, Any, Any, Any]:
     """Returns (x, y, sample_weight, validation_data), with class weights and the split applied.
 
     Args:

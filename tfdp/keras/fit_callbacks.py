@@ -15,7 +15,7 @@ class _PassEnds(keras.callbacks.Callback):
         super().__init__()
         self._optimizer = optimizer
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._optimizer.begin_pass()
 
 
@@ -26,7 +26,7 @@ class _StepBegins(keras.callbacks.Callback):
         super().__init__()
         self._optimizer = optimizer
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._optimizer.charging.expect_step_of_fit()
 
 

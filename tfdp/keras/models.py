@@ -81,7 +81,7 @@ class DPModel(PrivateTraining, keras.Model):
     plain Keras class does not.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is DPModel:
             _refuse_clip_and_noise("DPModel", args, kwargs)
             if _is_functional(args, kwargs):

@@ -496,7 +496,7 @@ class DPOptimizer(WrappingOptimizer):
 
     # Configuration and files.
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor without the ledger: a configuration says how to
         go on, not what was done.
 
@@ -506,7 +506,9 @@ class DPOptimizer(WrappingOptimizer):
         return optimizer_config(self)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "DPOptimizer":
         """Returns an optimizer of this configuration, with a ledger of its own and no steps.
 
         Raises:
@@ -515,7 +517,7 @@ class DPOptimizer(WrappingOptimizer):
         """
         return cls(**optimizer_arguments(config, custom_objects))
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Restores slots, the query's state, and the place in the ledger, from a private model's
         checkpoint. A plain model's file has none of them: there all stays as it is.
         """

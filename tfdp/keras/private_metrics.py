@@ -53,7 +53,7 @@ class PrivateMetric(abc.ABC):
     denominator: float | None = None
     output: str | int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("noise_multiplier", "l2_norm_clip"):
             value = real_number(field, getattr(self, field), minimum=0, inclusive=False)
             object.__setattr__(self, field, value)
@@ -111,7 +111,7 @@ class PrivateAccuracy(PrivateMetric):
 
     name: str = "accuracy"
 
-    def of_record(self, y, y_pred, loss):
+    def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         return _mean(_accuracy(y, y_pred), mask_of(y_pred))
 
 
@@ -126,7 +126,7 @@ class PrivateLoss(PrivateMetric):
 
     name: str = "loss"
 
-    def of_record(self, y, y_pred, loss):
+    def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         return loss
 
 
@@ -145,15 +145,15 @@ class PrivateClassCounts(PrivateMetric):
     num_classes: int
     predicted: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         positive_integer("num_classes", self.num_classes)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         return (self.num_classes,)
 
-    def of_record(self, y, y_pred, loss):
+    def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         label = _predicted_class(y_pred) if self.predicted else _label(y, y_pred)
         return tf.one_hot(tf.reshape(label, []), self.num_classes)
 
@@ -170,7 +170,7 @@ class PrivateMean(PrivateMetric):
 
     fn: Callable[[Any, Any], Any]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         # A method of a metric, such as update_state, keeps what it is given like the metric.
         owner = getattr(self.fn, "__self__", None)
@@ -181,7 +181,7 @@ class PrivateMean(PrivateMetric):
                 f"keras.metrics.mean_absolute_error. Received: fn={self.fn!r}."
             )
 
-    def of_record(self, y, y_pred, loss):
+    def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         return _mean(self.fn(y, y_pred), mask_of(y_pred))
 
 

@@ -25,17 +25,17 @@ class RecordLoss(LayeredLoss):
         self._masked: list[bool] = []
 
     @property
-    def model(self):
+    def model(self) -> keras.Layer:
         return self._model
 
-    def forward(self, examples, scope):
+    def forward(self, examples: Any, scope: keras.StatelessScope) -> Any:
         if not self._moments:
             return self._model(examples[0], training=True)
         with batch_statistics.collecting() as found:
             outputs = self._model(examples[0], training=True)
         return outputs, found
 
-    def loss(self, example, outputs, scope):
+    def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         x, y, weight = example
         model = self._model
         outputs, found = outputs if self._moments else (outputs, {})

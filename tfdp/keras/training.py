@@ -271,7 +271,14 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             self._activity = before
 
     @_in_turn
-    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
         """As in Keras. How the batch was drawn is what `optimizer.sampling` says: unknown, unless
         declared.
 

@@ -17,6 +17,8 @@ from tfdp.ledger.errors import LedgerFormatError
 
 # The attribute under which a model has its `LedgerInFile`; a group of this name is in the file.
 ATTRIBUTE = "_dp_ledger"
+# Of what is in the group. Files of all versions up to it are read.
+_VERSION = 1
 
 
 class LedgerInFile(keras.losses.Loss):
@@ -64,7 +66,7 @@ class LedgerInFile(keras.losses.Loss):
             text = ledger.to_json_lines().encode()
             store[f"ledger_{index}"] = np.frombuffer(text, np.uint8)
             store[f"place_{index}"] = np.array(place, np.int64)
-        store["version"] = np.int64(1)
+        store["version"] = np.int64(_VERSION)
 
     def load_own_variables(self, store: Any) -> None:
         if not self._is_listening:
@@ -91,6 +93,7 @@ def _to_save(model: keras.Model) -> list[Charge]:
 
 
 def _from_store(store: Mapping[str, Any]) -> list[Charge]:
+    _check_version(store)
     found = []
     try:
         for index in range(sum(name.startswith("ledger_") for name in store.keys())):
@@ -102,6 +105,16 @@ def _from_store(store: Mapping[str, Any]) -> list[Charge]:
             f"The ledger in this file of weights is damaged: {error} Restore the file from a copy."
         ) from error
     return found
+
+
+def _check_version(store: Mapping[str, Any]) -> None:
+    # A plain model's file has none, and no ledgers either.
+    version = np.asarray(store["version"]) if "version" in store.keys() else np.int64(_VERSION)
+    if version.shape or version.dtype.kind != "i" or not 1 <= version <= _VERSION:
+        raise LedgerFormatError(
+            f"The ledger in this file of weights has format version {version}; this tfdp reads "
+            f"versions up to {_VERSION}. Use the tfdp that wrote it, or a newer one."
+        )
 
 
 def holds_ledger(filepath: Any) -> bool:

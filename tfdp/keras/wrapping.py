@@ -28,36 +28,36 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer = inner_optimizer
 
     @property
-    def own_variables(self):
+    def own_variables(self) -> list[Any]:
         """The variables that the inner optimizer does not have."""
         return super().variables
 
     @property
-    def variables(self):
+    def variables(self) -> list[Any]:
         return self.own_variables + self.inner_optimizer.variables
 
     @property
-    def learning_rate(self):
+    def learning_rate(self) -> Any:
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, learning_rate):
+    def learning_rate(self, learning_rate: Any) -> None:
         check_learning_rate(learning_rate)
         self.inner_optimizer.learning_rate = learning_rate
 
     @property
-    def iterations(self):
+    def iterations(self) -> Any:
         return self.inner_optimizer.iterations
 
-    def finalize_variable_values(self, var_list):
+    def finalize_variable_values(self, var_list: list[Any]) -> None:
         self.inner_optimizer.finalize_variable_values(var_list)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         for index, variable in enumerate(self.variables):
             store[str(index)] = variable.numpy()
         store["inner_optimizer"] = self._inner_name()
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         """Restores what `save_own_variables` wrote. A file of another kind of optimizer holds
         nothing of that, and changes nothing.
 

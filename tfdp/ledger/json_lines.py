@@ -174,6 +174,11 @@ def _evidence(version: int, key: bytes | None) -> Evidence:
 
 def _stream(lines: Iterator[str], where: str, key: bytes | None) -> EntryStream:
     first = next(lines, "")
+    if not first:
+        raise LedgerFormatError(
+            f"{where} is empty, or its first line is: it is no exported ledger. Restore it from a "
+            "copy, or export the ledger again."
+        )
     header, version = _read_header(first)
     ledger_id = check_header(header, where)
     if version == 1 and key is not None:
@@ -217,7 +222,27 @@ def open_entries(path: str | os.PathLike[str], key: bytes | None = None) -> Iter
     """
     check_regular(Path(path), "exported ledger")
     with open(path, "rb") as file:
-        yield _stream(_decode(file), str(path), key)
+        with _of_file(path):
+            stream = _stream(_decode(file), str(path), key)
+        yield stream._replace(entries=_entries_of_file(path, stream.entries))
+
+
+@contextlib.contextmanager
+def _of_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors raised within name the file, besides the line."""
+    try:
+        yield
+    except LedgerFormatError as error:
+        if str(path) in str(error):
+            raise
+        raise LedgerFormatError(f"{path}, {error}") from error
+
+
+def _entries_of_file(
+    path: str | os.PathLike[str], entries: Iterator[LedgerEntry]
+) -> Iterator[LedgerEntry]:
+    with _of_file(path):
+        yield from entries
 
 
 def loads(text: str, key: bytes | None = None) -> tuple[str, list[LedgerEntry]]:

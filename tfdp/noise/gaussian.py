@@ -1,6 +1,8 @@
 """Standard normal draws from random words (Box and Muller 1958)."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +24,7 @@ _ATANH_TERMS = 17
 _SINE_TERMS = 12
 
 
-def _interpolate(function, degree: int, low: float, high: float) -> list[float]:
+def _interpolate(function: Callable[..., Any], degree: int, low: float, high: float) -> list[float]:
     polynomial = np.polynomial.Chebyshev.interpolate(function, degree, [low, high])
     return polynomial.convert(kind=np.polynomial.Polynomial).coef.tolist()
 

@@ -67,16 +67,16 @@ class _HostSource(RandomSource):
     def __init__(self, fill: bits.Fill):
         self._fill = fill
 
-    def normal(self, shape, dtype):
+    def normal(self, shape: Any, dtype: tf.DType) -> tf.Tensor:
         shape, size = _shape_and_size(shape)
         return staging.normal(self._fill, shape, size, dtype)
 
-    def laplace(self, shape, dtype):
+    def laplace(self, shape: Any, dtype: tf.DType) -> tf.Tensor:
         shape, size = _shape_and_size(shape)
         words = tf.reshape(staging.draw(self._fill, laplace.WORDS * size), [laplace.WORDS, -1])
         return tf.reshape(laplace.laplace_from_words(words, dtype), shape)
 
-    def integers(self, shape, maximum):
+    def integers(self, shape: Any, maximum: int) -> tf.Tensor:
         if not 1 <= maximum <= 2**31 - 1:
             raise ValueError(
                 f"maximum must be in 1 .. 2^31 - 1. Received: maximum={maximum}. Draw several "
@@ -89,7 +89,7 @@ class _HostSource(RandomSource):
 
         return tf.reshape(tf.bitcast(staging.draw(write, size), tf.int32), shape)
 
-    def discrete_gaussian(self, shape, variance):
+    def discrete_gaussian(self, shape: Any, variance: Fraction) -> tf.Tensor:
         distribution = DiscreteGaussian(variance)
         shape, size = _shape_and_size(shape)
 
@@ -99,7 +99,9 @@ class _HostSource(RandomSource):
         words = tf.reshape(staging.draw(write, 2 * size), [-1, 2])
         return tf.reshape(tf.bitcast(words, tf.int64), shape)
 
-    def on_host(self, function, inputs, types):
+    def on_host(
+        self, function: Callable[..., Any], inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]
+    ) -> list[tf.Tensor]:
         def call(*arrays):
             return function(bits.Buffered(self._fill), *arrays)
 

@@ -13,6 +13,7 @@ first (`factor_error`).
 import math
 import os
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ ONEDNN_MODES = (
 _TENSOR_FLOAT_32, _BFLOAT_16 = 2.0**-10, 2.0**-8
 _MODE_ERRORS = {"": 0.0, "STRICT": 0.0, "TF32": _TENSOR_FLOAT_32, "BF16": _BFLOAT_16}
 
-Count = int | tf.Tensor  # A tensor where it is not known when the graph is built.
+Count: TypeAlias = int | tf.Tensor  # A tensor where it is not known when the graph is built.
 
 
 def factor_error() -> float:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import PureEpsilonEvent
+from tfdp.events import Event, PureEpsilonEvent
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import discrete_laplace
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
+from tfdp.query.dp_query import Structure
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
 
 
@@ -86,7 +87,7 @@ class AboveThresholdQuery(ScoresQuery):
     numeric_epsilon: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         limits = {"minimum": 0, "inclusive": False, "maximum": 1e6}
         threshold = real_number(
             "threshold", self.threshold, minimum=-1e30, inclusive=True, maximum=1e30
@@ -112,7 +113,9 @@ class AboveThresholdQuery(ScoresQuery):
             numeric = Fraction(STEPS * self.max_above) / Fraction(self.numeric_epsilon)
         return STEPS / for_threshold, STEPS * several / for_sums, numeric
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         step = Fraction(self.sensitivity) / STEPS
         threshold = round(Fraction(self.threshold) / step)
 
@@ -131,7 +134,7 @@ class AboveThresholdQuery(ScoresQuery):
         )
         return result, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self._event(PureEpsilonEvent(self.epsilon + (self.numeric_epsilon or 0.0)))
 
 

@@ -4,11 +4,12 @@ import collections
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.events import ComposedEvent, GaussianSumEvent
+from tfdp.events import ComposedEvent, Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
@@ -102,7 +103,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
     max_l2_norm_clip: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         initial = clip_norm("initial_l2_norm_clip", self.initial_l2_norm_clip)
         # Also without a geometric update the clip stays positive.
         low, high = update_bounds(initial, self.min_l2_norm_clip, self.max_l2_norm_clip, True)
@@ -137,30 +138,32 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
             self.random_source,
         )
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return AdaptiveClipGlobalState(*self._estimator.initial_global_state())
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.l2_norm_clip
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         sums = tf.nest.map_structure(zeros_like, template)
         return AdaptiveClipSampleState(sums, tf.zeros([], tf.float32))
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
 
     @property
-    def num_norm_statistics(self):
+    def num_norm_statistics(self) -> int:
         return 1
 
-    def norm_statistics(self, params, norms):
+    def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return below(params, norms, tf.float32)
 
-    def pack_scaled(self, scaled, statistics):
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         return AdaptiveClipSampleState(scaled, statistics[0])
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         # In float64, so that the noise is no less than the event's, whatever the clip is.
         clip = tf.cast(global_state.l2_norm_clip, tf.float64)
         stddev = self.noise_multiplier * clip if self.noise_multiplier else 0.0
@@ -172,12 +175,12 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         )
         return result, AdaptiveClipGlobalState(*state), self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         seeded = source_of(self).seeded
         count = GaussianSumEvent(0.5, self.clipped_count_stddev, seeded)
         return ComposedEvent((GaussianSumEvent(1.0, self.noise_multiplier, seeded), count))
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return collections.OrderedDict(clip=global_state.l2_norm_clip)
 
 

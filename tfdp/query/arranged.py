@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.query.dp_query import DPQuery, Structure
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
@@ -32,7 +33,7 @@ class ArrangedQuery(WrappingQuery):
     query: DPQuery
     arrangement: Structure
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_is_query("query", self.query)
         places = tf.nest.flatten(self.arrangement)
         if not all(type(place) is int for place in places):
@@ -73,27 +74,29 @@ class ArrangedQuery(WrappingQuery):
     def _with_inner(self, inner):
         return ArrangedQuery(inner, self.arrangement)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return self.query.initial_global_state()
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return self.query.initial_sample_state(self._arranged(template))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         return self.query.preprocess_record(params, self._arranged(record))
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         result, global_state, event = self.query.get_noised_result(sample_state, global_state)
         return self._restored(result), global_state, event
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         return self._restored(self.query.norm_groups(self._arranged(template)))
 
-    def coordinate_scales(self, params, template):
+    def coordinate_scales(self, params: Structure, template: Structure) -> list[tf.Tensor | None]:
         return self._restored(self.query.coordinate_scales(params, self._arranged(template)))
 
-    def contribution_clips(self, template):
+    def contribution_clips(self, template: Structure) -> list[float | None]:
         return self._restored(self.query.contribution_clips(self._arranged(template)))
 
-    def pack_scaled(self, scaled, statistics):
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         return self.query.pack_scaled(self._arranged(scaled), statistics)

@@ -4,12 +4,13 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdp.events import GaussianSumEvent
+from tfdp.events import Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
+from tfdp.query.dp_query import Structure
 from tfdp.query.gaussian import add_noise
 
 
@@ -56,7 +57,7 @@ class AutomaticClippingSumQuery(norm_factors.OneGroupQuery):
     stability: float = 0.01
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "l2_norm_clip", clip_norm("l2_norm_clip", self.l2_norm_clip))
         object.__setattr__(self, "stddev", noise_stddev("stddev", self.stddev))
         real_number("stability", self.stability, minimum=0, inclusive=False)
@@ -66,14 +67,16 @@ class AutomaticClippingSumQuery(norm_factors.OneGroupQuery):
         object.__setattr__(self, "stability", stability)
         check_random_source(self.random_source)
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         # One rounding more than in clip_factors, of the sum: rounding.down has it to spare.
         factors = rounding.down(self.l2_norm_clip, norms.dtype) / (norms + self.stability)
         return tf.where(tf.math.is_finite(norms), factors, tf.zeros_like(norms))
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         result = add_noise(sample_state, self.stddev, source_of(self))
         return result, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return GaussianSumEvent(self.l2_norm_clip, self.stddev, seeded=source_of(self).seeded)

@@ -3,13 +3,14 @@
 import collections
 import dataclasses
 import secrets
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import CorrelatedGaussianSumEvent, TreeGaussianSumEvent
+from tfdp.events import CorrelatedGaussianSumEvent, Event, TreeGaussianSumEvent
 from tfdp.events.arguments import positive_integer
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.noise import RandomSource, staged
@@ -112,7 +113,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
     record_specs: Structure
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "l2_norm_clip", clip_norm("l2_norm_clip", self.l2_norm_clip))
         object.__setattr__(self, "stddev", noise_stddev("stddev", self.stddev))
         if not isinstance(self.factorization, (BinaryTree, ToeplitzFactorization)):
@@ -130,7 +131,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         if not tf.nest.flatten(self.record_specs):
             raise ValueError("record_specs must hold at least one leaf. Received: none.")
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         memory = tuple(
             tuple(
                 tf.zeros(shape, spec.dtype)
@@ -141,13 +142,15 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         run_id = tf.constant(secrets.randbits(_RUN_BITS), tf.int64)
         return CorrelatedGlobalState(run_id, tf.constant(0, tf.int64), memory)
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return self.l2_norm_clip
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         check_same_structure(self.record_specs, sample_state)
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(sample_state)]
         shapes = [spec.shape for spec in tf.nest.flatten(self.record_specs)]
@@ -163,7 +166,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         event = self.derive_event(global_state) if is_concrete(global_state) else None
         return tf.nest.pack_sequence_as(sample_state, results), state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         seeded, of = source_of(self).seeded, self.factorization
         place = (
             self.num_steps,
@@ -179,7 +182,7 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
             self.l2_norm_clip, self.stddev, of.numerator, of.denominator, *place, seeded=seeded
         )
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return collections.OrderedDict(step_of_run=global_state.position)
 
     def _noised(

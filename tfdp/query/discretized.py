@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import check_type, positive_integer, real_number
 from tfdp.query import encoding
 from tfdp.query.arguments import clip_norm, source_of
@@ -96,7 +97,7 @@ class DiscretizedSumQuery(DPQuery):
     modulus_bits: int = 32
     rotation_seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.sum_query, _SUMS):
             raise TypeError(
                 f"sum_query must be one of {', '.join(kind.__name__ for kind in _SUMS)}. Received: "
@@ -114,35 +115,35 @@ class DiscretizedSumQuery(DPQuery):
             raise ValueError(f"rotation_seed must fit into 64 bits. Received: {self!r}.")
 
     @property
-    def is_sum(self):
+    def is_sum(self) -> bool:
         return True
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return True
 
     @property
-    def draws_for_records(self):
+    def draws_for_records(self) -> bool:
         return True
 
     @property
-    def min_contributors(self):
+    def min_contributors(self) -> int:
         return self.sum_query.min_contributors
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return DiscretizedGlobalState(tf.zeros([], tf.int64), self.sum_query.initial_global_state())
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state._replace(
             sum_state=self.sum_query.derive_sample_params(global_state.sum_state)
         )
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         like = tf.nest.map_structure(_like, template)
         vector = tf.zeros([self._length(like)], tf.int64)
         return DiscretizedSampleState(self.sum_query.initial_sample_state(vector), like)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = tf.nest.map_structure(tf.convert_to_tensor, record)
         like = tf.nest.map_structure(_like, record)
         length = self._length(like)
@@ -171,17 +172,23 @@ class DiscretizedSumQuery(DPQuery):
             return state._replace(sum=encoding.wrap(state.sum, self.modulus_bits))
         return encoding.wrap(state, self.modulus_bits)
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         return self.merge_sample_states(sample_state, preprocessed_record)
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         tf.nest.assert_same_structure(sample_state_1.like, sample_state_2.like)
         merged = self.sum_query.merge_sample_states(
             sample_state_1.integers, sample_state_2.integers
         )
         return DiscretizedSampleState(merged, sample_state_1.like)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         noised, sum_state, event = self.sum_query.get_noised_result(
             sample_state.integers, global_state.sum_state
         )
@@ -199,7 +206,7 @@ class DiscretizedSumQuery(DPQuery):
         result = tf.nest.pack_sequence_as(sample_state.like, leaves)
         return result, DiscretizedGlobalState(global_state.step + 1, sum_state), event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self.sum_query.derive_event(global_state.sum_state)
 
     def _length(self, like: Structure) -> int:

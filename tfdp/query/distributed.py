@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.events import GaussianSharesSumEvent, SkellamSharesSumEvent
+from tfdp.events import Event, GaussianSharesSumEvent, SkellamSharesSumEvent
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.skellam import LARGEST_VARIANCE, skellam
@@ -59,17 +59,17 @@ class _SharesSumQuery(SumAggregationDPQuery):
         """Returns the noise of one record on one leaf, int64; None for none."""
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return True
 
     @property
-    def draws_for_records(self):
+    def draws_for_records(self) -> bool:
         return True
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return SharesSampleState(integer_zeros(template), tf.zeros([], tf.int64))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = integers_of(record)
 
         def noised(leaf):
@@ -80,7 +80,9 @@ class _SharesSumQuery(SumAggregationDPQuery):
         record = refuse_unless(*self.is_within(record), record)
         return SharesSampleState(tf.nest.map_structure(noised, record), tf.ones([], tf.int64))
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         message = (
             f"Fewer records took part than min_contributors={self.min_contributors}, which is what "
             "is charged for: their noise protects less. Nothing is released."
@@ -136,7 +138,7 @@ class DistributedDiscreteGaussianSumQuery(_SharesSumQuery):
     max_coordinates: int = _MOST_COORDINATES
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "l2_norm_bound", norm_bound("l2_norm_bound", self.l2_norm_bound))
         object.__setattr__(self, "local_stddev", integer_stddev("local_stddev", self.local_stddev))
         for name in ("min_contributors", "max_coordinates"):
@@ -147,12 +149,12 @@ class DistributedDiscreteGaussianSumQuery(_SharesSumQuery):
             )
         check_random_source(self.random_source)
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         state = super().initial_sample_state(template)
         check_coordinates(state.sum, self.max_coordinates)
         return state
 
-    def is_within(self, record):
+    def is_within(self, record: Structure) -> tuple[tf.Tensor, str]:
         check_coordinates(record, self.max_coordinates)
         message = f"The l2 norm of a record exceeds l2_norm_bound={self.l2_norm_bound}."
         return within_norm(record, self.l2_norm_bound), message
@@ -162,7 +164,7 @@ class DistributedDiscreteGaussianSumQuery(_SharesSumQuery):
             return None
         return source_of(self).discrete_gaussian(shape, Fraction(self.local_stddev) ** 2)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return GaussianSharesSumEvent(
             max(1.0, self.l2_norm_bound),
             self.local_stddev,
@@ -217,7 +219,7 @@ class DistributedSkellamSumQuery(_SharesSumQuery):
     min_contributors: int = 1
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         l1 = real_number(
             "l1_norm_bound", self.l1_norm_bound, minimum=0, inclusive=True, maximum=2.0**61
         )
@@ -230,7 +232,7 @@ class DistributedSkellamSumQuery(_SharesSumQuery):
         object.__setattr__(self, "min_contributors", count)
         check_random_source(self.random_source)
 
-    def is_within(self, record):
+    def is_within(self, record: Structure) -> tuple[tf.Tensor, str]:
         message = (
             f"The l1 norm of a record exceeds l1_norm_bound={self.l1_norm_bound}, or its l2 norm "
             f"exceeds l2_norm_bound={self.l2_norm_bound}."
@@ -248,7 +250,7 @@ class DistributedSkellamSumQuery(_SharesSumQuery):
         )
         return tf.reshape(noise, shape)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return SkellamSharesSumEvent(
             max(1.0, self.l1_norm_bound),
             max(1.0, self.l2_norm_bound),
@@ -284,7 +286,7 @@ class DistributedSkellamAverageQuery(NormalizedQuery):
         )
         super().__init__(numerator, denominator)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**self.numerator_query.get_config(), "denominator": self.denominator}
 
     @classmethod

@@ -274,16 +274,20 @@ class SumAggregationDPQuery(DPQuery):
     """A query whose sample state is the sum of its preprocessed records."""
 
     @property
-    def is_sum(self):
+    def is_sum(self) -> bool:
         return True
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return tf.nest.map_structure(zeros_like, template)
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         return add(sample_state, preprocessed_record)
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         return add(sample_state_1, sample_state_2)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tfdp.events import DiscreteGaussianSumEvent
+from tfdp.events import DiscreteGaussianSumEvent, Event
 from tfdp.noise import RandomSource
 from tfdp.query import grid
 from tfdp.query.arguments import (
@@ -12,7 +12,7 @@ from tfdp.query.arguments import (
     noise_stddev,
     source_of,
 )
-from tfdp.query.dp_query import SumAggregationDPQuery, is_concrete
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ExactGaussianSumQuery(SumAggregationDPQuery):
     stddev: float
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         clip = clip_norm("l2_norm_clip", self.l2_norm_clip)
         stddev = noise_stddev("stddev", self.stddev)
         grid.noise_variance(clip, stddev)
@@ -58,28 +58,30 @@ class ExactGaussianSumQuery(SumAggregationDPQuery):
         object.__setattr__(self, "l2_norm_clip", clip)
         object.__setattr__(self, "stddev", stddev)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return GaussianGlobalState(self.l2_norm_clip, self.stddev)
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.l2_norm_clip
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return True
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return grid.zeros(template)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         return grid.clip_to_grid(params, record)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         result = grid.noised(sample_state, *global_state, source_of(self))
         event = self.derive_event(global_state) if is_concrete(global_state) else None
         return result, global_state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         clip, stddev = float(global_state.l2_norm_clip), float(global_state.stddev)
         step, size = grid.grid_of(clip), grid.MAX_COORDINATES
         return DiscreteGaussianSumEvent(clip, stddev, step, size, source_of(self).seeded)

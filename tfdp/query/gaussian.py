@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.events import GaussianSumEvent
+from tfdp.events import Event, GaussianSumEvent
 from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
@@ -63,14 +63,14 @@ class GaussianSumQuery(norm_factors.OneGroupQuery):
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
     precision: dataclasses.InitVar[str] = "float"
 
-    def __new__(cls, *args: Any, **kwargs: Any):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a query of the precision that is asked for."""
         precision = args[3] if len(args) > 3 else kwargs.pop("precision", "float")
         if cls is GaussianSumQuery and precision == "exact":
             return ExactGaussianSumQuery(*args[:3], **kwargs)
         return super().__new__(cls)
 
-    def __post_init__(self, precision: str):
+    def __post_init__(self, precision: str) -> None:
         if precision != "float":
             raise ValueError(
                 "precision must be 'float' or 'exact', and a class derived from GaussianSumQuery "
@@ -80,21 +80,23 @@ class GaussianSumQuery(norm_factors.OneGroupQuery):
         object.__setattr__(self, "stddev", noise_stddev("stddev", self.stddev))
         check_random_source(self.random_source)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return GaussianGlobalState(self.l2_norm_clip, self.stddev)
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.l2_norm_clip
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         result = add_noise(sample_state, global_state.stddev, source_of(self))
         event = self.derive_event(global_state) if is_concrete(global_state) else None
         return result, global_state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         clip, stddev = float(global_state.l2_norm_clip), float(global_state.stddev)
         return GaussianSumEvent(clip, stddev, seeded=source_of(self).seeded)
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import tensorflow as tf
 
-from tfdp.events import IntegerGaussianSumEvent
+from tfdp.events import Event, IntegerGaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource, staged
 from tfdp.query.arguments import check_random_source, source_of
@@ -161,19 +161,19 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
     stddev: float
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "l2_norm_bound", norm_bound("l2_norm_bound", self.l2_norm_bound))
         object.__setattr__(self, "stddev", integer_stddev("stddev", self.stddev))
         check_random_source(self.random_source)
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return True
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return integer_zeros(template)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = integers_of(record)
         return refuse_unless(*self.is_within(record), record)
 
@@ -182,7 +182,9 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
         message = f"The l2 norm of a record exceeds l2_norm_bound={self.l2_norm_bound}."
         return within_norm(record, self.l2_norm_bound), message
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         event = self.derive_event(global_state)
         if self.stddev == 0:
             return sample_state, global_state, event
@@ -195,6 +197,6 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
         sums = tf.nest.map_structure(tf.convert_to_tensor, sample_state)
         return staged(tf.nest.map_structure, noised, sums), global_state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         bound = max(1.0, self.l2_norm_bound)
         return IntegerGaussianSumEvent(bound, self.stddev, source_of(self).seeded)

@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdp.events import GaussianSumEvent
+from tfdp.events import Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.numerics import rounding
@@ -52,7 +52,7 @@ class JointClippingQuery(SumAggregationDPQuery):
     noise_multiplier: float
     random_source: RandomSource | None = dataclasses.field(default=None, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         flat = tf.nest.flatten(self.scales)
         if not flat:
             raise TypeError(f"scales must hold a number. Received: scales={self.scales!r}.")
@@ -76,22 +76,24 @@ class JointClippingQuery(SumAggregationDPQuery):
         return tf.nest.flatten(self.scales)
 
     @property
-    def num_norm_groups(self):
+    def num_norm_groups(self) -> int | None:
         return len(self._flat_scales)
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         parts = flatten_up_to(self.scales, template)
         return [group for group, part in enumerate(parts) for _ in tf.nest.flatten(part)]
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         scales = tf.constant(self._flat_scales, norms.dtype)
         joint = tf.sqrt(rounding.sum_of_squares(norms / scales, [-1]))[..., None]
         return norm_factors.clip_factors(self.l2_norm_clip, joint) / scales
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         return norm_factors.scale_record(self, params, record)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         noised = add_noise(sample_state, self.noise_multiplier * self.l2_norm_clip, source_of(self))
         leaves, groups = tf.nest.flatten(noised), self.norm_groups(noised)
         result = [
@@ -103,6 +105,6 @@ class JointClippingQuery(SumAggregationDPQuery):
             self.derive_event(global_state),
         )
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         stddev = self.noise_multiplier * self.l2_norm_clip
         return GaussianSumEvent(self.l2_norm_clip, stddev, seeded=source_of(self).seeded)

@@ -4,12 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdp.events import LaplaceSumEvent
+from tfdp.events import Event, LaplaceSumEvent
 from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery, record_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +56,12 @@ class LaplaceSumQuery(SumAggregationDPQuery):
     scale: float
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "l1_norm_clip", clip_norm("l1_norm_clip", self.l1_norm_clip))
         object.__setattr__(self, "scale", noise_stddev("scale", self.scale))
         check_random_source(self.random_source)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
         all_float64 = all(record_dtype(leaf) == tf.float64 for leaf in leaves)
         dtype = tf.float64 if all_float64 else tf.float32
@@ -78,7 +78,9 @@ class LaplaceSumQuery(SumAggregationDPQuery):
         scaled = [norm_factors.scale(leaf, factor) for leaf in leaves]
         return tf.nest.pack_sequence_as(record, scaled)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         event = self.derive_event(global_state)
         if self.scale == 0:
             return sample_state, global_state, event
@@ -91,5 +93,5 @@ class LaplaceSumQuery(SumAggregationDPQuery):
         sums = tf.nest.map_structure(tf.convert_to_tensor, sample_state)
         return staged(tf.nest.map_structure, noised, sums), global_state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return LaplaceSumEvent(self.l1_norm_clip, self.scale, seeded=source_of(self).seeded)

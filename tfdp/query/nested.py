@@ -2,11 +2,12 @@
 
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.events import ComposedEvent
+from tfdp.events import ComposedEvent, Event
 from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
 from tfdp.query.structure import flatten_up_to, paths_of
 
@@ -40,7 +41,7 @@ class NestedQuery(DPQuery):
 
     queries: Structure
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         leaves = tf.nest.flatten(self.queries)
         if not leaves or not all(isinstance(query, DPQuery) for query in leaves):
             raise TypeError(
@@ -62,46 +63,52 @@ class NestedQuery(DPQuery):
     def _pack(self, values: list[Any]) -> Structure:
         return tf.nest.pack_sequence_as(self.queries, values)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return self._pack([query.initial_global_state() for query in self._flat_queries])
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return self._pack(
             [query.derive_sample_params(state) for query, state in self._split(global_state)]
         )
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return self._pack(
             [query.initial_sample_state(part) for query, part in self._split(template)]
         )
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         split = self._split(params, record)
         return self._pack([query.preprocess_record(param, part) for query, param, part in split])
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         split = self._split(sample_state, preprocessed_record)
         return self._pack(
             [query.accumulate_preprocessed_record(state, part) for query, state, part in split]
         )
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         split = self._split(sample_state_1, sample_state_2)
         return self._pack([query.merge_sample_states(left, right) for query, left, right in split])
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         split = self._split(sample_state, global_state)
         outcomes = [query.get_noised_result(sample, state) for query, sample, state in split]
         results, states, events = zip(*outcomes, strict=True)
         event = None if any(e is None for e in events) else ComposedEvent(events)
         return self._pack(list(results)), self._pack(list(states)), event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return ComposedEvent(
             tuple(query.derive_event(state) for query, state in self._split(global_state))
         )
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         """Returns the metrics of all queries, by path and name: "0/clip", "key2/1/clip"."""
         metrics: collections.OrderedDict[str, Any] = collections.OrderedDict()
         paths = paths_of(self.queries)
@@ -111,61 +118,61 @@ class NestedQuery(DPQuery):
         return metrics
 
     @property
-    def is_sum(self):
+    def is_sum(self) -> bool:
         return all(query.is_sum for query in self._flat_queries)
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return any(query.needs_separate_records for query in self._flat_queries)
 
     @property
-    def draws_for_records(self):
+    def draws_for_records(self) -> bool:
         return any(query.draws_for_records for query in self._flat_queries)
 
     @property
-    def min_contributors(self):
+    def min_contributors(self) -> int:
         return max((query.min_contributors for query in self._flat_queries), default=0)
 
     @property
-    def takes_weights(self):
+    def takes_weights(self) -> bool:
         return any(query.takes_weights for query in self._flat_queries)
 
-    def weighed(self, weights):
+    def weighed(self, weights: float | tf.Tensor) -> "DPQuery":
         return NestedQuery(self._pack([query.weighed(weights) for query in self._flat_queries]))
 
     @property
-    def num_norm_groups(self):
+    def num_norm_groups(self) -> int | None:
         counts = [query.num_norm_groups for query in self._flat_queries]
         return None if any(count is None for count in counts) else sum(counts)
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         result, first = [], 0
         for query, part in self._split(template):
             result += [first + group for group in query.norm_groups(part)]
             first += query.num_norm_groups
         return result
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         split = self._with_norms(params, norms)
         return tf.concat([query.scale_factors(*part) for query, *part in split], axis=-1)
 
-    def coordinate_scales(self, params, template):
+    def coordinate_scales(self, params: Structure, template: Structure) -> list[tf.Tensor | None]:
         split = self._split(params, template)
         return [s for query, *part in split for s in query.coordinate_scales(*part)]
 
-    def contribution_clips(self, template):
+    def contribution_clips(self, template: Structure) -> list[float | None]:
         split = self._split(template)
         return [clip for query, part in split for clip in query.contribution_clips(part)]
 
     @property
-    def num_norm_statistics(self):
+    def num_norm_statistics(self) -> int:
         return sum(query.num_norm_statistics for query in self._flat_queries)
 
-    def norm_statistics(self, params, norms):
+    def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         split = self._with_norms(params, norms)
         return tf.concat([query.norm_statistics(*part) for query, *part in split], axis=-1)
 
-    def pack_scaled(self, scaled, statistics):
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         packed, first = [], 0
         for query, part in self._split(scaled):
             end = first + query.num_norm_statistics
@@ -195,7 +202,7 @@ class NestedSumQuery(NestedQuery, SumAggregationDPQuery):
         TypeError: a sub-query does not sum.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for query in self._flat_queries:
             if not query.is_sum:

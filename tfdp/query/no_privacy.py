@@ -1,9 +1,18 @@
 """Queries without protection, for comparison. Their event says so."""
 
+from typing import Any
+
 import tensorflow as tf
 
-from tfdp.events import NonPrivateEvent
-from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add, numeric_zeros_like, zeros_like
+from tfdp.events import Event, NonPrivateEvent
+from tfdp.query.dp_query import (
+    DPQuery,
+    Structure,
+    SumAggregationDPQuery,
+    add,
+    numeric_zeros_like,
+    zeros_like,
+)
 
 
 class NoPrivacySumQuery(SumAggregationDPQuery):
@@ -16,13 +25,15 @@ class NoPrivacySumQuery(SumAggregationDPQuery):
         Records may hold integers, which other queries refuse.
     """
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return tf.nest.map_structure(numeric_zeros_like, template)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         return sample_state, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return NonPrivateEvent()
 
 
@@ -36,17 +47,21 @@ class NoPrivacyAverageQuery(DPQuery):
         The average of no records is zero.
     """
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return tf.nest.map_structure(zeros_like, template), tf.zeros([], tf.float64)
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record, weight=1):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure, weight: Any = 1
+    ) -> Structure:
         total, count = sample_state
         weighted = tf.nest.map_structure(
             lambda leaf: leaf * tf.cast(weight, leaf.dtype), preprocessed_record
         )
         return add(total, weighted), count + tf.cast(weight, count.dtype)
 
-    def accumulate_record(self, params, sample_state, record, weight=1):
+    def accumulate_record(
+        self, params: Structure, sample_state: Structure, record: Structure, weight: Any = 1
+    ) -> Structure:
         """Returns the sample state with one more record in it, `weight` times.
 
         Args:
@@ -59,15 +74,19 @@ class NoPrivacyAverageQuery(DPQuery):
             sample_state, self.preprocess_record(params, record), weight
         )
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         return add(sample_state_1[0], sample_state_2[0]), sample_state_1[1] + sample_state_2[1]
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         total, count = sample_state
         average = tf.nest.map_structure(
             lambda leaf: tf.math.divide_no_nan(leaf, tf.cast(count, leaf.dtype)), total
         )
         return average, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return NonPrivateEvent()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.numerics import rounding
-from tfdp.query.dp_query import SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery, record_dtype
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
@@ -59,7 +59,7 @@ def scale(leaf: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return tf.where(factor > 0, scaled, tf.zeros_like(leaf))
 
 
-def scale_record(query, params, record):
+def scale_record(query: DPQuery, params: Structure, record: Structure) -> Structure:
     """Returns the preprocessed record of a norm-factor query (`DPQuery.norm_groups`)."""
     leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
     groups = query.norm_groups(record)
@@ -74,11 +74,11 @@ class OneGroupQuery(SumAggregationDPQuery):
     """A query that scales a record, as a whole, by a function of its norm."""
 
     @property
-    def num_norm_groups(self):
+    def num_norm_groups(self) -> int | None:
         return 1
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         return [0] * len(tf.nest.flatten(template))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         return scale_record(self, params, record)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
@@ -42,7 +43,7 @@ class NormalizedQuery(WrappingQuery):
     numerator_query: DPQuery
     denominator: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_is_query("numerator_query", self.numerator_query)
         real_number("denominator", self.denominator, minimum=0, inclusive=False)
         # float32 can divide by the denominator, and by numbers close to it.
@@ -61,10 +62,12 @@ class NormalizedQuery(WrappingQuery):
     def _inner_state(self, global_state):
         return global_state.numerator_state
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return NormalizedGlobalState(self.numerator_query.initial_global_state(), self.denominator)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         noised, numerator_state, event = self.numerator_query.get_noised_result(
             sample_state, global_state.numerator_state
         )
@@ -127,7 +130,7 @@ class GaussianAverageQuery(NormalizedQuery):
         numerator = GaussianSumQuery(l2_norm_clip, stddev, random_source, precision)
         super().__init__(numerator, denominator)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         is_exact = isinstance(self.numerator_query, ExactGaussianSumQuery)
         return {
             **self.numerator_query.get_config(),

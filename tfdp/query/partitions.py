@@ -24,7 +24,7 @@ from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import bernoulli, discrete_laplace, exp_bounds
 from tfdp.query import grid
 from tfdp.query.arguments import check_random_source, noise_stddev, source_of
-from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery
 from tfdp.query.scores import vector
 
 # For each partition; noise of this size is far beyond the number of records anywhere.
@@ -50,10 +50,10 @@ class _PartitionsQuery(SumAggregationDPQuery):
 
     max_partitions: int
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return tf.zeros(vector(template).shape, tf.int64)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         numbers = tf.cast(tf.convert_to_tensor(vector(record)), tf.float64)
         is_in = (numbers > 0) & tf.reduce_all(tf.math.is_finite(numbers))
         found = tf.cast(is_in, tf.int64)
@@ -128,7 +128,7 @@ class PartitionSelectionQuery(_PartitionsQuery):
     max_partitions: int = 1
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check()
         object.__setattr__(self, "epsilon", _epsilon(self))
         object.__setattr__(self, "delta", _delta("delta", self.delta))
@@ -141,7 +141,9 @@ class PartitionSelectionQuery(_PartitionsQuery):
                 f"max_partitions={self.max_partitions}."
             )
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         each = (
             Fraction(self.epsilon) / self.max_partitions,
             Fraction(self.delta) / self.max_partitions,
@@ -154,7 +156,7 @@ class PartitionSelectionQuery(_PartitionsQuery):
         kept = tf.reshape(kept, tf.shape(sample_state))
         return kept, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self._event(EpsilonDeltaEvent(self.epsilon, self.delta))
 
 
@@ -260,7 +262,7 @@ class HistogramQuery(_PartitionsQuery):
     threshold_delta: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check()
         object.__setattr__(self, "epsilon", _epsilon(self))
         if self.threshold_delta is not None:
@@ -282,7 +284,9 @@ class HistogramQuery(_PartitionsQuery):
             excess += 1
         return 1 + excess
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         scale = Fraction(self.max_partitions) / Fraction(self.epsilon)
         threshold = self.threshold
 
@@ -299,7 +303,7 @@ class HistogramQuery(_PartitionsQuery):
         result = HistogramResult(tf.reshape(kept, shape), tf.reshape(counts, shape))
         return result, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         if self.threshold_delta is None:
             return self._event(PureEpsilonEvent(self.epsilon))
         return self._event(EpsilonDeltaEvent(self.epsilon, self.threshold_delta))
@@ -343,7 +347,7 @@ class GaussianHistogramQuery(_PartitionsQuery):
     threshold_delta: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check()
         stddev = noise_stddev("stddev", self.stddev)
         if stddev == 0 or self.max_partitions > 2**20:
@@ -372,7 +376,9 @@ class GaussianHistogramQuery(_PartitionsQuery):
         # Rounding of the quantile, and of the noise to the grid, are less than what is added.
         return 1 + self.stddev * max(0.0, quantile) * (1 + 1e-9) + 2 * grid.grid_of(self._bound)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         step = grid.grid_of(self._bound)
         counts = tf.convert_to_tensor(sample_state)
         noise = source_of(self).discrete_gaussian(
@@ -385,7 +391,7 @@ class GaussianHistogramQuery(_PartitionsQuery):
         noised = tf.where(kept, tf.cast(steps, tf.float64) * step, tf.zeros([], tf.float64))
         return HistogramResult(kept, noised), global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         step, most = grid.grid_of(self._bound), grid.MAX_COORDINATES
         event: Event = DiscreteGaussianSumEvent(self._bound, self.stddev, step, most)
         if self.threshold_delta is not None:

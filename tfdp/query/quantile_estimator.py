@@ -4,10 +4,12 @@ import abc
 import collections
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.arguments import check_random_source, noise_stddev
@@ -67,28 +69,34 @@ class _QuantileEstimator(DPQuery):
         object.__setattr__(self, "min_estimate", low)
         object.__setattr__(self, "max_estimate", high)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return QuantileEstimatorGlobalState(tf.constant(self.initial_estimate, tf.float32))
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.current_estimate
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return self._fraction_query.initial_sample_state(_scalar(template))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = tf.convert_to_tensor(_scalar(record))
         return below(params, record, record.dtype)
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         return self._fraction_query.accumulate_preprocessed_record(
             sample_state, preprocessed_record
         )
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         return self._fraction_query.merge_sample_states(sample_state_1, sample_state_2)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         query = self._fraction_query
         fraction, _, event = query.get_noised_result(sample_state, query.initial_global_state())
         share = tf.clip_by_value(fraction + 0.5, 0.0, 1.0)
@@ -99,10 +107,10 @@ class _QuantileEstimator(DPQuery):
         new_state = QuantileEstimatorGlobalState(estimate)
         return tf.cast(estimate, fraction.dtype), new_state, event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self._fraction_query.derive_event(self._fraction_query.initial_global_state())
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return collections.OrderedDict(estimate=global_state.current_estimate)
 
 
@@ -169,7 +177,7 @@ class QuantileEstimatorQuery(_QuantileEstimator, SumAggregationDPQuery):
     max_estimate: float | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check()
         stddev = noise_stddev("below_estimate_stddev", self.below_estimate_stddev)
         check_random_source(self.random_source)
@@ -209,7 +217,7 @@ class NoPrivacyQuantileEstimatorQuery(_QuantileEstimator):
     min_estimate: float | None = None
     max_estimate: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check()
 
     @property

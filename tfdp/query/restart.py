@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.query.dp_query import DPQuery, Structure, check_config
 from tfdp.query.wrapping import WrappingQuery, check_is_query
@@ -58,7 +59,7 @@ class PeriodicRoundRestartIndicator(RestartIndicator):
     period: int
     warmup: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if positive_integer("period", self.period) and self.warmup is None:
             return
         if positive_integer("warmup", self.warmup) >= self.period:
@@ -67,10 +68,10 @@ class PeriodicRoundRestartIndicator(RestartIndicator):
                 f"warmup={self.warmup}."
             )
 
-    def initialize(self):
+    def initialize(self) -> Structure:
         return tf.constant(0, tf.int64)
 
-    def next(self, state):
+    def next(self, state: Structure) -> tuple[tf.Tensor, Structure]:
         state = state + 1
         # Kept below the period: it then never overflows.
         state = tf.where(state < self.period, state, tf.zeros_like(state))
@@ -91,13 +92,13 @@ class PeriodicTimeRestartIndicator(RestartIndicator):
 
     period_seconds: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         real_number("period_seconds", self.period_seconds, minimum=0, inclusive=False)
 
-    def initialize(self):
+    def initialize(self) -> Structure:
         return tf.timestamp()
 
-    def next(self, state):
+    def next(self, state: Structure) -> tuple[tf.Tensor, Structure]:
         now = tf.timestamp()
         due = now - state > self.period_seconds
         return due, tf.where(due, now, state)
@@ -134,7 +135,7 @@ class RestartQuery(WrappingQuery):
     inner_query: DPQuery
     restart_indicator: RestartIndicator
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_is_query("inner_query", self.inner_query)
         if not hasattr(self.inner_query, "reset_state"):
             raise TypeError(
@@ -157,12 +158,14 @@ class RestartQuery(WrappingQuery):
     def _inner_state(self, global_state):
         return global_state.inner_query_state
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return RestartGlobalState(
             self.inner_query.initial_global_state(), self.restart_indicator.initialize()
         )
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         results, going_on, event = self.inner_query.get_noised_result(
             sample_state, global_state.inner_query_state
         )

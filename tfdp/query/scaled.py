@@ -2,11 +2,13 @@
 
 import collections
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.query.dp_query import DPQuery, Structure, check_config
 from tfdp.query.structure import spec_of, spec_of_words, words_of_spec
@@ -78,7 +80,7 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     beta_2: float = 0.999
     floor: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_is_query("inner_query", self.inner_query)
         if self.inner_query.takes_weights:
             raise TypeError(
@@ -111,33 +113,33 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     def _inner_state(self, global_state):
         return global_state.inner_state
 
-    def coordinate_scales(self, params, template):
+    def coordinate_scales(self, params: Structure, template: Structure) -> list[tf.Tensor | None]:
         scales, inner = params
         others = self.inner_query.coordinate_scales(inner, template)
         return [s if o is None else s * o for s, o in zip(scales, others, strict=True)]
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return self.inner_query.scale_factors(params[1], norms)
 
-    def norm_statistics(self, params, norms):
+    def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return self.inner_query.norm_statistics(params[1], norms)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         moments = tuple(
             tf.zeros(spec.shape, spec.dtype) for spec in tf.nest.flatten(self.record_specs)
         )
         inner = self.inner_query.initial_global_state()
         return ScaledGlobalState(tf.constant(0, tf.int64), moments, inner)
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         inner = self.inner_query.derive_sample_params(global_state.inner_state)
         return self._scales(global_state), inner
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         self._check(template)
         return self.inner_query.initial_sample_state(template)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         scales, inner = params
         self._check(record)
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
@@ -146,7 +148,9 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         ]
         return self.inner_query.preprocess_record(inner, tf.nest.pack_sequence_as(record, scaled))
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         noised, inner_state, event = self.inner_query.get_noised_result(
             sample_state, global_state.inner_state
         )
@@ -159,7 +163,7 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         state = ScaledGlobalState(global_state.step + 1, moments, inner_state)
         return tf.nest.pack_sequence_as(noised, leaves), state, event
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         scales = [tf.cast(scale, tf.float64) for scale in self._scales(global_state)]
         return collections.OrderedDict(
             smallest_scale=tf.reduce_min([tf.reduce_min(scale) for scale in scales]),

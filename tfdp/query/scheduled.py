@@ -2,21 +2,22 @@
 
 import collections
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import GaussianSumEvent
+from tfdp.events import Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
-from tfdp.query.dp_query import is_concrete
+from tfdp.query.dp_query import Structure, is_concrete
 from tfdp.query.gaussian import add_noise
 
-_Schedule = keras.optimizers.schedules.LearningRateSchedule
+_Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
 
 
 class ScheduledGlobalState(NamedTuple):
@@ -70,7 +71,7 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
     noise_multiplier: float | _Schedule
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("l2_norm_clip", "noise_multiplier"):
             value = getattr(self, name)
             if not isinstance(value, _Schedule):
@@ -80,7 +81,7 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
         with tf.init_scope():
             _check(self.initial_global_state())
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return self._state_of(tf.constant(0, tf.int64))
 
     def _state_of(self, step: tf.Tensor) -> ScheduledGlobalState:
@@ -88,13 +89,15 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
             step, _value(self.l2_norm_clip, step), _value(self.noise_multiplier, step)
         )
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.l2_norm_clip
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         stddev = global_state.noise_multiplier * global_state.l2_norm_clip
         if not isinstance(self.noise_multiplier, _Schedule) and self.noise_multiplier == 0:
             stddev = 0.0
@@ -102,11 +105,11 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
         event = self.derive_event(global_state) if is_concrete(global_state) else None
         return result, self._state_of(global_state.step + 1), event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         _, multiplier = _check(global_state)
         return GaussianSumEvent(1.0, multiplier, seeded=source_of(self).seeded)
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return collections.OrderedDict(
             clip=global_state.l2_norm_clip, noise_multiplier=global_state.noise_multiplier
         )

@@ -23,10 +23,10 @@ class ScoresQuery(SumAggregationDPQuery):
     sensitivity: float
     monotonic: bool
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return tf.zeros(vector(template).shape, tf.int64)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         scores = tf.cast(tf.convert_to_tensor(vector(record)), tf.float64)
         is_finite = tf.reduce_all(tf.math.is_finite(scores))
         scores = tf.where(is_finite, scores, tf.zeros_like(scores))

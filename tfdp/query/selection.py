@@ -8,13 +8,13 @@ from fractions import Fraction
 import numpy as np
 import tensorflow as tf
 
-from tfdp.events import ExponentialMechanismEvent, PureEpsilonEvent
+from tfdp.events import Event, ExponentialMechanismEvent, PureEpsilonEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import bernoulli_exp, uniform_below
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
-from tfdp.query.dp_query import SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import Structure, SumAggregationDPQuery, record_dtype
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
 
 
@@ -55,14 +55,16 @@ class _SelectionQuery(ScoresQuery):
     def _select(self, fill: Fill, utilities: Sequence[int], rate: Fraction) -> int:
         """Returns an index."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         epsilon = real_number("epsilon", self.epsilon, minimum=0, inclusive=False, maximum=1e6)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "sensitivity", clip_norm("sensitivity", self.sensitivity))
         check_flags(self, "monotonic")
         check_random_source(self.random_source)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         # Where scores of a record have one sign, all utilities move the same way.
         rate = Fraction(self.epsilon) / (STEPS if self.monotonic else 2 * STEPS)
 
@@ -115,7 +117,7 @@ class ExponentialMechanismQuery(_SelectionQuery):
     def _select(self, fill, utilities, rate):
         return exponential_mechanism(fill, utilities, rate)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self._event(ExponentialMechanismEvent(self.epsilon))
 
 
@@ -153,7 +155,7 @@ class ReportNoisyMaxQuery(_SelectionQuery):
     def _select(self, fill, utilities, rate):
         return permute_and_flip(fill, utilities, rate)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self._event(PureEpsilonEvent(self.epsilon))
 
 
@@ -202,7 +204,7 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
     epsilon: float
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.candidates, (list, tuple)) or not self.candidates:
             raise TypeError(f"candidates must be numbers. Received: {self.candidates!r}.")
         numbers = [
@@ -218,17 +220,19 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
         object.__setattr__(self, "quantile", quantile)
         object.__setattr__(self, "epsilon", epsilon)
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         _scalar(template)
         return tf.zeros([len(self.candidates)], tf.int64)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         value = tf.cast(_scalar(record), tf.float64)
         is_below = tf.cast(value <= tf.constant(self.candidates, tf.float64), tf.int64)
         counts = is_below * STEPS - round(self.quantile * STEPS)
         return tf.where(tf.math.is_finite(value), counts, tf.zeros_like(counts))
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         share = round(self.quantile * STEPS)
         rate = Fraction(self.epsilon) / (2 * max(share, STEPS - share))
 
@@ -240,7 +244,7 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
         result = tf.gather(tf.constant(self.candidates, tf.float64), tf.reshape(index, []))
         return result, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return ScoresQuery._event(self, ExponentialMechanismEvent(self.epsilon))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from tfdp.events import ComposedEvent, GaussianSumEvent
+from tfdp.events import ComposedEvent, Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
@@ -15,7 +15,7 @@ from tfdp.noise.trials import successes, trials
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors, sparse_rows
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import DPQuery, record_dtype
+from tfdp.query.dp_query import DPQuery, Structure, record_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SparseEmbeddingSumQuery(DPQuery):
     threshold: float
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, check in (
             ("l2_norm_clip", clip_norm),
             ("contribution_clip", clip_norm),
@@ -103,10 +103,10 @@ class SparseEmbeddingSumQuery(DPQuery):
         object.__setattr__(self, "threshold", threshold)
         check_random_source(self.random_source)
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return sparse_rows.empty(_table(template))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         table = _table(record)
         if isinstance(table, tf.IndexedSlices):
             table = tf.convert_to_tensor(table)
@@ -120,27 +120,31 @@ class SparseEmbeddingSumQuery(DPQuery):
         rows = sparse_rows.with_counts(tf.range(tf.shape(table)[0]), scaled, counts, table.shape[0])
         return sparse_rows.where(rows, used)
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         return sparse_rows.concat(sample_state, preprocessed_record)
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         return sparse_rows.concat(sample_state_1, sample_state_2)
 
     @property
-    def num_norm_groups(self):
+    def num_norm_groups(self) -> int | None:
         return 1
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         return [0 for _ in tf.nest.flatten(template)]
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(self.l2_norm_clip, norms)
 
-    def contribution_clips(self, template):
+    def contribution_clips(self, template: Structure) -> list[float | None]:
         _table(template)
         return [self.contribution_clip]
 
-    def pack_scaled(self, scaled, statistics):
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         (rows,) = tf.nest.flatten(scaled)
         if not isinstance(rows, tf.IndexedSlices):
             raise TypeError(
@@ -150,7 +154,9 @@ class SparseEmbeddingSumQuery(DPQuery):
             )
         return rows
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         rows, source = sample_state, source_of(self)
         touched, place = tf.unique(rows.indices)
         counts = tf.math.unsorted_segment_sum(rows.values[:, -1], place, tf.size(touched))
@@ -169,7 +175,7 @@ class SparseEmbeddingSumQuery(DPQuery):
         result = tf.IndexedSlices(sums, selected, shape)
         return result, global_state, self.derive_event(global_state)
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         seeded = source_of(self).seeded
         return ComposedEvent(
             (

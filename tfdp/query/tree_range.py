@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
 from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
-from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
+from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.scores import vector_of_any
 
@@ -66,7 +67,7 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
     inner_query: DPQuery
     arity: int = 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.inner_query, DPQuery):
             raise TypeError(f"inner_query must be a DPQuery. Received: {self.inner_query!r}.")
         if not self.inner_query.is_sum:
@@ -126,19 +127,19 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         )
         return cls(inner, arity)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return TreeRangeSumGlobalState(self.arity, self.inner_query.initial_global_state())
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         inner = self.inner_query.derive_sample_params(global_state.inner_query_state)
         return self.arity, inner
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         dtype = tf.as_dtype(vector_of_any(template).dtype)  # The inner query says which it takes.
         nodes = sum(self._levels(template.shape[0]))
         return self.inner_query.initial_sample_state(tf.zeros([nodes], dtype))
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         leaves = tf.convert_to_tensor(vector_of_any(record))
         *_, width = self._levels(leaves.shape[0])
         levels = [tf.pad(leaves, [[0, width - leaves.shape[0]]])]
@@ -147,25 +148,31 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
             levels.insert(0, tf.reduce_sum(children, axis=1))
         return self.inner_query.preprocess_record(params[1], tf.concat(levels, axis=0))
 
-    def accumulate_preprocessed_record(self, sample_state, preprocessed_record):
+    def accumulate_preprocessed_record(
+        self, sample_state: Structure, preprocessed_record: Structure
+    ) -> Structure:
         return self.inner_query.accumulate_preprocessed_record(sample_state, preprocessed_record)
 
-    def merge_sample_states(self, sample_state_1, sample_state_2):
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
         return self.inner_query.merge_sample_states(sample_state_1, sample_state_2)
 
     @property
-    def needs_separate_records(self):
+    def needs_separate_records(self) -> bool:
         return self.inner_query.needs_separate_records
 
     @property
-    def draws_for_records(self):
+    def draws_for_records(self) -> bool:
         return self.inner_query.draws_for_records
 
     @property
-    def min_contributors(self):
+    def min_contributors(self) -> int:
         return self.inner_query.min_contributors
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         nodes, inner_state, event = self.inner_query.get_noised_result(
             sample_state, global_state.inner_query_state
         )
@@ -176,7 +183,7 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         tree = tf.RaggedTensor.from_row_lengths(nodes, lengths)
         return tree, TreeRangeSumGlobalState(self.arity, inner_state), event
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return self.inner_query.derive_event(global_state.inner_query_state)
 
     def range_sum(self, tree: tf.RaggedTensor, start: int, stop: int) -> tf.Tensor:

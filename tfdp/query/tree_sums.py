@@ -1,10 +1,11 @@
 """Sums and running sums with noise of a binary tree over the steps, as in DP-FTRL."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import check_type, real_number
 from tfdp.factorizations import BinaryTree
 from tfdp.noise import SeededRandomSource
@@ -41,7 +42,7 @@ class TreeResidualSumQuery(CorrelatedGaussianSumQuery):
         appendix B.
     """
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_type("factorization", self.factorization, BinaryTree)
 
@@ -112,11 +113,11 @@ class TreeCumulativeSumQuery(WrappingQuery):
 
     residual_query: TreeResidualSumQuery
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_type("residual_query", self.residual_query, TreeResidualSumQuery)
 
     @classmethod
-    def build_l2_gaussian_query(cls, *args, **kwargs) -> "TreeCumulativeSumQuery":
+    def build_l2_gaussian_query(cls, *args: Any, **kwargs: Any) -> "TreeCumulativeSumQuery":
         """Returns the query around `TreeResidualSumQuery.build_l2_gaussian_query` of the same
         arguments.
 
@@ -136,11 +137,13 @@ class TreeCumulativeSumQuery(WrappingQuery):
     def _inner_state(self, global_state):
         return global_state.inner_state
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         zeros = tf.nest.map_structure(zeros_like, self.residual_query.record_specs)
         return CumulativeGlobalState(self.residual_query.initial_global_state(), zeros)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         residual, inner, event = self.residual_query.get_noised_result(
             sample_state, global_state.inner_state
         )

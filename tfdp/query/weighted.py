@@ -1,11 +1,12 @@
 """Weighted sums and averages of records whose weights are bounded."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.events import scale_sensitivity
+from tfdp.events import Event, scale_sensitivity
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
@@ -44,7 +45,7 @@ class WeightedSumQuery(SumAggregationDPQuery):
     sum_query: DPQuery
     max_weight: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (isinstance(self.sum_query, DPQuery) and self.sum_query.is_sum):
             raise TypeError(
                 f"sum_query must be a DPQuery that sums. Received: sum_query={self.sum_query!r}."
@@ -58,24 +59,24 @@ class WeightedSumQuery(SumAggregationDPQuery):
         max_weight = _weight_bound(self.max_weight)
         object.__setattr__(self, "max_weight", max_weight)
 
-    def initial_global_state(self):
+    def initial_global_state(self) -> Structure:
         return self.sum_query.initial_global_state()
 
-    def derive_sample_params(self, global_state):
+    def derive_sample_params(self, global_state: Structure) -> Structure:
         return self.sum_query.derive_sample_params(global_state)
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return self.sum_query.initial_sample_state(_check(template).record)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = _check(record)
         return self.weighed(_scalar(record.weight)).preprocess_record(params, record.record)
 
     @property
-    def takes_weights(self):
+    def takes_weights(self) -> bool:
         return True
 
-    def weighed(self, weights):
+    def weighed(self, weights: float | tf.Tensor) -> "DPQuery":
         weights = tf.cast(weights, tf.float64)
         # maximum() keeps a NaN; the comparison is false for it.
         bounded = tf.where(
@@ -83,7 +84,9 @@ class WeightedSumQuery(SumAggregationDPQuery):
         )
         return _WeighedSumQuery(self.sum_query, bounded)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         result, new_state, event = self.sum_query.get_noised_result(sample_state, global_state)
         return (
             result,
@@ -91,10 +94,10 @@ class WeightedSumQuery(SumAggregationDPQuery):
             None if event is None else scale_sensitivity(event, self.max_weight),
         )
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         return scale_sensitivity(self.sum_query.derive_event(global_state), self.max_weight)
 
-    def derive_metrics(self, global_state):
+    def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return self.sum_query.derive_metrics(global_state)
 
 
@@ -107,42 +110,44 @@ class _WeighedSumQuery(SumAggregationDPQuery):
     sum_query: DPQuery
     weights: tf.Tensor
 
-    def initial_sample_state(self, template):
+    def initial_sample_state(self, template: Structure) -> Structure:
         return self.sum_query.initial_sample_state(template)
 
-    def preprocess_record(self, params, record):
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         clipped = self.sum_query.preprocess_record(params, record)
         return tf.nest.map_structure(lambda leaf: norm_factors.scale(leaf, self.weights), clipped)
 
     @property
-    def num_norm_groups(self):
+    def num_norm_groups(self) -> int | None:
         return self.sum_query.num_norm_groups
 
-    def norm_groups(self, template):
+    def norm_groups(self, template: Structure) -> list[int]:
         return self.sum_query.norm_groups(template)
 
-    def scale_factors(self, params, norms):
+    def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         factors = self.sum_query.scale_factors(params, norms)
         return factors * tf.cast(self.weights, factors.dtype)[..., None]
 
-    def coordinate_scales(self, params, template):
+    def coordinate_scales(self, params: Structure, template: Structure) -> list[tf.Tensor | None]:
         return self.sum_query.coordinate_scales(params, template)
 
     @property
-    def num_norm_statistics(self):
+    def num_norm_statistics(self) -> int:
         return self.sum_query.num_norm_statistics
 
-    def norm_statistics(self, params, norms):
+    def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         statistics = self.sum_query.norm_statistics(params, norms)
         return statistics * tf.cast(self.weights, statistics.dtype)[..., None]
 
-    def pack_scaled(self, scaled, statistics):
+    def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         return self.sum_query.pack_scaled(scaled, statistics)
 
-    def get_noised_result(self, sample_state, global_state):
+    def get_noised_result(
+        self, sample_state: Structure, global_state: Structure
+    ) -> tuple[Structure, Structure, Event | None]:
         raise TypeError("The sum of weighted records is released by its WeightedSumQuery.")
 
-    def derive_event(self, global_state):
+    def derive_event(self, global_state: Structure) -> Event:
         raise TypeError("The sum of weighted records is released by its WeightedSumQuery.")
 
 
@@ -195,7 +200,7 @@ class WeightedAverageQuery(NormalizedQuery):
         sum_query = GaussianSumQuery(clip, stddev, random_source)
         super().__init__(WeightedSumQuery(sum_query, max_weight), denominator)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         weighted = self.numerator_query
         numbers = {"max_weight": weighted.max_weight, "denominator": self.denominator}
         config = weighted.sum_query.get_config()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class CyclicPoisson(SamplingPolicy):
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
     first_group: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "num_groups", positive_integer("num_groups", self.num_groups))
         if self.sampling_probability is not None:
@@ -52,13 +54,13 @@ class CyclicPoisson(SamplingPolicy):
             object.__setattr__(self, "sampling_probability", q)
 
     @property
-    def is_ordered(self):
+    def is_ordered(self) -> bool:
         return True
 
-    def from_step(self, step):
+    def from_step(self, step: int) -> "SamplingPolicy":
         return dataclasses.replace(self, first_group=step % self.num_groups)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.hides_population:
             raise ValueError(
                 "Under ADD_OR_REMOVE_ONE the number of units is not public, but the groups of "
@@ -83,13 +85,13 @@ class CyclicPoisson(SamplingPolicy):
         )
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
         expected = self.sampling_probability * self.population_size / self.num_groups
         return round(expected) if math.isclose(expected, round(expected)) else expected
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None:
             raise ValueError(
                 "Declare the probability: "
@@ -100,18 +102,18 @@ class CyclicPoisson(SamplingPolicy):
             self.sampling_probability, self.num_groups, index, self.population_size
         )
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         if self.population_size is None:
             return None
         most = -(-self.population_size // self.num_groups)
         return f"a sample of {sizes.largest} units" if sizes.largest > most else None
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         # Whole turns of all groups.
         return self.num_groups * -(-super().steps_per_epoch // self.num_groups)
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         group = self.first_group % self.num_groups
         while True:
             members = np.arange(group, self.population_size, self.num_groups)
@@ -120,7 +122,7 @@ class CyclicPoisson(SamplingPolicy):
             group = (group + 1) % self.num_groups
 
     @property
-    def padded_size(self):
+    def padded_size(self) -> int:
         # Three standard deviations, as Poisson has it.
         spread = 3 * math.sqrt(self.expected_batch_size * (1 - self.sampling_probability))
         most = -(-self.population_size // self.num_groups)

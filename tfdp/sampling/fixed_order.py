@@ -1,13 +1,15 @@
 """The data in the order in which they stand, again and again."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.known_size import KnownBatchSize
-from tfdp.sampling.policy import check_fields
+from tfdp.sampling.policy import SamplingPolicy, check_fields
+from tfdp.sampling.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +34,14 @@ class FixedOrder(KnownBatchSize):
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
     first_batch: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
     @property
-    def is_ordered(self):
+    def is_ordered(self) -> bool:
         return True
 
-    def from_step(self, step):
+    def from_step(self, step: int) -> "SamplingPolicy":
         return dataclasses.replace(self, first_batch=step % self.steps_per_epoch)
 
     def _description(self, batch_size, population_size, pass_index):
@@ -47,14 +49,14 @@ class FixedOrder(KnownBatchSize):
         index = (self.first_batch + pass_index) % batches
         return events.FixedOrderSampling(batch_size, population_size, index)
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         return f"a batch of {sizes.largest} units" if sizes.largest > self.batch_size else None
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         return self.description(0).steps_per_pass
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         index, number = self.description(0).place
         while True:
             start = index * self.batch_size

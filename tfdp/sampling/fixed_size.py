@@ -1,11 +1,15 @@
 """Samples of one size, without replacement."""
 
 import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.known_size import KnownBatchSize
 from tfdp.sampling.policy import check_fields
+from tfdp.sampling.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +27,17 @@ class FixedSize(KnownBatchSize):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
     def _description(self, batch_size, population_size, pass_index):
         return events.FixedSizeSampling(batch_size, population_size)
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         wrong = {sizes.smallest, sizes.largest} - {self.batch_size}
         return f"a sample of {max(wrong)} units" if wrong else None
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:
             yield generator.choice(
                 self.population_size, self.batch_size, replace=False, shuffle=False

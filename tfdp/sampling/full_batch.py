@@ -1,12 +1,14 @@
 """Everybody, every time."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.policy import SamplingPolicy, check_fields, fill
+from tfdp.sampling.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +24,10 @@ class FullBatch(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if batch_size != population_size:
             raise ValueError(
                 "FullBatch takes every unit in every step: leave batch_size out, or set it to the "
@@ -34,27 +36,27 @@ class FullBatch(SamplingPolicy):
             )
         return fill(self, population_size=population_size)
 
-    def default_batch_size(self, population_size):
+    def default_batch_size(self, population_size: int) -> int | None:
         return population_size
 
-    def part(self, population_size):
+    def part(self, population_size: int) -> "SamplingPolicy | None":
         if type(self) is not FullBatch:  # Which may draw otherwise.
             return None
         return dataclasses.replace(self, population_size=population_size)
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         return self.population_size
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         wrong = {sizes.smallest, sizes.largest} - {self.population_size}
         if self.population_size is None or not wrong:
             return None
         return f"a batch of {max(wrong)} units"
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         return events.FullBatchSampling(None if self.hides_population else self.population_size)
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:
             yield np.arange(self.population_size)

@@ -11,7 +11,7 @@ class KnownBatchSize(SamplingPolicy):
 
     batch_size: int | None
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.hides_population:
             raise ValueError(
                 f"Under ADD_OR_REMOVE_ONE the number of units is not public, but how often "
@@ -22,10 +22,10 @@ class KnownBatchSize(SamplingPolicy):
         return fill(self, population_size=population_size, batch_size=batch_size)
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         return self.batch_size
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         if self.batch_size is None or self.population_size is None:
             raise ValueError(
                 f"Declare the sizes: sampling=tfdp.sampling.{type(self).__name__}(batch_size=..., "

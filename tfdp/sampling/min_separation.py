@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
-from tfdp.sampling.sizes import IMPOSSIBLE, divergence
+from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class MinSeparationPoisson(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         b = positive_integer("min_separation", self.min_separation)
         object.__setattr__(self, "min_separation", b)
@@ -66,7 +67,7 @@ class MinSeparationPoisson(SamplingPolicy):
             )
             object.__setattr__(self, "sampling_probability", p)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.hides_population:
             if self.num_steps is None or self.sampling_probability is None:
                 raise ValueError(
@@ -95,10 +96,10 @@ class MinSeparationPoisson(SamplingPolicy):
         filled = fill(self, population_size=population_size)
         return dataclasses.replace(filled, sampling_probability=p, num_steps=num_steps)
 
-    def default_batch_size(self, population_size):
+    def default_batch_size(self, population_size: int) -> int | None:
         return None if self.hides_population else 32
 
-    def from_step(self, step):
+    def from_step(self, step: int) -> "SamplingPolicy":
         if self.num_steps is not None and step % self.num_steps:
             raise ValueError(
                 f"A run of correlated noise was left at its step {step}, and who has to wait there "
@@ -114,13 +115,13 @@ class MinSeparationPoisson(SamplingPolicy):
         return p / (1 + (self.min_separation - 1) * p)
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
         expected = self._share * self.population_size
         return round(expected) if math.isclose(expected, round(expected)) else expected
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None or self.num_steps is None:
             raise ValueError(
                 "Declare what is public: sampling=tfdp.sampling.MinSeparationPoisson("
@@ -136,18 +137,18 @@ class MinSeparationPoisson(SamplingPolicy):
         )
 
     @property
-    def steps_per_pass(self):
+    def steps_per_pass(self) -> int | None:
         return self.num_steps
 
     @property
-    def draws_whole_passes(self):
+    def draws_whole_passes(self) -> bool:
         return True
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         return self.num_steps
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         population, p = self.population_size, self.sampling_probability
         free = math.inf
         if population is not None:
@@ -173,7 +174,7 @@ class MinSeparationPoisson(SamplingPolicy):
             return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
         return None
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         b, p, population = self.min_separation, self.sampling_probability, self.population_size
         while True:
             # Of those who wait when a pass begins each wait is equally likely.
@@ -195,7 +196,7 @@ class MinSeparationPoisson(SamplingPolicy):
                 yield units
 
     @property
-    def padded_size(self):
+    def padded_size(self) -> int:
         # Three standard deviations, as Poisson has it.
         spread = 3 * math.sqrt(self.expected_batch_size * (1 - self._share))
         return min(8 * math.ceil((self.expected_batch_size + spread) / 8), self.population_size)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
+
+import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
 from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
-from tfdp.sampling.sizes import IMPOSSIBLE, divergence
+from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 
 def _round_up(value: float, multiple: int) -> int:
@@ -32,7 +35,7 @@ class Poisson(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         if self.sampling_probability is not None:
             q = real_number(
@@ -44,7 +47,7 @@ class Poisson(SamplingPolicy):
             )
             object.__setattr__(self, "sampling_probability", q)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.hides_population:
             if self.sampling_probability is None:
                 raise ValueError(
@@ -66,23 +69,23 @@ class Poisson(SamplingPolicy):
             fill(self, population_size=population_size), sampling_probability=q
         )
 
-    def default_batch_size(self, population_size):
+    def default_batch_size(self, population_size: int) -> int | None:
         return None if self.hides_population else 32
 
-    def part(self, population_size):
+    def part(self, population_size: int) -> "SamplingPolicy | None":
         if type(self) is not Poisson:  # Which may draw otherwise.
             return None
         return dataclasses.replace(self, population_size=population_size)
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
         # q * N can miss a whole batch size by a rounding error: 256 / 60000 * 60000.
         expected = self.sampling_probability * self.population_size
         return round(expected) if math.isclose(expected, round(expected)) else expected
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None:
             raise ValueError(
                 "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
@@ -91,12 +94,12 @@ class Poisson(SamplingPolicy):
         return events.PoissonSampling(self.sampling_probability, population_size)
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         if self.hides_population:
             return max(1, round(1 / self.sampling_probability))
         return super().steps_per_epoch
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         q, population = self.sampling_probability, self.population_size
         if population is not None:
             if sizes.largest > population:
@@ -118,13 +121,13 @@ class Poisson(SamplingPolicy):
             return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
         return None
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:
             size = generator.binomial(self.population_size, self.sampling_probability)
             yield generator.choice(self.population_size, size, replace=False, shuffle=False)
 
     @property
-    def padded_size(self):
+    def padded_size(self) -> int:
         # Three standard deviations: one sample in 700 is larger, and then costs twice.
         spread = 3 * math.sqrt(self.expected_batch_size * (1 - self.sampling_probability))
         return min(_round_up(self.expected_batch_size + spread, 8), self.population_size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
-from tfdp.sampling.sizes import IMPOSSIBLE, divergence
+from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RandomAllocation(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         k = positive_integer("participations", self.participations)
         object.__setattr__(self, "participations", k)
@@ -48,7 +49,7 @@ class RandomAllocation(SamplingPolicy):
             object.__setattr__(self, "num_steps", positive_integer("num_steps", self.num_steps))
             events.RandomAllocationSampling(self.num_steps, k)  # It says what is wrong with both.
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.num_steps is None and self.hides_population:
             raise ValueError(
                 "Under ADD_OR_REMOVE_ONE the number of units is not public, so that the number of "
@@ -68,17 +69,17 @@ class RandomAllocation(SamplingPolicy):
             )
         return fill(self, population_size=population_size, num_steps=num_steps)
 
-    def default_batch_size(self, population_size):
+    def default_batch_size(self, population_size: int) -> int | None:
         return 32 if self.num_steps is None and not self.hides_population else None
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         if self.num_steps is None or self.population_size is None:
             return None
         expected = self.participations * self.population_size / self.num_steps
         return round(expected) if math.isclose(expected, round(expected)) else expected
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         if self.num_steps is None:
             raise ValueError(
                 "Declare the number of steps: sampling=tfdp.sampling.RandomAllocation(num_steps="
@@ -90,18 +91,18 @@ class RandomAllocation(SamplingPolicy):
         )
 
     @property
-    def steps_per_pass(self):
+    def steps_per_pass(self) -> int | None:
         return self.num_steps
 
     @property
-    def draws_whole_passes(self):
+    def draws_whole_passes(self) -> bool:
         return True
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         return self.num_steps
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         population, t = self.population_size, self.num_steps
         q = self.participations / t
         if population is not None:
@@ -137,7 +138,7 @@ class RandomAllocation(SamplingPolicy):
             chosen = np.sort(np.concatenate([chosen, step[:, np.newaxis]], axis=1), axis=1)
         return chosen
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:
             steps = self._steps_of_units(generator).reshape(-1)
             units = np.argsort(steps, kind="stable") // self.participations
@@ -145,7 +146,7 @@ class RandomAllocation(SamplingPolicy):
             yield from np.split(units, ends)
 
     @property
-    def padded_size(self):
+    def padded_size(self) -> int:
         # Three standard deviations, as Poisson has it.
         q = self.participations / self.num_steps
         spread = 3 * math.sqrt(self.expected_batch_size * (1 - q))

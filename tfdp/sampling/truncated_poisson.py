@@ -1,12 +1,16 @@
 """Poisson samples of which a random part is kept where they are too large."""
 
 import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.sampling.poisson import Poisson
 from tfdp.sampling.policy import SamplingPolicy, check_fields
+from tfdp.sampling.sizes import Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +35,7 @@ class TruncatedPoisson(SamplingPolicy):
     population_size: int | None = None
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "sampling_probability", self._poisson.sampling_probability)
         if self.max_sample_size is not None:
@@ -42,7 +46,7 @@ class TruncatedPoisson(SamplingPolicy):
     def _poisson(self) -> SamplingPolicy:
         return Poisson(self.sampling_probability, self.population_size, self.neighboring_relation)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         if self.hides_population:
             raise ValueError(
                 "Under ADD_OR_REMOVE_ONE the number of units is not public, but what a truncated "
@@ -57,11 +61,11 @@ class TruncatedPoisson(SamplingPolicy):
         )
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         # Before any is dropped: a public number that no sample moves.
         return self._poisson.expected_batch_size
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         sizes = self.sampling_probability, self.population_size, self.max_sample_size
         if None in sizes:
             raise ValueError(
@@ -70,11 +74,11 @@ class TruncatedPoisson(SamplingPolicy):
             )
         return events.TruncatedPoissonSampling(*sizes)
 
-    def contradiction(self, sizes):
+    def contradiction(self, sizes: Sizes) -> str | None:
         large = sizes.largest > min(self.max_sample_size, self.population_size)
         return f"a sample of {sizes.largest} units" if large else None
 
-    def draw(self, generator):
+    def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         for units in self._poisson.draw(generator):
             if len(units) > self.max_sample_size:
                 kept = generator.choice(
@@ -84,9 +88,9 @@ class TruncatedPoisson(SamplingPolicy):
             yield units
 
     @property
-    def padded_size(self):
+    def padded_size(self) -> int:
         return min(self.max_sample_size, self.population_size)
 
     @property
-    def size_step(self):
+    def size_step(self) -> int:
         return self.padded_size

@@ -19,18 +19,18 @@ class Unknown(SamplingPolicy):
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
     population_size: None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self)
 
-    def resolve(self, population_size, batch_size):
+    def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
         raise ValueError(
             "Unknown does not say how to draw from arrays. Choose another policy, such as "
             "Poisson()."
         )
 
     @property
-    def expected_batch_size(self):
+    def expected_batch_size(self) -> float | None:
         return None
 
-    def description(self, pass_index):
+    def description(self, pass_index: int) -> events.Sampling:
         return events.UnknownSampling()

@@ -44,7 +44,7 @@ class TruncatedNegativeBinomialRuns(NumberOfRuns):
     success_probability: float
     shape: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         gamma = real_number(
             "success_probability", self.success_probability, minimum=0, inclusive=False, maximum=1
         )
@@ -62,7 +62,7 @@ class TruncatedNegativeBinomialRuns(NumberOfRuns):
             return (1 / gamma - 1) / -math.log(gamma)
         return eta * (1 - gamma) / gamma / -math.expm1(eta * math.log(gamma))
 
-    def draw(self, generator):
+    def draw(self, generator: HostGenerator) -> int:
         gamma, eta = self.success_probability, self.shape
         # P(K = 1); with shape 0 the limit of eta / (gamma^-eta - 1).
         scale = -1 / math.log(gamma) if eta == 0 else eta / math.expm1(-eta * math.log(gamma))
@@ -74,7 +74,7 @@ class TruncatedNegativeBinomialRuns(NumberOfRuns):
             left -= probability
         return number
 
-    def event(self, runs):
+    def event(self, runs: tuple[RunEvent, ...]) -> Event:
         return SelectedRunEvent(runs, self.shape, self.success_probability)
 
 
@@ -95,11 +95,11 @@ class PoissonRuns(NumberOfRuns):
 
     mean: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         mean = real_number("mean", self.mean, minimum=1, inclusive=True, maximum=700)
         object.__setattr__(self, "mean", mean)
 
-    def draw(self, generator):
+    def draw(self, generator: HostGenerator) -> int:
         number, probability = 0, math.exp(-self.mean)
         left = float(generator.random(1)[0]) - probability
         while left >= 0 and probability > 0:
@@ -108,5 +108,5 @@ class PoissonRuns(NumberOfRuns):
             left -= probability
         return number
 
-    def event(self, runs):
+    def event(self, runs: tuple[RunEvent, ...]) -> Event:
         return PoissonSelectedRunEvent(runs, self.mean)

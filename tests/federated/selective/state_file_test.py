@@ -1,9 +1,13 @@
 """A file of arrays: whole or not at all."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
-from tfdp.federated.selective import state_file
+from tfdp.federated.selective import ParameterServer, state_file
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 def test_arrays_are_read_as_written(tmp_path):
@@ -45,3 +49,22 @@ def test_damaged_files_and_others_are_refused(tmp_path):
     np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
     with pytest.raises(ValueError, match="no state"):
         state_file.read(tmp_path / "pickled.npz", {"a": 1})
+
+
+def test_golden_file_of_each_version_is_read():
+    files = {f"version{number}.npz" for number in range(1, state_file.VERSION + 1)}
+    assert {path.name for path in GOLDEN.iterdir()} == files
+    for name in files:
+        server = ParameterServer.load(GOLDEN / name)
+        assert server.parameters.tolist() == [0.0, 1.5, -2.0, 3.0]
+        assert (server.version, server.beta, server.largest_value) == (1, 0.5, 2.0)
+
+
+def test_newer_file_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_file, "VERSION", state_file.VERSION + 1)
+    state_file.write(tmp_path / "f", {"a": np.arange(3)})
+    monkeypatch.undo()
+    with pytest.raises(
+        ValueError, match="format version 2, .* versions up to 1. Use the tfdp that"
+    ):
+        state_file.read(tmp_path / "f", {"a": 1})

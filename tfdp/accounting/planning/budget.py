@@ -61,7 +61,7 @@ class Budget:
     delta: float
     accountant: AccountantChoice = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         epsilon, delta = check_budget(self.epsilon, self.delta)
         check_proven(self.accountant)
         object.__setattr__(self, "epsilon", epsilon)

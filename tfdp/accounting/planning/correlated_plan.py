@@ -60,7 +60,7 @@ class CorrelatedPlan:
     sampling: str = "fixed_order"
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_batch(self.batch_size, self.population_size)
         for name in ("steps", "period"):
             positive_integer(name, getattr(self, name))

@@ -126,7 +126,7 @@ class TrainingPlan:
     sampling: str = "poisson"
     neighboring_relation: NeighboringRelation = None  # type: ignore[assignment]  # Set below.
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_batch(self.batch_size, self.population_size)
         positive_integer("steps", self.steps)
         z = real_number("noise_multiplier", self.noise_multiplier, minimum=0, inclusive=False)

@@ -69,7 +69,7 @@ class SparseVectorUpload:
     budget: Budget | None = None
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "theta_u", check_fraction("theta_u", self.theta_u))
         object.__setattr__(self, "gamma", check_bound("gamma", self.gamma))
         tau = real_number("tau", self.tau, minimum=0, inclusive=True, maximum=1e18)
@@ -173,7 +173,7 @@ class GaussianUpload:
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
     precision: str = "float"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "theta_u", check_fraction("theta_u", self.theta_u))
         multiplier = real_number(
             "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True

@@ -50,7 +50,7 @@ class LargestValues:
     theta_u: float
     gamma: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "theta_u", check_fraction("theta_u", self.theta_u))
         object.__setattr__(self, "gamma", check_bound("gamma", self.gamma))
 
@@ -86,7 +86,7 @@ class RandomAboveThreshold:
         default_factory=host_generator, compare=False, repr=False
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "theta_u", check_fraction("theta_u", self.theta_u))
         object.__setattr__(self, "gamma", check_bound("gamma", self.gamma))
         tau = real_number("tau", self.tau, minimum=0, inclusive=True, maximum=1e18)

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+# Of the files. Those of all versions up to it are read.
+VERSION = 1
+_FORMAT = "format_version"
+
 
 def write(path: Any, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes the arrays to a file, on the disk when it returns, in place of an earlier one.
@@ -19,7 +23,7 @@ def write(path: Any, arrays: Mapping[str, np.ndarray]) -> None:
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("wb") as file:
-            np.savez(file, **dict(arrays))
+            np.savez(file, **{_FORMAT: np.int64(VERSION)}, **dict(arrays))
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -44,7 +48,13 @@ def read(path: Any, ranks: Mapping[str, int]) -> dict[str, np.ndarray]:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            if set(file.files) != set(ranks):
+            version = file[_FORMAT] if _FORMAT in file.files else None
+            if version is not None and version.dtype.kind == "i" and np.all(version > VERSION):
+                raise ValueError(
+                    f"it has format version {version}, and this tfdp reads versions up to "
+                    f"{VERSION}. Use the tfdp that wrote it, or a newer one."
+                )
+            if set(file.files) != {*ranks, _FORMAT}:
                 raise ValueError(f"It holds {sorted(file.files)}, not {sorted(ranks)}.")
             arrays = {name: file[name] for name in ranks}
     except (zipfile.BadZipFile, EOFError, ValueError, AttributeError) as error:

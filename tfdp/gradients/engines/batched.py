@@ -1,7 +1,7 @@
 """From the gradients of a batch to the sum of clipped records, for all engines but the loop."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ BatchGradients = Callable[..., tuple[tf.Tensor, Any, list[PerRecordGradient]]]
 
 
 # Weights of records, [n], or () where the query takes none.
-Weights = tf.Tensor | tuple[()]
+Weights: TypeAlias = tf.Tensor | tuple[()]
 
 
 class Clipping(NamedTuple):
@@ -51,7 +51,7 @@ def batched_sum(
     weights: Weights,
     groups: Microbatches | Consecutive | None,
     physical_batch_size: int | None,
-):
+) -> tuple[Any, tf.Tensor, Any]:
     """Returns (sample_state, losses [n], aux stacked over examples).
 
     Args:
@@ -117,7 +117,7 @@ def batched_sum(
 
 def sum_records(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, weights: Weights
-):
+) -> Any:
     """Returns the sample state of the records at which `mask` is true and that are finite.
 
     Args:
@@ -159,7 +159,7 @@ def sum_records(
 
 def sum_microbatches(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, groups: Microbatches
-):
+) -> Any:
     """Returns the sample state of the microbatches' means, for a query that scales records by
     functions of their norms.
 
@@ -198,7 +198,7 @@ def _as_clipped(clipping, records):
 
 def sum_consecutive(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, groups: Consecutive
-):
+) -> Any:
     """Returns the sample state of records that are several consecutive examples each.
 
     Args:
@@ -266,7 +266,7 @@ def _like(keep: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
     return tf.reshape(keep, [-1] + [1] * (record.shape.rank - 1))
 
 
-def _fold_whole(gradients, add, state, inputs, together: int):
+def _fold_whole(gradients: Any, add: Any, state: Any, inputs: Any, together: int) -> Any:
     """Adds all rows at once. An empty sample is padded to one record, so that it has shapes, and
     the last record to as many rows as it has.
     """
@@ -278,7 +278,7 @@ def _fold_whole(gradients, add, state, inputs, together: int):
     return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)
 
 
-def _fold_chunks(gradients, add, state, inputs, rows: int):
+def _fold_chunks(gradients: Any, add: Any, state: Any, inputs: Any, rows: int) -> Any:
     """Folds `add` over chunks of `rows` rows; what is missing in the last is padded with rows that
     the mask leaves out.
     """

@@ -80,7 +80,9 @@ class _Losses(NamedTuple):
     gradients: list[tf.Tensor]
 
 
-def _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale) -> _Losses:
+def _record_losses(
+    loss_fn: Any, recording: Recording, leaves: Any, rebuild: Any, outputs: Any, loss_scale: Any
+) -> _Losses:
     """Computes the loss of each record, and its gradients, from the model's outputs for it.
 
     Gradients are taken record by record, too: XLA cannot tell which numbers are shapes in the

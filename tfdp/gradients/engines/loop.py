@@ -30,7 +30,7 @@ def loop_sum(
     mask: tf.Tensor,
     weights: Weights,
     groups: Microbatches | Consecutive | None,
-):
+) -> tuple[Any, tf.Tensor, Any]:
     """Returns (sample_state, losses [n], aux stacked over examples).
 
     Args:

@@ -314,7 +314,7 @@ class ConvolutionGradient(PerRecordGradient):
             products = tf.transpose(tf.reshape(products, [-1, self._groups, p, q]), [0, 2, 1, 3])
         return tf.reshape(products, [-1, *self._kernel_shape])
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         if self._way == cost.PATCHES:
             squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
             # The sum is computed as a product with clipping factors.
@@ -334,15 +334,15 @@ class ConvolutionGradient(PerRecordGradient):
         totals = tf.reduce_sum(tf.reshape(squares, [-1, self._groups]), 1)
         return rounding.enlarged(totals, rounding.sum_error(self._groups, totals.dtype))
 
-    def magnitudes(self):
+    def magnitudes(self) -> tf.Tensor:
         # Each number is in at most as many patches as a window has places.
         patches = math.prod(self._windows.kernel) * sum_of_squares(self._source)
         return tf.sqrt(patches * sum_of_squares(self._positions))
 
-    def summands(self):
+    def summands(self) -> int | tf.Tensor:
         return math.prod(spatial_sizes(self._positions))
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if self._way == cost.PATCHES:
             parts = zip(self._made(), self._parts(), strict=True)
             sums = []
@@ -361,14 +361,14 @@ class ConvolutionGradient(PerRecordGradient):
         gradients = [self._windows.filter_gradient(*g) for g in zip(*by_group, strict=True)]
         return tf.concat(gradients, -1)
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         # A record with numbers that are not finite must be visible as such in its norm.
         products = [
             tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype)) for x, kept in self._made()
         ]
         return self._restore(tf.concat(products, 0))
 
-    def merged(self, other):
+    def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         if not isinstance(other, ConvolutionGradient):
             return None
         return Explicit(self.explicit() + other.explicit())

@@ -8,14 +8,14 @@ graph is built.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise
 
-Size = int | tf.Tensor
+Size: TypeAlias = int | tf.Tensor
 
 
 def spatial_sizes(tensor: tf.Tensor) -> list[Size]:

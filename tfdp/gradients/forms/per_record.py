@@ -155,21 +155,23 @@ class Explicit(PerRecordGradient):
     def __init__(self, gradients: tf.Tensor):
         self._gradients = gradients
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         return sum_of_squares(self._gradients)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         # A matrix product: XLA's reductions of broadcast products are many times slower.
         scaled = scale_records(self._gradients, factors)
         return weighted_sum(tf.ones_like(factors, scaled.dtype), scaled)
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         return self._gradients
 
-    def segment_squared_norms(self, mask, ids, num_segments):
+    def segment_squared_norms(
+        self, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
+    ) -> tf.Tensor:
         return self._explicit_segments(mask, ids, num_segments)[0]
 
-    def merged(self, other):
+    def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         return Explicit(self._gradients + other.explicit())
 
 
@@ -183,7 +185,7 @@ class Sum(PerRecordGradient):
     def __init__(self, parts: Sequence[PerRecordGradient]):
         self._parts = list(parts)
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         by_part = [part.squared_norms() for part in self._parts]
         if rounding.products_are_rounded(by_part[0].dtype):
             # Where parts cancel, inner products of rounded factors do not show how much is left.
@@ -197,19 +199,19 @@ class Sum(PerRecordGradient):
         squares += len(self._parts) ** 2 * u * tf.square(magnitudes)
         return rounding.with_error(squares, u * magnitudes)
 
-    def grouped(self, factors, size):
+    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
         return combine([part.grouped(factors, size) for part in self._parts])
 
-    def magnitudes(self):
+    def magnitudes(self) -> tf.Tensor:
         return tf.add_n([part.magnitudes() for part in self._parts])
 
-    def summands(self):
+    def summands(self) -> int | tf.Tensor:
         return sum(part.summands() for part in self._parts)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         return tf.add_n([part.weighted_sum(factors) for part in self._parts])
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         return tf.add_n([part.explicit() for part in self._parts])
 
 

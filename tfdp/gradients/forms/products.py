@@ -92,19 +92,21 @@ class Outer(PerRecordGradient):
         left, right = self._left, self._right
         return Product(left[:, None, None], right[:, None, None], [left.shape[1], right.shape[1]])
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         left, right = (sum_of_squares(x) for x in (self._left, self._right))
         # One of the two factors is multiplied by a clipping factor, and this product is rounded.
         return rounding.with_product_error(rounding.enlarged(left * right, 3))
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         left, right = drop_records(self._left, factors), scale_records(self._right, factors)
         return tf.matmul(left, right, transpose_a=True)
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         return self._left[:, :, None] * self._right[:, None, :]
 
-    def segment_squared_norms(self, mask, ids, num_segments):
+    def segment_squared_norms(
+        self, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
+    ) -> tf.Tensor:
         left, right = (tf.matmul(x, x, transpose_b=True) for x in (self._left, self._right))
         together = (ids[:, None] == ids[None]) & mask[:, None] & mask[None]
         rows = tf.reduce_sum(tf.where(together, left * right, tf.zeros_like(left)), 1)
@@ -117,16 +119,16 @@ class Outer(PerRecordGradient):
         squares = rounding.enlarged(not_negative(squares), 4)
         return rounding.with_product_error(squares, magnitudes)
 
-    def scaled(self, scales):
+    def scaled(self, scales: tf.Tensor) -> "PerRecordGradient":
         return ScaledOuter(self._left, self._right, scales)
 
-    def grouped(self, factors, size):
+    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
         return self.as_product().grouped(factors, size)
 
-    def merged(self, other):
+    def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         return self.as_product().merged(other)
 
-    def inner(self, other):
+    def inner(self, other: "PerRecordGradient") -> tf.Tensor:
         return self.as_product().inner(other)
 
 
@@ -143,7 +145,7 @@ class ScaledOuter(PerRecordGradient):
         self._outer, self._scales = Outer(left, right), scales
         self._left, self._right = left, right
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         dtype = self._left.dtype
         # No square of a largest number overflows or vanishes after the division by it.
         (left, of_left), (right, of_right) = _over_largest(self._left), _over_largest(self._right)
@@ -165,10 +167,10 @@ class ScaledOuter(PerRecordGradient):
         squares = rounding.enlarged(tf.square(norms), 8) + rounding.vanished(1, dtype)
         return rounding.with_product_error(squares)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         return self._outer.weighted_sum(factors) * self._scales
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         return self._outer.explicit() * self._scales
 
 
@@ -234,7 +236,7 @@ class Product(PerRecordGradient):
             self._products = Explicit(tf.reshape(products, [-1, self._h * self._p * self._q]))
         return self._products
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         if not self._gram:
             return self._made().squared_norms()
         left, right = self._flat(self._left), self._flat(self._right)
@@ -245,20 +247,20 @@ class Product(PerRecordGradient):
         totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
         return rounding.enlarged(totals, rounding.sum_error(self._h, totals.dtype))
 
-    def grouped(self, factors, size):
+    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
         # The positions of a group are those of its records, one after another.
         left = _joined(drop_records(self._left, factors), size)
         right = _joined(scale_records(self._right, factors), size)
         return Product(left, right, self._axes, self._permutation)
 
-    def magnitudes(self):
+    def magnitudes(self) -> tf.Tensor:
         # sum_t |left_t| |right_t| <= |left| |right|
         return tf.sqrt(sum_of_squares(self._left) * sum_of_squares(self._right))
 
-    def summands(self):
+    def summands(self) -> int | tf.Tensor:
         return rounding.count_of(self._left[..., 0], -1)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if not self._gram:
             return self._restore(self._made().weighted_sum(factors)[None])[0]
         left, right = drop_records(self._left, factors), scale_records(self._right, factors)
@@ -269,10 +271,10 @@ class Product(PerRecordGradient):
             right = tf.reshape(tf.transpose(right, [1, 0, 2, 3]), [self._h, -1, self._q])
         return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         return self._restore(self._made().explicit())
 
-    def merged(self, other):
+    def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         if isinstance(other, Outer):
             other = other.as_product()
         if not isinstance(other, Product) or self._layout() != other._layout():
@@ -284,7 +286,7 @@ class Product(PerRecordGradient):
     def _layout(self):
         return self._axes, self._permutation, self._h, self._p, self._q
 
-    def inner(self, other):
+    def inner(self, other: "PerRecordGradient") -> tf.Tensor:
         if not isinstance(other, Rows) or len(self._axes) != 2 or self._permutation != (0, 1):
             return super().inner(other)
         # <outer(left_s, right_s), row r in place id> = left_s[id] (right_s . r)

@@ -33,7 +33,7 @@ class Rows(PerRecordGradient):
         self.rows = tf.where(good[:, None, None], rows, nowhere(rows))
         self._num_rows = num_rows
 
-    def squared_norms(self):
+    def squared_norms(self) -> tf.Tensor:
         n, t = tf.shape(self.ids)[0], self.ids.shape[1]
         if t == 1:
             return sum_of_squares(self.rows)
@@ -56,23 +56,27 @@ class Rows(PerRecordGradient):
         # Only rows of the same place can cancel, so the norm of all errors is at most this root.
         return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
-    def grouped(self, factors, size):
+    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
         d, t = self.rows.shape[-1], self.ids.shape[1]
         positions = size * tf.shape(self.ids)[1] if t is None else size * t
         ids = tf.reshape(self.ids, tf.stack([-1, positions]))
         rows = tf.reshape(scale_records(self.rows, factors), tf.stack([-1, positions, d]))
         return Rows(ids, rows, self._num_rows)
 
-    def magnitudes(self):
+    def magnitudes(self) -> tf.Tensor:
         return tf.reduce_sum(tf.norm(self.rows, axis=-1), 1)
 
-    def summands(self):
+    def summands(self) -> int | tf.Tensor:
         return rounding.count_of(self.ids, 1)
 
-    def segment_squared_norms(self, mask, ids, num_segments):
+    def segment_squared_norms(
+        self, mask: tf.Tensor, ids: tf.Tensor, num_segments: int | tf.Tensor
+    ) -> tf.Tensor:
         return self._squared_norms_of(ids, mask, num_segments)
 
-    def _squared_norms_of(self, owners: tf.Tensor, mask: tf.Tensor, num_owners: int | tf.Tensor):
+    def _squared_norms_of(
+        self, owners: tf.Tensor, mask: tf.Tensor, num_owners: int | tf.Tensor
+    ) -> tf.Tensor:
         """Returns squared norms of the gradients of owners; several records may have one."""
         n, t, d = tf.shape(self.ids)[0], tf.shape(self.ids)[1], self.rows.shape[-1]
         owners = tf.where(mask, owners, num_owners)
@@ -103,14 +107,16 @@ class Rows(PerRecordGradient):
         )
         return rounding.enlarged(squares, counts)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         rows = tf.reshape(scale_records(self.rows, factors), [-1, self.rows.shape[-1]])
         return tf.math.unsorted_segment_sum(rows, tf.reshape(self.ids, [-1]), self._num_rows)
 
-    def scaled(self, scales):
+    def scaled(self, scales: tf.Tensor) -> "PerRecordGradient":
         return Rows(self.ids, self.rows * tf.gather(scales, self.ids), self._num_rows)
 
-    def weighted_rows(self, factors, keep, contribution_clip):
+    def weighted_rows(
+        self, factors: tf.Tensor, keep: tf.Tensor, contribution_clip: float
+    ) -> tf.IndexedSlices:
         d, size = self.rows.shape[-1], tf.size(self.ids)
         used = tf.reduce_any(tf.not_equal(self.rows, 0), axis=2)
         # A record counts once in a row, at the first of its positions that use it.
@@ -125,7 +131,7 @@ class Rows(PerRecordGradient):
         places, counts = tf.reshape(self.ids, [-1]), tf.reshape(counts, [-1])
         return sparse_rows.with_counts(places, rows, counts, self._num_rows)
 
-    def explicit(self):
+    def explicit(self) -> tf.Tensor:
         n, d = tf.shape(self.ids)[0], self.rows.shape[-1]
         ids = tf.cast(self.ids, tf.int64)
         ids += tf.range(tf.cast(n, tf.int64))[:, None] * self._num_rows
@@ -136,12 +142,12 @@ class Rows(PerRecordGradient):
         )
         return tf.reshape(table, [-1, self._num_rows, d])
 
-    def merged(self, other):
+    def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         if not isinstance(other, Rows):
             return None
         ids = tf.concat([self.ids, tf.cast(other.ids, self.ids.dtype)], 1)
         return Rows(ids, tf.concat([self.rows, other.rows], 1), self._num_rows)
 
-    def inner(self, other):
+    def inner(self, other: "PerRecordGradient") -> tf.Tensor:
         # A product knows its inner product with rows. Two forms of one kind are merged instead.
         return super().inner(other) if isinstance(other, Rows) else other.inner(self)

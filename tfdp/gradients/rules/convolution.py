@@ -1,5 +1,6 @@
 """Convolutions along one, two or three axes, and transposed ones."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.convolution import ConvolutionGradient
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.keras_internals import kernel_of
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
 
@@ -32,10 +34,12 @@ def padded_inputs(layer: Any, inputs: tf.Tensor) -> tuple[tf.Tensor, str]:
 class ConvolutionRule(LayerRule):
     """The kernel's gradient is the filter gradient of one record (`ConvolutionGradient`)."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (kernel_of(layer), layer.bias) if v is not None]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
 
@@ -60,10 +64,12 @@ class ConvolutionRule(LayerRule):
 class TransposedConvolutionRule(LayerRule):
     """As of the convolution that goes the other way, with input and output gradient exchanged."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (layer.kernel, layer.bias) if v is not None]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
 

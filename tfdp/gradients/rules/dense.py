@@ -1,5 +1,6 @@
 """Dense: a matrix, with a bias, and its low-rank adaptation."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.keras_internals import KERNEL, kernel_of
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 
@@ -30,10 +32,12 @@ class DenseRule(LayerRule):
     gradient_t), and B sum_t outer(s A' input_t, gradient_t).
     """
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return matrix_variables(layer)
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
         recording.add(tap, layer.bias, bias_gradient)

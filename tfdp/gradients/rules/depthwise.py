@@ -1,8 +1,12 @@
 """Depthwise and separable convolutions along one or two axes."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import keras
 
 from tfdp.gradients.forms.convolution_depthwise import depthwise, separable
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.convolution import channel_bias_gradient, padded_inputs
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
@@ -10,10 +14,12 @@ from tfdp.gradients.rules.rule import LayerRule, register_rule
 class DepthwiseConvolutionRule(LayerRule):
     """The kernel's gradient is the filter gradient of every channel of one record."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (layer.kernel, layer.bias) if v is not None]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
 
@@ -36,11 +42,13 @@ class DepthwiseConvolutionRule(LayerRule):
 class SeparableConvolutionRule(LayerRule):
     """A depthwise convolution, and then one of size one."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         kernels = [layer.depthwise_kernel, layer.pointwise_kernel]
         return kernels if layer.bias is None else [*kernels, layer.bias]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
 

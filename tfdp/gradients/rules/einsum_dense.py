@@ -2,7 +2,7 @@
 
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import Product
 from tfdp.gradients.keras_internals import kernel_of
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import matrix_variables
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
@@ -100,20 +101,22 @@ class EinsumDenseRule(LayerRule):
     kernel is W + s A B, B along its last axis, which must be one of the output.
     """
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         if not (layer.built and super().holds_for(layer)):
             return False
         c = parse(layer.equation, layer.input_spec.ndim)
         # Without another axis, an activation along the last axis would go along the records.
         return c.is_product() and len(c.outputs) > 1
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         c = parse(layer.equation, layer.input_spec.ndim)
         if layer.lora_enabled and c.kernel[-1] not in c.produced:
             return []
         return matrix_variables(layer)
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         c = parse(layer.equation, layer.input_spec.ndim)
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)

@@ -1,6 +1,7 @@
 """Embeddings: a table of which every record uses a few rows."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.indices import in_range, nowhere
 from tfdp.gradients.keras_internals import TABLE, table_of
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 
@@ -42,11 +44,13 @@ class EmbeddingRule(LayerRule):
 
     records_when_frozen = True  # Ids are checked.
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         names = (TABLE, "lora_embeddings_a", "lora_embeddings_b")
         return [v for name in names if (v := getattr(layer, name, None)) is not None]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
         size = layer.input_dim
         recording.add(tap, table_of(layer), lambda g: table_gradient(inputs, g, size))
@@ -83,14 +87,22 @@ def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
 class ReversibleEmbeddingRule(EmbeddingRule):
     """As `EmbeddingRule`; in reverse, the outputs are products with the rows of the same table."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         # A soft cap is applied after the product, where the rule cannot see it.
         if layer.logit_soft_cap is not None or layer.lora_enabled:
             return []
         reverse = [] if layer.tie_weights else [layer.reverse_embeddings]
         return [table_of(layer), *reverse]
 
-    def record(self, recording, layer, call, inputs, reverse=False, **kwargs):
+    def record(
+        self,
+        recording: Recording,
+        layer: Any,
+        call: Callable[..., Any],
+        inputs: Any,
+        reverse: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         if not reverse:
             tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
             size = layer.input_dim

@@ -2,13 +2,14 @@
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 
@@ -45,10 +46,10 @@ class NormalizationRule(LayerRule):
     that offset and scale do not have.
     """
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         return super().holds_for(layer) and _is_within_records(layer)
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         if getattr(layer, "rms_scaling", False):
             return []
         return [v for v in (layer.gamma, layer.beta) if v is not None]
@@ -57,7 +58,9 @@ class NormalizationRule(LayerRule):
     def view(self, layer: Any, inputs: tf.Tensor) -> View:
         """Returns how the layer looks at its input."""
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         view = self.view(layer, to_accumulate(inputs))
         dtype = view.inputs.dtype
 
@@ -128,7 +131,7 @@ def _sum_of_others(tensor: tf.Tensor, kept: list[int], weights: tf.Tensor | None
 class LayerNormalizationRule(NormalizationRule):
     """Mean and variance are taken along the axes that scale and offset have."""
 
-    def view(self, layer, inputs):
+    def view(self, layer: Any, inputs: tf.Tensor) -> View:
         rank = inputs.shape.rank
         axes = [axis % rank for axis in _axes(layer)]
         shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
@@ -138,7 +141,7 @@ class LayerNormalizationRule(NormalizationRule):
 class GroupNormalizationRule(NormalizationRule):
     """The axis of channels is split into groups, each with its own mean and variance."""
 
-    def view(self, layer, inputs):
+    def view(self, layer: Any, inputs: tf.Tensor) -> View:
         sizes, axis = list(inputs.shape), layer.axis % inputs.shape.rank
         channels = [layer.groups, sizes[axis] // layer.groups]
         dynamic = tf.shape(inputs)
@@ -170,13 +173,15 @@ def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: list[int]) -> 
 class RMSNormalizationRule(LayerRule):
     """With outputs = normalized * scale, the scale's gradient is gradient * normalized."""
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         return super().holds_for(layer) and _is_within_records(layer)
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return [layer.scale]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         with recording.values([(layer.scale, tf.ones(layer.scale.shape, layer.scale.dtype))]):
             normalized = call(inputs, **kwargs)
         rank = inputs.shape.rank

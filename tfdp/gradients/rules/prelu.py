@@ -1,9 +1,13 @@
 """PReLU: one slope for every feature."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 
@@ -11,10 +15,12 @@ from tfdp.numerics.norms import to_accumulate
 class PReLURule(LayerRule):
     """The slope's gradient is min(0, input) * gradient, added up over shared axes."""
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         return [layer.alpha]
 
-    def record(self, recording, layer, call, inputs, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+    ) -> Any:
         tap = recording.watch(call(inputs, **kwargs))
 
         def gradients(g):

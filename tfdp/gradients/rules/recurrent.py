@@ -1,5 +1,6 @@
 """SimpleRNN, LSTM and GRU: matrices that are used at every step of a sequence."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -9,9 +10,10 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
 from tfdp.gradients.keras_internals import LOOP, is_recomputed
 from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.activation import is_elementwise
 from tfdp.gradients.rules.dense import bias_gradient
-from tfdp.gradients.rules.recurrent_loop import GRUCell, LSTMCell, SimpleCell, run
+from tfdp.gradients.rules.recurrent_loop import Cell, GRUCell, LSTMCell, SimpleCell, run
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
@@ -19,7 +21,7 @@ from tfdp.gradients.rules.rule import (
     register_rule,
 )
 
-_CELLS = {
+_CELLS: dict[type, Callable[..., Cell]] = {
     keras.layers.SimpleRNNCell: SimpleCell,
     keras.layers.LSTMCell: LSTMCell,
     keras.layers.GRUCell: GRUCell,
@@ -35,7 +37,7 @@ class RecurrentRule(LayerRule):
     applied before that.
     """
 
-    def holds_for(self, layer):
+    def holds_for(self, layer: Any) -> bool:
         cell = layer.cell
         return (
             type(cell) in _CELLS
@@ -50,11 +52,13 @@ class RecurrentRule(LayerRule):
             and getattr(cell, "reset_after", True)
         )
 
-    def variables(self, layer):
+    def variables(self, layer: Any) -> Iterable[Any]:
         cell = layer.cell
         return [v for v in (cell.kernel, cell.recurrent_kernel, cell.bias) if v is not None]
 
-    def record(self, recording, layer, call, *args, **kwargs):
+    def record(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         # The rule needs what the loop of the layer receives, so it takes the place of that loop.
         def loop(sequences, initial_state, mask, training=False):
             return _run(recording, layer, sequences, initial_state, mask, training)

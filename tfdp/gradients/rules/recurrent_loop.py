@@ -81,28 +81,40 @@ class Cell(abc.ABC):
 class SimpleCell(Cell):
     """h' = activation(sums + inner)."""
 
-    def step(self, sums, inner, states):
+    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
         total = sums + inner
         return [self.activation(total)], total
 
-    def factors(self, sums, kept, before, after):
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
         return [_with_slope(self.activation, kept)[1]]
 
-    def back(self, factors, gradients):
+    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
         return gradients[0] * factors[0], [None]
 
 
 class LSTMCell(Cell):
     """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + inner."""
 
-    def step(self, sums, inner, states):
+    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
         total = sums + inner
         i, f, g, o = tf.split(total, 4, -1)
         c = self.recurrent_activation(f) * states[1]
         c += self.recurrent_activation(i) * self.activation(g)
         return [self.recurrent_activation(o) * self.activation(c), c], total
 
-    def factors(self, sums, kept, before, after):
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
         i, f, g, o = tf.split(kept, 4, -1)
         i, at_i = _with_slope(self.recurrent_activation, i)
         f, at_f = _with_slope(self.recurrent_activation, f)
@@ -112,7 +124,7 @@ class LSTMCell(Cell):
         from_c = tf.concat([g * at_i, before[1] * at_f, i * at_g], -1)
         return [from_c, shown * at_o, o * at_c, f]
 
-    def back(self, factors, gradients):
+    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
         from_c, from_h, h_to_c, forget = factors
         h, c = gradients
         c += h * h_to_c
@@ -128,7 +140,7 @@ class GRUCell(Cell):
 
     parts_without_states = 1
 
-    def step(self, sums, inner, states):
+    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
         units = states[0].shape[-1]
         a, others = tf.split(sums, [units, 3 * units], -1)
         total = others + inner
@@ -137,7 +149,13 @@ class GRUCell(Cell):
         new = self.activation(a + r * b)
         return [new + z * (states[0] - new)], total
 
-    def factors(self, sums, kept, before, after):
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
         a = tf.split(sums, 4, -1)[0]
         z, r, b = tf.split(kept, 3, -1)
         z, at_z = _with_slope(self.recurrent_activation, z)
@@ -146,7 +164,7 @@ class GRUCell(Cell):
         to_a = (1 - z) * at_new
         return [tf.concat([to_a, (before[0] - new) * at_z, to_a * b * at_r, to_a * r], -1), z]
 
-    def back(self, factors, gradients):
+    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
         h = gradients[0]
         return tf.concat([h] * 4, -1) * factors[0], [h * factors[1]]
 

@@ -41,7 +41,8 @@ def not_a_ledger(path: Path) -> str:
     """Returns the words for a file that is no SQLite file at all."""
     return (
         f"{path} is not a ledger: it does not begin as an SQLite file does. "
-        "Give the file that PrivacyLedger.save wrote. An export is read by from_json_lines."
+        "Give the file that PrivacyLedger.save wrote. An export is read by tfdp "
+        "replay and report where its name ends in .jsonl, and by PrivacyLedger.from_json_lines."
     )
 
 
