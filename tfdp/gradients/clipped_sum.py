@@ -25,6 +25,7 @@ from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
+"""The names of the ways to compute a sum of clipped gradients."""
 
 
 class _RoundedProductsError(UnsupportedModelError):

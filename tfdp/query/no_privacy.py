@@ -3,7 +3,14 @@
 import tensorflow as tf
 
 from tfdp.events import NonPrivateEvent
-from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery, add, numeric_zeros_like, zeros_like
+from tfdp.query.dp_query import (
+    DPQuery,
+    Structure,
+    SumAggregationDPQuery,
+    add,
+    numeric_zeros_like,
+    zeros_like,
+)
 
 
 class NoPrivacySumQuery(SumAggregationDPQuery):
@@ -46,7 +53,9 @@ class NoPrivacyAverageQuery(DPQuery):
         )
         return add(total, weighted), count + tf.cast(weight, count.dtype)
 
-    def accumulate_record(self, params, sample_state, record, weight=1):
+    def accumulate_record(
+        self, params: Structure, sample_state: Structure, record: Structure, weight: float = 1
+    ) -> Structure:
         """Returns the sample state with one more record in it, `weight` times.
 
         Args:

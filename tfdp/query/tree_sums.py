@@ -1,7 +1,7 @@
 """Sums and running sums with noise of a binary tree over the steps, as in DP-FTRL."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -116,7 +116,7 @@ class TreeCumulativeSumQuery(WrappingQuery):
         check_type("residual_query", self.residual_query, TreeResidualSumQuery)
 
     @classmethod
-    def build_l2_gaussian_query(cls, *args, **kwargs) -> "TreeCumulativeSumQuery":
+    def build_l2_gaussian_query(cls, *args: Any, **kwargs: Any) -> "TreeCumulativeSumQuery":
         """Returns the query around `TreeResidualSumQuery.build_l2_gaussian_query` of the same
         arguments.
 
