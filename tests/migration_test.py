@@ -161,3 +161,16 @@ def test_new_code_runs(title):
     if title == "Epsilon":
         exec(compile(_PAIRS["The ledger"][1], title, "exec"), names)
     exec(compile(new, title, "exec"), names)
+
+
+def test_what_the_page_writes_exists():
+    said = set(WRITE)  # `tfdp.x` that raises, and says what to write.
+    for path in set(_paths(DOC)) - said:
+        here = tfdp
+        for part in path.split("."):
+            here = getattr(here, part)
+    tests = DOC.split("## Privacy tests")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in tests.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)(?:\(|`)", row[2])}
+    assert len(names) > 10
+    assert names <= {*tfdp.audit.__all__}
