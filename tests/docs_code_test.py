@@ -141,3 +141,35 @@ def test_a_wrong_output_would_be_found():
     assert (first, second) == ("tfdp a", "tfdp b")
     assert _comparable(above) == ["epsilon", "=", "1", "of", "ID"]
     assert _comparable(below) == _comparable("epsilon = 2") != _comparable("epsilon = 3")
+
+
+# Commands that run for minutes stand in sentences and in indented blocks. Their files and options
+# exist; tests/benchmarks_test.py and tests/tutorials_test.py run the programs in small.
+_PROGRAM = re.compile(r"python ((?:benchmarks|docs|tests|tutorials)/\S+?\.py)((?: [^`\n]*)?)")
+
+
+def _programs(text):
+    """Yields (file, options) of every command in a text, wherever its lines end."""
+    for path, arguments in _PROGRAM.findall(re.sub(r" ?\\?\n +(?=\S)| *\n(?=--)", " ", text)):
+        yield path, re.findall(r"(?<=\s)--[a-z][\w-]*", arguments.split(" python ")[0])
+
+
+def _unknown(text):
+    """Returns the commands of a text whose file, or one of whose options, does not exist."""
+    unknown = []
+    for path, options in _programs(text):
+        sources = [p.read_text("utf-8") for p in (ROOT / path).parent.glob("*.py")]
+        missing = [option for option in options if not any(f'"{option}"' in s for s in sources)]
+        if missing or not (ROOT / path).exists():
+            unknown.append((path, missing))
+    return unknown
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_programs_and_their_options_exist(path):
+    assert _unknown(path.read_text("utf-8")) == []
+
+
+def test_an_option_that_does_not_exist_would_be_found():
+    text = "`python docs/belief.py --nothing` or\n\n    python docs/nothing.py\n"
+    assert _unknown(text) == [("docs/belief.py", ["--nothing"]), ("docs/nothing.py", [])]
