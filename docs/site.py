@@ -25,8 +25,14 @@ def _titled(match: re.Match[str]) -> str:
     return f"[{sections.get(anchor, titles[0])}]({name}{anchor})"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any = None, **_: Any) -> str:
     r"""Returns a page whose links stay within the site, and say where they lead.
+
+    Code in two columns gets the place of the table of contents.
+
+    Args:
+        markdown: The text of the page.
+        page: MkDocs' page, or None.
 
     Example:
         >>> on_page_markdown("[a](../b.md#c), [d](e.md), [devices.md](devices.md)")
@@ -34,4 +40,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         >>> on_page_markdown("[custom_loops.md](custom_loops.md#two-optimizers)")
         '[Two optimizers](custom_loops.md#two-optimizers)'
     """
+    if page is not None and "side-by-side" in markdown:
+        page.meta["hide"] = ["toc"]
     return _NAMED.sub(_titled, _OUTSIDE.sub(r"\1", markdown))
