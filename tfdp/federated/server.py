@@ -164,11 +164,11 @@ class Round:
 class Server:
     """Trains a private model by rounds in which clients train on data that stay with them.
 
-    A round: a cohort is drawn; the event is charged; the clients that were drawn train on their own
-    data and send what that added to the weights; each such update is a record of the optimizer's
-    query, which clips it; the sum gets noise and is divided by the query's denominator; minus the
-    result goes to the inner optimizer as a gradient. `SGD(1.0)` then is federated averaging;
-    `tfdp.federated` has `FedAdagrad`, `FedAdam` and `FedYogi`.
+    A round begins with a draw of the cohort, and the event is charged. The clients that were drawn
+    train on their own data, and send what that added to the weights. Each such update is a record
+    of the optimizer's query, which clips it. The sum gets noise and is divided by the query's
+    denominator. Minus the result goes to the inner optimizer as a gradient. `SGD(1.0)` then is
+    federated averaging; `tfdp.federated` has `FedAdagrad`, `FedAdam` and `FedYogi`.
 
     Guarantees:
         The event of a round is in the ledger before anybody is asked. A client moves the sum by
