@@ -3,9 +3,11 @@
 Commands whose output stands below them have to print that, but for ids, heads and times.
 """
 
+import ast
 import pathlib
 import re
 import shlex
+import textwrap
 
 import keras
 import numpy as np
@@ -64,6 +66,33 @@ def test_every_block_says_what_it_is():
     known = {"python", "bash", "console", *NOT_CODE}
     assert [block for block in _blocks() if block[1] not in known] == []
     assert len(_blocks("python")) > 60 and len(_blocks("bash", "console")) > 10
+
+
+def _code_without_a_fence(text):
+    """Returns the indented blocks of a text that are Python with a call, or a command of tfdp."""
+    text = _FENCE.sub("", text)
+    blocks = re.findall(r"\n\n((?:    .*\n?)+)", text)
+    return [block for block in map(textwrap.dedent, blocks) if _is_code(block)]
+
+
+def _is_code(block):
+    try:
+        tree = ast.parse(block)
+    except SyntaxError:
+        return block.startswith("tfdp ")
+    return any(isinstance(node, ast.Call) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_code_is_hidden_in_an_indented_block(path):
+    assert _code_without_a_fence(path.read_text("utf-8")) == []
+
+
+def test_code_without_a_fence_would_be_found():
+    text = (
+        "a\n\n    x = f(1)\n    y = 2\n\nb\n\n    tfdp doctor\n\nc\n\n    G_i = sum_t g(t)  t: p\n"
+    )
+    assert _code_without_a_fence(text) == ["x = f(1)\ny = 2\n", "tfdp doctor\n"]
 
 
 @pytest.mark.parametrize("page", ELSEWHERE)

@@ -1,5 +1,9 @@
 """What readers of the documents are taken to have: the names before each block, and the files."""
 
+import functools
+
+import numpy as np
+
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
 from tfdp.ledger import PrivacyLedger
 
@@ -14,6 +18,16 @@ model.compile(tfdp.keras.DPOptimizer(inner, query), loss)
 inner = keras.optimizers.SGD(0.1)
 x, y = np.zeros([512, 4], "float32"), np.zeros([512, 2], "float32")
 period = steps_in_a_pass = 32
+""",
+    "docs/audit.md 0": """
+model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3, activation="softmax")])
+optimizer = tfdp.keras.DPOptimizer(inner, query)
+learning_rate, denominator, y = 0.1, 256, np.zeros(512, int)
+""",
+    "docs/audit.md 1": """
+from tests.docs_names import make_model
+model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3, activation="softmax")])
+y, members = np.arange(512) % 3, np.arange(512) % 2 == 0
 """,
     "docs/engines.md 0": "class MyModel(keras.Model): pass",
     "docs/engines.md 1": "class Scale(keras.layers.Layer): pass",
@@ -86,7 +100,27 @@ frame = {
     "weight": rng.normal(size=2_000),
 }
 """,
+    "docs/statistics.md 1": """
+frame["customer"], budget = np.arange(2_000) // 4, Budget(epsilon=2.0, delta=1e-6)
+""",
 }
+
+
+def make_model(x, y, seed):
+    """Returns what predicts as if the labels of the records were drawn by chance."""
+    return functools.partial(_predictions, np.random.default_rng(seed).random(3))
+
+
+def _predictions(weights, x):
+    logits = np.random.default_rng(0).normal(size=(len(x), 3)) * weights
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def _save_predictions(path):
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.ones(3), 600)
+    members = np.arange(600) % 2 == 0
+    np.savez(path, probabilities=probabilities, labels=rng.integers(0, 3, 600), members=members)
 
 
 def file_for(command, folder):
@@ -99,6 +133,8 @@ def file_for(command, folder):
             with PrivacyLedger.open(folder / name, create=True, lease=1) as ledger:
                 ledger.append(step, 2_000 if "--steps" in command else 104)
                 head = ledger.head
+    if "predictions.npz" in command:
+        _save_predictions(folder / "predictions.npz")
     if "patients.ledger" in command:
         (folder / "secret.key").write_bytes(bytes(32))
         arguments = {"create": True, "dataset_id": "patients-2026", "key": bytes(32)}
