@@ -1,7 +1,7 @@
 """What mkdocs does to each page before it becomes HTML.
 
-Links to files outside of docs/ become their names: the site holds the documents alone. A link whose
-text is the name of a document gets the title of that document. On the disk, and where the
+The site holds docs/, SECURITY.md and CHANGELOG.md. Links to other files become their names. A link
+whose text is the name of a document gets the title of that document. On the disk, and where the
 repository is shown, all links work as they stand.
 """
 
@@ -10,14 +10,32 @@ import re
 from typing import Any
 
 DOCS = pathlib.Path(__file__).parent
+BESIDE = ("SECURITY.md", "CHANGELOG.md")
+_BESIDE = re.compile(r"\]\(\.\./(" + "|".join(map(re.escape, BESIDE)) + ")")
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./[^)\s]+\)")
 _NAMED = re.compile(r"\[`?(\w+\.md)`?\]\((\w+\.md)(#[^)\s]*)?\)")
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Returns the files of the site, with those that stand beside docs/.
+
+    Args:
+        files: MkDocs' files.
+        config: MkDocs' configuration.
+    """
+    from mkdocs.structure.files import File
+
+    for name in BESIDE:
+        text = (DOCS.parent / name).read_text("utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    return files
 
 
 def _titled(match: re.Match[str]) -> str:
     """Returns a link with the title of a page, or of the section that it leads to."""
     _, name, anchor = match.groups(default="")
-    lines = (DOCS / name).read_text("utf-8").splitlines()
+    folder = DOCS.parent if name in BESIDE else DOCS
+    lines = (folder / name).read_text("utf-8").splitlines()
     titles = [line.lstrip("# ") for line in lines if re.match("#+ ", line)]
     sections = {
         "#" + re.sub(r"[^\w\s-]", "", t).strip().lower().replace(" ", "-"): t for t in titles
@@ -42,4 +60,5 @@ def on_page_markdown(markdown: str, *, page: Any = None, **_: Any) -> str:
     """
     if page is not None and "side-by-side" in markdown:
         page.meta["hide"] = ["toc"]
+    markdown = _BESIDE.sub(r"](\1", markdown)
     return _NAMED.sub(_titled, _OUTSIDE.sub(r"\1", markdown))

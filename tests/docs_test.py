@@ -53,7 +53,8 @@ def test_dead_link_would_be_found():
 def test_every_document_is_in_the_navigation_of_the_site():
     nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
     listed = re.findall(r"- (\S+\.md)$", nav, re.MULTILINE)
-    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    documents = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted([*documents, "SECURITY.md", "CHANGELOG.md"])
 
 
 def test_links_of_the_site_stay_within_it():
