@@ -13,7 +13,7 @@ DOCS = pathlib.Path(__file__).parent
 BESIDE = ("SECURITY.md", "CHANGELOG.md")
 _BESIDE = re.compile(r"\]\(\.\./(" + "|".join(map(re.escape, BESIDE)) + ")")
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./[^)\s]+\)")
-_NAMED = re.compile(r"\[`?(\w+\.md)`?\]\((\w+\.md)(#[^)\s]*)?\)")
+_NAMED = re.compile(r"\[`?((?:docs/)?\w+\.md)`?\]\((\w+\.md)(#[^)\s]*)?\)")
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
