@@ -62,8 +62,8 @@ class Round:
         """Takes a client's answer: what its training added to the weights, and to the controls.
 
         The first answer of each client of the cohort counts, while the round is open. Every other
-        one, and one that cannot be used, is dropped without a word: whoever reads the server's logs
-        learns nothing of it, and the client counts as zero, as one that does not answer.
+        one, and one that cannot be used, is dropped without a word. So the server's logs tell
+        nothing of it. The client counts as zero, as one that does not answer.
 
         Args:
             client: Who it is from, as the transport knows and not as the answer says.
@@ -116,8 +116,8 @@ class Round:
         """Takes the sum of what several clients encoded (`tfdp.federated.encoded`), from a protocol
         that shows nobody the parts.
 
-        It counts as a whole or not at all: where one of the clients has answered already, or was
-        not drawn, or the round is over, it is dropped without a word, as in `receive`.
+        It counts as a whole or not at all. If one of the clients has answered already or was not
+        drawn, or if the round is over, the sum is dropped without a word, as in `receive`.
 
         Guarantees:
             That a part is clipped and has its share of the noise is what its client did. Nobody can
