@@ -43,9 +43,9 @@ package:
 demo: $(VENV)/.demo
 	$(BIN)/python tutorials/digits_demo.py --out demo_output
 
-# The site, in site/; a warning is an error.
+# The site, in site/; a warning is an error. (With --quiet, MkDocs would not count warnings.)
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) $(VENV)-canary $(VENV)-package demo_output site

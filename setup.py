@@ -7,6 +7,8 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 SOURCE = (ROOT / "tfdp" / "__init__.py").read_text()
+# The site of the documents. `make test` builds it, too.
+SITE = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"]
 VERSION = re.search(r'__version__ = "([^"]+)"', SOURCE)[1]
 
 setup(
@@ -32,7 +34,7 @@ setup(
     ],
     extras_require={
         "audit": ["scikit-learn>=1.3", "matplotlib>=3.8"],
-        "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26"],
+        "docs": SITE,
         "plots": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1", "matplotlib>=3.8"],
         "statistics": ["pandas>=2"],
@@ -49,6 +51,7 @@ setup(
             "matplotlib>=3.8",
             "jinja2>=3.1",
             "tensorboard>=2.18",
+            *SITE,
         ],
         "federated": ["flwr>=1.41,<1.42; python_version>='3.11'"],
     },

@@ -6,12 +6,14 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdp
 import tfdp.keras
 from tfdp.migration import WRITE
 
-DOC = (pathlib.Path(__file__).parents[1] / "docs" / "migration.md").read_text(encoding="utf-8")
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+DOC = (DOCS / "migration.md").read_text(encoding="utf-8")
 
 # What `import tensorflow_privacy` exports (version 0.9), and `tensorflow_privacy.v1`.
 EXPORTED = """
@@ -61,7 +63,33 @@ def test_other_names_say_no_more():
         tfdp.nothing  # noqa: B018
 
 
-_OPACUS = DOC.split("## From Opacus")[1]
+_OPACUS = (DOCS / "opacus.md").read_text(encoding="utf-8")
+# What the packages of Opacus 1.6.0 export, and the methods of its PrivacyEngine; of a name with
+# FSDP or TP at its end, the one without.
+OF_OPACUS = """
+PrivacyEngine make_private make_private_with_epsilon get_epsilon is_compatible validate
+get_compatible_module save_checkpoint load_checkpoint get_noise_multiplier
+GradSampleModule GradSampleModuleFastGradientClipping GradSampleModuleExpandedWeights
+GradSampleModuleNoOp AbstractGradSampleModule GradSampleHooks GradSampleHooksFastGradientClipping
+GradSampleHooksNoOp AbstractGradSampleHooks register_grad_sampler register_norm_sampler
+create_or_accumulate_grad_sample prepare_module wrap_model get_gsm_class
+DPOptimizer DPOptimizerFastGradientClipping DPPerLayerOptimizer SimpleDistributedPerLayerOptimizer
+AdaClipDPOptimizer DistributedDPOptimizer DistributedDPOptimizerFastGradientlipping
+FSDPOptimizerFastGradientClipping average_gradients DifferentiallyPrivateDistributedDataParallel
+IAccountant GaussianAccountant RDPAccountant PRVAccountant register_accountant create_accountant
+ExponentialGradClip LambdaGradClip StepGradClip ExponentialNoise LambdaNoise StepNoise
+DPRNN DPGRU DPLSTM DPMultiheadAttention RenameParamsMixin SequenceBias
+ModuleValidator register_module_validator register_module_fixer
+DPDataLoader CollateFnWithEmpty wrap_collate_with_empty switch_generator
+BatchMemoryManager wrap_data_loader UniformWithReplacementSampler
+DistributedUniformWithReplacementSampler
+""".split()
+
+
+@pytest.mark.parametrize("name", OF_OPACUS)
+def test_name_of_opacus_has_a_row(name):
+    rows = [line.split("|")[1] for line in _OPACUS.splitlines() if line.startswith("| ")]
+    assert any(re.search(rf"[`.]{name}\b", row) for row in rows)
 
 
 def _paths(text):
@@ -88,6 +116,61 @@ def test_training_for_users_of_opacus_runs():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     names = {"tfdp": tfdp, "keras": keras, "model": model}
     names |= {"x": np.zeros((512, 4)), "y": np.zeros((512, 2))}
-    exec(compile(code, "docs/migration.md", "exec"), names)
+    exec(compile(code, "docs/opacus.md", "exec"), names)
     assert names["model"].ledger.total_count == 2
     assert 2.9 < names["epsilon"] <= 3.0
+
+
+_EXAMPLES = (DOCS / "migration_examples.md").read_text(encoding="utf-8")
+_PAIRS = {
+    title: (old, new)
+    for title, old, new in re.findall(
+        r"^## (.*?)$.*?```python\n(# TensorFlow Privacy\n.*?)```.*?```python\n(# tfdp\n.*?)```",
+        _EXAMPLES,
+        re.DOTALL | re.MULTILINE,
+    )
+}
+
+
+def test_every_section_has_old_and_new_code():
+    assert list(_PAIRS) == re.findall(r"^## (.*)$", _EXAMPLES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_old_code_has_every_name(name):
+    assert any(re.search(rf"\b{name}\b", old) for old, _ in _PAIRS.values())
+
+
+@pytest.mark.parametrize("title", _PAIRS)
+def test_new_code_runs(title):
+    old, new = _PAIRS[title]
+    compile(old, title, "exec")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    names = {
+        **{"tfdp": tfdp, "keras": keras, "np": np, "tf": tf},
+        "model": tfdp.keras.make_private(model),
+        "x": np.zeros((512, 4), np.float32),
+        "y": np.zeros((512, 2), np.float32),
+        "records": [tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])],
+        "query": tfdp.GaussianSumQuery(1.0, 1.0),
+        "loss": "mse",
+        "inputs": model.inputs,
+        "outputs": model.outputs,
+        "MyModel": lambda: keras.Sequential([keras.layers.Dense(1)]),
+    }
+    if title == "Epsilon":
+        exec(compile(_PAIRS["The ledger"][1], title, "exec"), names)
+    exec(compile(new, title, "exec"), names)
+
+
+def test_what_the_page_writes_exists():
+    said = set(WRITE)  # `tfdp.x` that raises, and says what to write.
+    for path in set(_paths(DOC)) - said:
+        here = tfdp
+        for part in path.split("."):
+            here = getattr(here, part)
+    tests = DOC.split("## Privacy tests")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in tests.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)(?:\(|`)", row[2])}
+    assert len(names) > 10
+    assert names <= {*tfdp.audit.__all__}

@@ -43,6 +43,7 @@ WITHOUT = {
 ABOUT_SEVERAL = {
     "accounting/base_accountant_test.py": "what every accountant inherits",
     "accounting/sampled_steps_test.py": "what every accountant makes of samplings and relations",
+    "accounting/tf_privacy_values_test.py": "epsilons that TensorFlow Privacy publishes",
     "accounting/support_table_test.py": "docs/accounting.md against all accountants",
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
     "audit/mechanisms_audit_test.py": "what every query releases against what its event claims",

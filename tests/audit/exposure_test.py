@@ -99,3 +99,12 @@ def test_what_cannot_be_compared_is_refused():
     ):
         with pytest.raises(ValueError, match=r"Received|finite|equally"):
             call()
+
+
+def test_exposures_that_tensorflow_privacy_publishes():
+    # There the secret is ranked beside a sample of 16, here among 17 texts: log2(17 / 16) more.
+    others = np.arange(1.0, 17.0)
+    for perplexity, rank in [(0.0, 1), (0.1, 1), (3.5, 4), (20.0, 17)]:
+        found = exact_exposure(perplexity, others)
+        assert found.rank == rank
+        assert found.bits - np.log2(17 / 16) == pytest.approx(np.log2(16) - np.log2(rank))

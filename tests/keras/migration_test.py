@@ -130,3 +130,29 @@ def test_published_step_of_a_linear_model(clip):
 def test_accumulation_of_noised_gradients_says_what_to_write(steps):
     with pytest.raises(ValueError, match="physical_batch_size"):
         tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 4, gradient_accumulation_steps=steps)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_noise_for_variables_without_a_gradient_is_refused(value):
+    with pytest.raises(TypeError, match="layer.trainable = False"):
+        tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 4, unconnected_gradients_to_zero=value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tfdp.GaussianAverageQuery(1.0, 2.0, 256),
+        lambda: tfdp.PrivacyLedger(60_000, 0.01),
+        lambda: tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 4, 1),
+        lambda: tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0),
+        lambda: tfdp.keras.DPOptimizer(tfdp.GaussianSumQuery(1.0, 1.0), 4),
+        lambda: tfdp.keras.DPFTRLTreeAggregationOptimizer(1.0, 1.0, [np.zeros(3)], 4),
+        lambda: tfdp.query.TreeResidualSumQuery.build_l2_gaussian_query(1.0, 1.0, X),
+        lambda: tfdp.query.TreeCumulativeSumQuery(X, lambda: 0.0, lambda r, clip: r, 1.0),
+        lambda: tfdp.NormalizedQuery(SUM, None),
+        lambda: tfdp.NoPrivacyAverageQuery().preprocess_record((), X, 3.0),
+    ],
+)
+def test_arguments_that_meant_something_else_are_refused(make):
+    with pytest.raises(TypeError):
+        make()

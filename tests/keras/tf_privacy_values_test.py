@@ -42,6 +42,64 @@ def test_no_clip_and_no_noise(make, microbatches):
     np.testing.assert_allclose(gradients[1], [-0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("microbatches", "restart_period", "restart_warmup"),
+    [(1, None, None), (2, 2, 1), (4, 1, None), (4, 4, 2)],
+)
+def test_no_clip_and_no_noise_of_a_tree(microbatches, restart_period, restart_warmup):
+    starts = [[1.0, 2.0], [3.0]]
+    optimizer = tfdp.keras.DPFTRLTreeAggregationOptimizer(
+        l2_norm_clip=100.0,
+        noise_multiplier=0.0,
+        var_list_or_model=[tf.Variable(start) for start in starts],
+        num_microbatches=microbatches,
+        restart_period=restart_period,
+        restart_warmup=restart_warmup,
+        learning_rate=2.0,
+        period=1,
+        num_steps=None if restart_period else 10,
+    )
+    data = [[[3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [-1.0, 0.0]], [[8.0], [2.0], [3.0], [1.0]]]
+    gradients = _gradients(optimizer, starts, data, microbatches)
+    np.testing.assert_allclose(gradients[0], [-2.5, -2.5], rtol=1e-6)
+    np.testing.assert_allclose(gradients[1], [-0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_linear_regression_finds_its_weights(microbatches):
+    rng, truth = np.random.default_rng(0), np.array([[-5.0], [4.0], [3.0], [2.0]], np.float32)
+    x = rng.normal(scale=3.0, size=(1000, 4)).astype(np.float32)
+    y = x @ truth + 6.0
+    kernel, bias = tf.Variable(tf.zeros([4, 1])), tf.Variable(tf.zeros([1]))
+    optimizer = tfdp.keras.DPKerasSGDOptimizer(1e4, 0.0, microbatches, learning_rate=0.05)
+
+    def loss(record):
+        return 0.5 * tf.reduce_sum((record[0] @ kernel + bias - record[1]) ** 2)
+
+    ids = tf.range(8) // (8 // microbatches)
+
+    @tf.function
+    def step(x, y):
+        optimizer.private_step(loss, [kernel, bias], (x, y), microbatch_ids=ids)
+
+    for i in range(125):
+        step(x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8])
+    np.testing.assert_allclose(kernel, truth, atol=0.05)
+    np.testing.assert_allclose(bias, [6.0], atol=0.05)
+
+
+def test_gradient_of_rows_that_are_gathered():
+    optimizer = tfdp.keras.DPKerasSGDOptimizer(100.0, 0.0, 4, learning_rate=2.0)
+    variable = tf.Variable([1.0, 2.0])
+    data = tf.constant([[3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [-1.0, 0.0]])
+    (gradient,) = optimizer.private_gradients(
+        lambda record: 0.5 * tf.reduce_sum((record - tf.gather(variable, [0, 1])) ** 2),
+        [variable],
+        data,
+    )
+    np.testing.assert_allclose(gradient, [-2.5, -2.5], rtol=1e-6)
+
+
 def test_clip():
     optimizer = tfdp.keras.DPKerasSGDOptimizer(1.0, 0.0, 1, learning_rate=2.0)
     gradients = _gradients(optimizer, [[0.0, 0.0]], [[[3.0, 4.0], [6.0, 8.0]]], 1)
@@ -73,6 +131,26 @@ def test_noise(clip, noise, microbatches):
 
 X = np.array([[2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [8.0, 9.0]], np.float32)
 Y = np.array([[1.0], [3.0], [-2.0], [-4.0]], np.float32)
+
+
+@pytest.mark.parametrize("clip", [10.0, 40.0, 200.0])
+@pytest.mark.parametrize("cls", [tfdp.keras.DPSequential, tfdp.keras.DPModel])
+def test_weight_comes_before_the_clip(cls, clip):
+    # The gradient at zero is (-90, -120, -30), times 0.18.
+    dense, inputs = keras.layers.Dense(1, kernel_initializer="zeros"), keras.Input((2,))
+    if cls is tfdp.keras.DPModel:
+        model = cls(inputs=inputs, outputs=dense(inputs))
+    else:
+        model = cls(layers=[inputs, dense])
+    optimizer = tfdp.keras.DPKerasSGDOptimizer(clip, 0.0, 1, learning_rate=0.01)
+    model.compile(optimizer, "mse", run_eagerly=True)
+    optimizer.set_batch_size(1)
+    x, y = np.array([[3.0, 4.0]]), np.array([[15.0]])
+    model.train_on_batch(x, y, sample_weight=np.array([0.18]))
+    gradient = 0.18 * np.array([90.0, 120.0, 30.0])
+    gradient *= min(1.0, clip / np.linalg.norm(gradient))
+    got = np.concatenate([w.flatten() for w in model.get_weights()])
+    np.testing.assert_allclose(got, 0.01 * gradient, rtol=1e-5)
 
 
 @pytest.mark.parametrize("weights", [None, [0.1, 0.2, 0.3, 0.4]])

@@ -132,6 +132,30 @@ def test_skellam_sums_and_averages(check_stddev):
     check_stddev(_run(noisy, [tf.zeros([1000], tf.int32)] * 100), 10.0)
 
 
+def test_noise_on_numbers(check_stddev):
+    # Records of one number each, and stddev = 1: here a thousand of them at once.
+    records = [tf.fill([1000], 2.71828), tf.fill([1000], 3.14159)]
+    query = tfdp.GaussianSumQuery(l2_norm_clip=5.0 * 1000**0.5, stddev=1.0)
+    check_stddev(_run(query, records).numpy() - 2.71828 - 3.14159, 1.0)
+
+
+def test_noise_of_a_nested_query(check_stddev):
+    def part(clip):
+        return tfdp.GaussianSumQuery(l2_norm_clip=clip, stddev=2.71828)
+
+    query = tfdp.NestedSumQuery((part(1.5), tfdp.NormalizedQuery(part(0.5), 3.14159)))
+    zeros = tf.zeros([1000])
+    first, others = _run(query, [(zeros, [zeros, zeros])])
+    check_stddev(first.numpy(), 2.71828)
+    check_stddev(np.concatenate(others), 2.71828 / 3.14159)
+
+
+def test_query_that_is_no_sum_is_refused_in_a_nested_sum():
+    tfdp.NestedQuery(tfdp.NoPrivacyAverageQuery())
+    with pytest.raises((TypeError, ValueError), match="NoPrivacyAverageQuery"):
+        tfdp.NestedSumQuery(tfdp.NoPrivacyAverageQuery())
+
+
 def test_weighted_average():
     records = [tf.constant([4.0, 0.0]), tf.constant([-1.0, 1.0])]
     result = _run(tfdp.NoPrivacyAverageQuery(), records, weights=[1, 3])

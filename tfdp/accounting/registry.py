@@ -46,11 +46,11 @@ def _dp_accounting_rdp(relation: NeighboringRelation) -> Any:
     return dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting_relation(relation))
 
 
-# name -> a function from the neighbouring relation of the ledger to a new accountant.
 ACCOUNTANTS: dict[str, Callable[[NeighboringRelation], Any]] = {
     **{name: _ours(*place) for name, place in _OURS.items()},
     "dp_accounting.rdp": _dp_accounting_rdp,
 }
+"""Name -> a function from the neighbouring relation of a ledger to a new accountant."""
 
 
 def register_accountant(name: str, make: Callable[[NeighboringRelation], Any]) -> None:

@@ -15,9 +15,9 @@ from tfdp.events import Event
 class Tally:
     """How often each event was composed, and what all of them come down to.
 
-    An event that is added moves the sums that it is part of, and no others: those of its own kind,
-    of its pass where the steps of a pass count together, or of its run. So a ledger that grows by a
-    step is priced in a time that does not depend on its length.
+    An event that is added moves only the sums that it is a part of. These are the sum of its own
+    kind, of its pass (if the steps of a pass count together), or of its run. So a ledger that grows
+    by a step is priced in a time that does not depend on its length.
 
     Guarantees:
         The answers depend only on how often each event was added.

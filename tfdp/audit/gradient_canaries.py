@@ -163,9 +163,9 @@ class CanarySums(keras.callbacks.Callback):
     """Records what every step releases along each canary's gradient.
 
     Under plain SGD the change of a weight is -learning_rate / denominator times the noised sum of
-    gradients, so this is what the mechanism released, and a canary in a step moves it by its clip
-    norm. Another optimizer changes weights by some function of that, which is a score as well, if
-    a weaker one: the sum over steps is then the change of the weights, up to a factor.
+    gradients. So this is what the mechanism released. A canary in a step moves it by its clip norm.
+    Another optimizer changes weights by some function of that, which is a score as well, if a
+    weaker one: the sum over steps is then the change of the weights, up to a factor.
 
     Attributes:
         sums: [steps, canaries], larger where a canary is believed to be in.

@@ -1,9 +1,9 @@
 """Membership scores by classifiers that are trained to tell members from others (scikit-learn).
 
 The attacker of Shokri et al. 2017 (arXiv:1610.05820), with the records themselves in place of
-shadow models: one part of the members and others, which are known to it, trains a classifier of
-predictions, and the rest are attacked; then the parts change places. Every record's score is of a
-classifier that has not seen it.
+shadow models: one part of the members and others is known to the attacker, and trains a classifier
+of predictions. The rest are attacked. Then the parts change places. Every record's score comes from
+a classifier that has not seen it.
 """
 
 from typing import Any

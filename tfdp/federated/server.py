@@ -62,8 +62,8 @@ class Round:
         """Takes a client's answer: what its training added to the weights, and to the controls.
 
         The first answer of each client of the cohort counts, while the round is open. Every other
-        one, and one that cannot be used, is dropped without a word: whoever reads the server's logs
-        learns nothing of it, and the client counts as zero, as one that does not answer.
+        one, and one that cannot be used, is dropped without a word. So the server's logs tell
+        nothing of it. The client counts as zero, as one that does not answer.
 
         Args:
             client: Who it is from, as the transport knows and not as the answer says.
@@ -116,8 +116,8 @@ class Round:
         """Takes the sum of what several clients encoded (`tfdp.federated.encoded`), from a protocol
         that shows nobody the parts.
 
-        It counts as a whole or not at all: where one of the clients has answered already, or was
-        not drawn, or the round is over, it is dropped without a word, as in `receive`.
+        It counts as a whole or not at all. If one of the clients has answered already or was not
+        drawn, or if the round is over, the sum is dropped without a word, as in `receive`.
 
         Guarantees:
             That a part is clipped and has its share of the noise is what its client did. Nobody can
@@ -164,11 +164,11 @@ class Round:
 class Server:
     """Trains a private model by rounds in which clients train on data that stay with them.
 
-    A round: a cohort is drawn; the event is charged; the clients that were drawn train on their own
-    data and send what that added to the weights; each such update is a record of the optimizer's
-    query, which clips it; the sum gets noise and is divided by the query's denominator; minus the
-    result goes to the inner optimizer as a gradient. `SGD(1.0)` then is federated averaging;
-    `tfdp.federated` has `FedAdagrad`, `FedAdam` and `FedYogi`.
+    A round begins with a draw of the cohort, and the event is charged. The clients that were drawn
+    train on their own data, and send what that added to the weights. Each such update is a record
+    of the optimizer's query, which clips it. The sum gets noise and is divided by the query's
+    denominator. Minus the result goes to the inner optimizer as a gradient. `SGD(1.0)` then is
+    federated averaging; `tfdp.federated` has `FedAdagrad`, `FedAdam` and `FedYogi`.
 
     Guarantees:
         The event of a round is in the ledger before anybody is asked. A client moves the sum by

@@ -37,9 +37,9 @@ class Form(NamedTuple):
             weight: One number, where weights are wanted; else None.
 
         Raises:
-            InvalidUpdateError: there are too few or too many arrays, one has another shape or
-                dtype, or a value, or the weight, is not finite; or there is a weight and none is
-                wanted, or the other way round.
+            InvalidUpdateError: there are too few or too many arrays; an array has another shape or
+                dtype; a value or the weight is not finite; or there is a weight and none is wanted,
+                or the other way round.
         """
         if isinstance(arrays, (str, bytes, Mapping)) or not isinstance(arrays, Sequence):
             raise InvalidUpdateError(

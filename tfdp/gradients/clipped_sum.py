@@ -25,6 +25,7 @@ from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
+"""The names of the ways to compute a sum of clipped gradients."""
 
 
 class _RoundedProductsError(UnsupportedModelError):
@@ -71,9 +72,9 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Returns the sum, over records, of the preprocessed (clipped) gradient of the record's loss.
 
-    A record is one example; or, with `num_microbatches`, the mean gradient of the examples of one
-    microbatch; or, with `examples_per_record`, the mean or sum of the gradients of so many
-    consecutive examples, which are all of one user, or views of one example. Works eagerly, in
+    A record is one example. With `num_microbatches` it is the mean gradient of the examples of one
+    microbatch. With `examples_per_record` it is the mean or sum of the gradients of so many
+    consecutive examples, which are all of one user, or are views of one example. Works eagerly, in
     `tf.function` and under XLA; every engine gives the same result.
 
     Guarantees:

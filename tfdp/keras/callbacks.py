@@ -101,10 +101,9 @@ class EpsilonLogger(LogsEpsilon):
         are written. An accountant that refuses the steps says so when training begins.
 
     Edge cases:
-        Only what came since the last time is composed. Within an epoch, epsilon is computed after
-        those steps only that keep its part of the time below 0.5 %; it is then in the
-        logs of these steps, and the progress bar shows the last one. `benchmarks/callback_cost.py`
-        measures both.
+        Only what came since the last time is composed. Within an epoch, epsilon is computed only as
+        often as takes less than 0.5 % of the time. It is then in the logs of these steps, and the
+        progress bar shows the last one. `benchmarks/callback_cost.py` measures both.
 
     Args:
         target_delta: In (0, 1).

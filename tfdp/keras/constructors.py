@@ -52,6 +52,12 @@ def _wrapped(
         inner_arguments = {
             k: v for k, v in inner_arguments.items() if k != "gradient_accumulation_steps"
         }
+    if "unconnected_gradients_to_zero" in inner_arguments:
+        raise TypeError(
+            "unconnected_gradients_to_zero is no argument here: a variable without a gradient "
+            "would get noise and nothing else. Leave the argument out, and freeze such a layer: "
+            "layer.trainable = False."
+        )
     return DPOptimizer(inner_class(**inner_arguments), query, num_microbatches)
 
 
@@ -75,7 +81,8 @@ def DPKerasSGDOptimizer(  # noqa: N802 - the name that users of TensorFlow Priva
         **kwargs: For the Keras optimizer.
 
     Raises:
-        TypeError: neither `num_microbatches` nor `denominator` is given.
+        TypeError: neither `num_microbatches` nor `denominator` is given, or
+            `unconnected_gradients_to_zero` is.
     """
     return _compose(
         keras.optimizers.SGD, l2_norm_clip, noise_multiplier, num_microbatches, denominator, kwargs

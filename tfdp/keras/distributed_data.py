@@ -24,9 +24,9 @@ def samples(
 
     In one process there is one sample a step, whose rows the replicas share. If there are several
     processes, each draws from its own part of the arrays, by itself and with its own random key.
-    Every unit has one owner and is in the sample with the same probability, independently of all
-    others, so together they draw the sample that `policy` describes, and no two processes need to
-    agree on anything.
+    Every unit has one owner, and is in the sample with the same probability, independently of all
+    others. So together they draw the sample that `policy` describes. No two processes need to agree
+    on anything.
 
     Args:
         strategy: Whose replicas take the steps.

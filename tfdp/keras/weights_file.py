@@ -24,8 +24,8 @@ _VERSION = 1
 class LedgerInFile(keras.losses.Loss):
     """What Keras saves and loads beside a model's layers: what was paid for its weights.
 
-    Keras saves the state of every attribute of a model that is one of its own objects, and passes
-    over anything else that it finds in a file, so a plain model loads the file, too. This is a
+    Keras saves the state of every attribute of a model that is one of its own objects. It passes
+    over anything else that it finds in a file. So a plain model loads the file, too. This is a
     loss, because of the objects that Keras saves a loss has the fewest other duties.
 
     Guarantees:

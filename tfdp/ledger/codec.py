@@ -1,8 +1,8 @@
 """Events to plain JSON values, and strictly back.
 
-An event is an object whose "type" is the name of its class and whose other members are all the
-fields of that class, by name; a member that is missing, unknown or of another type is an error that
-names its place. Floats survive exactly, because JSON text carries Python's shortest round-trip
+An event is an object. Its "type" is the name of its class, and its other members are all the fields
+of that class, by name. A member that is missing, unknown or of another type is an error that names
+its place. Floats survive exactly, because JSON text carries Python's shortest round-trip
 representation.
 """
 

@@ -53,7 +53,7 @@ def _take(size: int, given: _Given) -> np.ndarray:
 
 
 # The memory that was given back last, of random words and of samples. It is kept because a step
-# asks for as much as the step before, and because the operating system zeroes new memory page by
+# asks for as much as the step before. New memory would be zeroed by the operating system page by
 # page, which takes longer than drawing the words or copying the rows.
 _given: _Given = collections.deque(maxlen=2)
 _given_of_samples: _Given = collections.deque(maxlen=2)

@@ -80,7 +80,7 @@ class DPQuery(abc.ABC):
         release.
 
         The event is that of `derive_event(global_state)`. It is None only inside a graph whose
-        global state is symbolic; whoever builds such a graph must have taken the event from
+        global state is symbolic. Code that builds such a graph must take the event from
         `derive_event`, with the state's values, before the result can be seen. tfdp's optimizer
         does.
         """
@@ -188,13 +188,12 @@ class DPQuery(abc.ABC):
     def num_norm_groups(self) -> int | None:
         """G of the norm-factor protocol, or None where the query does not follow it.
 
-        A query whose `preprocess_record` multiplies each of G groups of leaves by a factor that
-        depends only on the groups' l2 norms, those of scaled leaves with `coordinate_scales`, says
-        so here, names the groups in `norm_groups` and
-        gives the factors in `scale_factors`. An engine can then work from norms alone and never
-        needs a record's gradient. Such a query is a sum (`is_sum`), but for leaves with
-        `contribution_clips`, and one definition of its
-        mathematics serves every engine.
+        In some queries `preprocess_record` multiplies each of G groups of leaves by a factor that
+        depends only on the groups' l2 norms (of scaled leaves, with `coordinate_scales`). Such a
+        query says so here, names the groups in `norm_groups`, and gives the factors in
+        `scale_factors`. An engine can then work from norms alone and never needs a record's
+        gradient. Such a query is a sum (`is_sum`), but for leaves with `contribution_clips`, and
+        one definition of its mathematics serves every engine.
         """
         return None
 

@@ -1,10 +1,10 @@
 """Vectors of real numbers as integers modulo a power of two, and back.
 
-A record is rotated, so that no coordinate is much larger than the others; it is scaled and rounded
-to integers at random, so that sums have no bias; and it is taken modulo 2^b, which is how secure
-sums add up. Nothing of this is noise: what protects a record is the bound on the norm of its
-integers, which is checked on the integers themselves, and the noise on their sum. Rotation,
-rounding and modulus are public, or could be.
+A record is rotated, so that no coordinate is much larger than the others. It is scaled and rounded
+to integers at random, so that sums have no bias. It is taken modulo 2^b, which is how secure sums
+add up. Nothing of this is noise: what protects a record is the bound on the norm of its integers,
+which is checked on the integers themselves, and the noise on their sum. Rotation, rounding and
+modulus are public, or could be.
 """
 
 import math

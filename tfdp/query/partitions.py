@@ -223,9 +223,10 @@ class HistogramQuery(_PartitionsQuery):
         count_j = #{i: r_i is in j} + x_j,   P(x) proportional to exp(-|x| epsilon / max_partitions)
 
     Records are those of `PartitionSelectionQuery`. Without `threshold_delta` the partitions must be
-    public. With it they may be those that occur in the data: a partition is released only if its
-    noised count is at least `threshold`, which a partition of one record reaches with probability
-    threshold_delta / max_partitions at most; one without records is never released.
+    public. With it they may be those that occur in the data. Then a partition is released only if
+    its noised count is at least `threshold`. A partition of one record reaches that with
+    probability threshold_delta / max_partitions at most. A partition without records is never
+    released.
 
     Guarantees:
         The event is `PureEpsilonEvent(epsilon)`, or `EpsilonDeltaEvent(epsilon, threshold_delta)`.

@@ -40,11 +40,11 @@ class SparseEmbeddingSumQuery(DPQuery):
 
     Guarantees:
         Adding or removing one record moves the counts by at most `contribution_clip` in the l2
-        norm, and the sum, of whatever rows are selected, by at most `l2_norm_clip`: a record is
-        clipped over all of its rows, before any selection. The event is the composition of both
-        Gaussian sums, which is one with noise multiplier ((s_1 / C_1)^-2 + (stddev / C)^-2)^(-1/2).
-        Which rows are in the result, and how many, is itself part of what was released; their
-        order is that of the table.
+        norm. It moves the sum, whatever rows are selected, by at most `l2_norm_clip`, because a
+        record is clipped over all of its rows, before any selection. The event is the composition
+        of both Gaussian sums, which is one with noise multiplier ((s_1 / C_1)^-2 + (stddev /
+        C)^-2)^(-1/2). Which rows are in the result, and how many, is itself part of what was
+        released; their order is that of the table.
 
     Edge cases:
         A record with a NaN or infinity contributes to neither sum. An empty sample selects rows,

@@ -26,9 +26,9 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
     """Releases every node of a tree whose leaves are the sums of vectors, and whose other nodes
     are the sums of their children.
 
-    A sum over any range of leaves is one of 2 (arity - 1) log_arity(leaves) nodes at most
-    (`range_sum`), where it would be one of as many leaves as the range has: its noise grows with
-    the logarithm of the range. Leaves are padded with zeros to a power of the arity.
+    A sum over any range of leaves adds up 2 (arity - 1) log_arity(leaves) nodes at most
+    (`range_sum`), and not all leaves of the range. So its noise grows with the logarithm of the
+    range. Leaves are padded with zeros to a power of the arity.
 
     Guarantees:
         The inner query clips and noises the whole tree of a record as one vector, so that its event

@@ -157,8 +157,8 @@ class WeightedAverageQuery(NormalizedQuery):
         result = (sum_i w_i r_i min(1, l2_norm_clip / |r_i|) + N(0, stddev^2 I)) / denominator
 
     Records are `WeightedRecord(record, weight)`, weights in [0, max_weight]. In `fit` a record is
-    the gradient of an example's loss and its weight the example's `sample_weight`, 1 by default:
-    the gradient is clipped before it is weighted, so that a small weight makes no room below the
+    the gradient of an example's loss. Its weight is the example's `sample_weight`, 1 by default.
+    The gradient is clipped before it is weighted, so that a small weight makes no room below the
     clip.
 
     Guarantees:

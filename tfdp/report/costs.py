@@ -21,14 +21,14 @@ from tfdp.report.tradeoff import POINTS, Profile, make_profile
 _DELTAS = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 # Evenly spaced points of the curve over steps.
 _CURVE_POINTS = 16
-# Curves and attacks are shown for the smallest upper bound, and beside it for this accountant,
-# whose number has a proof that can be checked by hand, unless it is larger by this factor: it would
-# squeeze the other to the ground.
+# Curves and attacks are shown for the smallest upper bound. Beside it they are shown for this
+# accountant, whose number has a proof that can be checked by hand. But if that number is larger by
+# this factor, its curve would press the other one to the ground.
 _BESIDE = "rdp"
 _LARGEST_SHOWN = 2.5
-# Accountants are given at most so many kinds of steps, unless they say that they take many; steps
-# are charged a little more, so that no more remain, or else these accountants are not asked: nobody
-# should have to wait minutes to read a report.
+# Accountants are given at most so many kinds of steps, unless they say that they take many. Steps
+# are charged a little more, so that no more kinds remain. Where that does not help, these
+# accountants are not asked: nobody should have to wait minutes to read a report.
 _MOST_KINDS = 12
 # Profiles of more kinds than this have fewer points, so that each is a little further above the
 # truth; likewise curves over steps.

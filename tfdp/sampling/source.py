@@ -20,11 +20,12 @@ class SourceError(ValueError):
 class Source:
     """Examples of anything that has a length and can be read by position: `fit(Source(data))`.
 
-    `data` may be an array, a memory map, an HDF5 data set, a Grain `RandomAccessDataSource` or
-    `MapDataset`, a data set of Hugging Face, an ArrayRecord, a `keras.utils.PyDataset` of single
-    examples, a list, or a class of one's own. A tuple is (x,), (x, y) or (x, y, sample_weight), of
-    such. So is an example that is a tuple; any other is x. Tuples and dicts are structures, and a
-    list is one array. Where there is `__getitems__`, it is given all positions at once.
+    `data` may be an array, a memory map, an HDF5 data set or an ArrayRecord. It may be a Grain
+    `RandomAccessDataSource` or `MapDataset`, a data set of Hugging Face, a `keras.utils.PyDataset`
+    of single examples, a list, or a class of your own. A tuple is (x,), (x, y) or (x, y,
+    sample_weight), of such. So is an example that is a tuple; any other is x. Tuples and dicts are
+    structures, and a list is one array. Where there is `__getitems__`, it is given all positions at
+    once.
 
     Guarantees:
         A record is one example. Which are read follows the draw of the sample alone, so that a

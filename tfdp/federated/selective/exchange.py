@@ -78,8 +78,8 @@ class AsynchronousExchange:
     in the meantime is not in the parameters that it trained on: they are stale. At the same time
     the one that began first uploads first.
 
-    The server adds up changes, so that those of s participants that trained on the same parameters
-    go s times as far as each of them would: with many at a time, changes have to be small.
+    The server adds up changes. If s participants trained on the same parameters, their changes
+    together go s times as far as one of them. So with many at a time, changes have to be small.
 
     Args:
         server: Where parameters come from and changes go to.

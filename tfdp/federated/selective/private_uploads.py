@@ -143,8 +143,8 @@ class GaussianUpload:
     length of one vector, not for each of c numbers.
 
     Guarantees:
-        When a participant's data are replaced by any others, what is noised moves by at most 2 C:
-        the event is that of a Gaussian sum with this bound, and in the ledger before any noise is
+        When a participant's data are replaced by any others, what is noised moves by at most 2 C.
+        The event is that of a Gaussian sum with this bound. It is in the ledger before any noise is
         drawn.
 
     Edge cases:

@@ -184,9 +184,9 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
 
 
 def is_patched(operation: Any) -> bool:
-    """Returns whether somebody has given this one object code that its class does not have: a
-    method in the place of another, or, to a layer of Keras, a function in an attribute where Keras
-    keeps none.
+    """Returns whether somebody has given this one object code that its class does not have. This is
+    a method in the place of another, or, in a layer of Keras, a function in an attribute where
+    Keras keeps none.
 
     Methods that models have for training, such as `fit`, do not count.
     """
