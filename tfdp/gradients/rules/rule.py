@@ -183,6 +183,11 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     return rule if rule is not None and rule.holds_for(operation) else None
 
 
+def registered_rule(operation: Any) -> LayerRule | RecordWise | None:
+    """Returns the rule for the class of a layer, whether it holds for this layer or not."""
+    return _RULES.get(type(operation))
+
+
 def is_patched(operation: Any) -> bool:
     """Returns whether somebody has given this one object code that its class does not have: a
     method in the place of another, or, to a layer of Keras, a function in an attribute where Keras
