@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfdp
 from tests.gradients.blocks_test import RECORD_BY_RECORD, Code, dense, nested
 from tests.gradients.problems import BATCH, built, model_of
-from tests.gradients.recording_test import Registered, Subclassed
+from tests.gradients.recording_test import Subclassed
 from tfdp.gradients import UnsupportedModelError, explain
 
 L, K = keras.layers, keras.ops
