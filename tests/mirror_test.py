@@ -73,6 +73,7 @@ ABOUT_SEVERAL = {
     "keras/durable_training_test.py": "fit on a ledger on the disk",
     "keras/epsilon_logger_test.py": "one of the callbacks, with fit",
     "keras/exact_precision_test.py": "exact precision, from fit to the query",
+    "keras/hub_layers_test.py": "layers of KerasHub in the book-keeping engine",
     "keras/hub_tasks_test.py": "task models of KerasHub, trained and saved",
     "keras/losses_test.py": "records of every loss of Keras",
     "keras/migration_test.py": "names of TensorFlow Privacy in all packages",

@@ -19,7 +19,7 @@ from tfdp.gradients.plan import check_can_be_watched, check_records, plan, why_n
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, refuse_hidden
 from tfdp.gradients.region import Region
-from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own
+from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_but_for_activation
 
 # What is done with a call of a layer, where it is not what a rule says.
 ON_BATCH = "on the batch"
@@ -67,6 +67,7 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
     call = operation.call
     # Asked before this layer's `call` is replaced.
     no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
+    partial = None if rule is not None else _rule_but_for_activation(recording, operation)
 
     def watched(*args, **kwargs):
         if recording.inside_layer:  # Part of another layer's call.
@@ -92,6 +93,8 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
         if own:
             check_can_be_watched(operation)
             check_records(operation, args, kwargs, every=has_rule)
+        if partial is not None:
+            return _with_activation(recording, partial, operation, call, args, kwargs)
         reason = no_block
         if rule is None and reason is None:
             blocks = recording.blocks
@@ -110,6 +113,48 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
             return _record_by_record(recording, operation, call, args, kwargs)
 
     return watched
+
+
+class _Activation:
+    """An activation function of a layer, as an operation of its own."""
+
+    def __init__(self, layer: Any):
+        self.name, self.call = f"{layer.name}/activation", layer.activation
+
+    def __call__(self, tensor: tf.Tensor) -> Any:
+        return self.call(tensor)
+
+
+def _rule_but_for_activation(recording: Recording, layer: Any) -> tuple[Any, _Activation] | None:
+    rule = rule_but_for_activation(layer)
+    known = set() if rule is None else {id(v) for v in rule.variables(layer)}
+    if rule is None or not {id(v) for v in recording.own(layer)} <= known:
+        return None
+    return rule, _Activation(layer)
+
+
+def _with_activation(
+    recording: Recording, partial: Any, layer: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
+    """Runs a layer by its rule, and its activation on the batch if that is seen to keep the records
+    apart, or record by record.
+    """
+    rule, function = partial
+    if recording.own(layer):
+        check_records(layer, args, kwargs, every=True)
+        recording.note(layer, type(rule).__name__)
+
+    def activation(tensor):
+        blocks = recording.blocks
+        with recording.unseen():
+            trial = blocks.tried(function, function.call, (tensor,), {}, recording.value_of)
+        if trial is not None:
+            return _on_batch(recording, trial, function, function.call, (tensor,), {})
+        recording.note(function, f"{BY_RECORD}: {blocks.reasons[id(function)]}")
+        return _record_by_record(recording, function, function.call, (tensor,), {})
+
+    with recording.inside(recording.own(layer)), replaced(layer, "activation", activation):
+        return rule.record(recording, layer, call, *args, **kwargs)
 
 
 def _block(operation: Any, weights: list[Any], wanted: set[int]) -> str:

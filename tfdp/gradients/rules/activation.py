@@ -30,10 +30,4 @@ def is_known(function: Any) -> bool:
     if isinstance(function, functools.partial):
         own_arguments = function.args or "axis" in function.keywords
         return not own_arguments and is_known(function.func)
-    return any(function is known for known in _KNOWN) or _is_of_keras_hub(function)
-
-
-def _is_of_keras_hub(function: Any) -> bool:
-    """Returns whether a function is KerasHub's approximate `gelu`, which calls Keras'."""
-    names = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    return names == ("keras_hub.src.utils.keras_utils", "gelu_approximate")
+    return any(function is known for known in _KNOWN)

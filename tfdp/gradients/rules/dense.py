@@ -30,6 +30,8 @@ class DenseRule(LayerRule):
     gradient_t), and B sum_t outer(s A' input_t, gradient_t).
     """
 
+    taps_activation = True
+
     def variables(self, layer):
         return matrix_variables(layer)
 
