@@ -15,7 +15,8 @@ from tests.gradients.problems import (
     normal,
     problem,
 )
-from tfdp.gradients import UnsupportedModelError, explain, watching
+from tfdp.gradients import RecordWise, UnsupportedModelError, explain, watching
+from tfdp.gradients.rules import rule
 
 L, K = keras.layers, keras.ops
 
@@ -205,7 +206,11 @@ class Borrows(L.Layer):
         return inputs * vars(self)["lender"][0].scale
 
 
-def test_a_layer_that_uses_a_weight_of_its_block_is_refused():
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_layer_that_uses_a_weight_of_its_block_is_refused(promised, monkeypatch):
+    if promised:
+        monkeypatch.setitem(rule._RULES, Borrows, RecordWise())
+
     def make():
         borrower = Borrows()
         block = Own(lambda b, x: b.borrower(x) + b.scale, {"scale": (4,)}, borrower=borrower)

@@ -77,14 +77,6 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (
-        "einsum_with_a_constant_of_records",
-        "an einsum in a block may line up the records with a constant",
-        "record_wise_checks.py",
-        "and not any(axis in term for term in others)",
-        "",
-        f"{GRADIENTS}/record_wise_operations_test.py",
-    ),
-    (
         "places_of_records",
         "a block may read from places that records name, unchecked",
         "record_wise_checks.py",
@@ -98,14 +90,6 @@ BLOCKS = in_folder(
         "record_wise_checks.py",
         "around = paddings is not None and not paddings[0].any()",
         "around = paddings is not None",
-        f"{GRADIENTS}/record_wise_operations_test.py",
-    ),
-    (
-        "stacked_records",
-        "a block may stack tensors along the axis of records",
-        "record_wise_checks.py",
-        'return op.get_attr("axis") % (ranks.pop() + 1) != 0',
-        "return True",
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (

@@ -38,7 +38,14 @@ class OwnWeights:
         self._returned: list[Any] = []
 
     def run_layer(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Runs a layer in the block on what its gradients are looked for at."""
+        """Runs a layer in the block on what gradients are looked for at.
+
+        Args:
+            layer: In the block.
+            call: Its call.
+            args: Of the call.
+            kwargs: Of the call.
+        """
         args, kwargs = self._tapped((args, kwargs))
         # To the layer, these weights are somebody else's, and a use of them is noticed.
         with self._recording.values(self._recording.aliases_of(self._trial.weights)):
