@@ -140,17 +140,25 @@ def test_quantized_layers():
 
 @pytest.mark.parametrize("cls", [L.SimpleRNN, L.LSTM, L.GRU])
 def test_loop_of_recurrent_layers(cls):
-    layer, x = cls(2), tf.ones([1, 3, 2])
-    expected = layer(x)
+    layer, x = cls(2, return_sequences=True, return_state=True), tf.ones([1, 3, 2])
+    layer.build(x.shape)
     calls = []
 
     def loop(sequences, initial_state, mask, training=False):
-        calls.append(sequences)
-        return internals.run_loop(layer, sequences, initial_state, mask, training)
+        calls.append((sequences, initial_state, mask, training))
+        states = [state + i for i, state in enumerate(initial_state, 4)]
+        return tf.fill([1, 2], 2.0), tf.fill([1, 3, 2], 3.0), states
 
     with internals.replaced(layer, internals.LOOP, loop):
-        tf.debugging.assert_near(layer(x), expected)
-    assert len(calls) == 1
+        outputs, *states = layer(x, mask=tf.constant([[True, False, True]]), training=True)
+        layer.return_sequences = False
+        last, *_ = layer(x)
+    assert [float(tf.reduce_max(t)) for t in (outputs, last)] == [3, 2]
+    assert [float(tf.reduce_max(t)) for t in states] == [4, 5][: len(states)]
+    (sequences, initial, mask, training), _ = calls
+    tf.debugging.assert_equal(sequences, x)
+    assert [t.shape for t in initial] == [(1, 2)] * len(states)
+    assert mask.shape == (1, 3) and training
     assert internals.LOOP not in vars(layer)
 
 

@@ -160,13 +160,8 @@ def is_quantized(layer: Any) -> bool:
     return getattr(layer, "quantization_mode", None) is not None
 
 
-def run_loop(layer: Any, *args: Any) -> tuple[Any, Any, Any]:
-    """Returns (last output, outputs, states) of the loop of a recurrent layer in TensorFlow's
-    operations: cuDNN's kernels, which LSTM and GRU prefer, do not show what happens at a step.
-    """
-    return keras.layers.RNN.inner_loop(layer, *args)
-
-
+# Where recurrent layers have their loop: a method of (sequences, initial state, mask, training)
+# that returns (last output, outputs, states).
 LOOP = "inner_loop"
 
 

@@ -1,6 +1,7 @@
 """Activation functions that are known to treat every record separately."""
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -14,12 +15,16 @@ _NAMES = (
     *("softplus", "softsign", "sparse_plus", "sparse_sigmoid", "sparsemax", "square", "squareplus"),
     *("swish", "tanh", "tanh_shrink", "threshold"),
 )
-_KNOWN = [
-    getattr(module, name)
-    for module in (keras.activations, keras.ops, tf.nn, tf.math)
-    for name in _NAMES
-    if hasattr(module, name)
-]
+_NOT_ELEMENTWISE = ("glu", "log_softmax", "softmax", "sparsemax")
+
+
+def _functions(names: Iterable[str]) -> list[Any]:
+    modules = (keras.activations, keras.ops, tf.nn, tf.math)
+    return [getattr(m, name) for name in names for m in modules if hasattr(m, name)]
+
+
+_KNOWN = _functions(_NAMES)
+_ELEMENTWISE = _functions(name for name in _NAMES if name not in _NOT_ELEMENTWISE)
 
 
 def is_known(function: Any) -> bool:
@@ -27,7 +32,16 @@ def is_known(function: Any) -> bool:
 
     Any other function could do anything with a batch, such as subtract the batch's mean.
     """
+    return _is_among(_KNOWN, function)
+
+
+def is_elementwise(function: Any) -> bool:
+    """Returns whether a function is known, and each of its results follows from one number."""
+    return _is_among(_ELEMENTWISE, function)
+
+
+def _is_among(known: list[Any], function: Any) -> bool:
     if isinstance(function, functools.partial):
         own_arguments = function.args or "axis" in function.keywords
-        return not own_arguments and is_known(function.func)
-    return any(function is known for known in _KNOWN)
+        return not own_arguments and _is_among(known, function.func)
+    return any(function is k for k in known)

@@ -7,26 +7,32 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import matrix_gradient
-from tfdp.gradients.keras_internals import LOOP, is_recomputed, run_loop
+from tfdp.gradients.keras_internals import LOOP, is_recomputed
+from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.rules.activation import is_elementwise
 from tfdp.gradients.rules.dense import bias_gradient
+from tfdp.gradients.rules.recurrent_loop import GRUCell, LSTMCell, SimpleCell, run
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
-    has_known_activations,
     is_patched,
     register_rule,
 )
 
-_CELLS = (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell)
+_CELLS = {
+    keras.layers.SimpleRNNCell: SimpleCell,
+    keras.layers.LSTMCell: LSTMCell,
+    keras.layers.GRUCell: GRUCell,
+}
 
 
 class RecurrentRule(LayerRule):
     """The kernel's gradient is sum_t outer(input_t, gradient_t), and the recurrent kernel's is
     sum_t outer(state_{t-1}, gradient_t), with gradients at the sums that the gates are made of.
 
-    The layer's own loop runs on the whole batch. Products of inputs are made before it, for all
-    steps at once, and given to the cell as a bias. The states before each step come out of the loop
-    beside its outputs. Dropout of inputs, which is the same at all steps, is applied before that.
+    Products of inputs are made for all steps at once. What depends on the states is left to
+    `recurrent_loop`, on the whole batch. Dropout of inputs, which is the same at all steps, is
+    applied before that.
     """
 
     def holds_for(self, layer):
@@ -34,7 +40,7 @@ class RecurrentRule(LayerRule):
         return (
             type(cell) in _CELLS
             and not is_patched(cell)
-            and has_known_activations(cell)
+            and all(map(is_elementwise, _activations(cell)))
             and not (layer.stateful or cell.dropout >= 1 or cell.recurrent_dropout)
             # In a keras.RematScope the layer is called a second time in the backward pass, where
             # the rule would not see it.
@@ -51,29 +57,62 @@ class RecurrentRule(LayerRule):
     def record(self, recording, layer, call, *args, **kwargs):
         # The rule needs what the loop of the layer receives, so it takes the place of that loop.
         def loop(sequences, initial_state, mask, training=False):
-            cell = (_GRUCell if isinstance(layer.cell, keras.layers.GRUCell) else _Cell)(
-                recording, layer.cell, _dropped(layer.cell, sequences) if training else sequences
-            )
-            layer.cell.reset_dropout_mask()
-            with (
-                recording.replaced(layer.cell, "dropout", 0.0),
-                recording.replaced(layer, "return_sequences", True),
-                recording.replaced(layer.cell, "call", cell.call),
-            ):
-                last, outputs, states = run_loop(
-                    layer,
-                    cell.sums.tensor,
-                    initial_state,
-                    mask[0] if isinstance(mask, (list, tuple)) else mask,
-                    training,
-                )
-            units = layer.cell.units
-            before = outputs[..., units:]
-            cell.add(tf.reverse(before, [1]) if layer.go_backwards else before)
-            return last[..., :units], outputs[..., :units], states
+            return _run(recording, layer, sequences, initial_state, mask, training)
 
         with recording.replaced(layer, LOOP, loop):
             return call(*args, **kwargs)
+
+
+def _run(recording, layer, sequences, initial_state, mask, training):
+    """Stands in for the layer's loop; returns (last output, outputs, states)."""
+    cell, is_gru = layer.cell, isinstance(layer.cell, keras.layers.GRUCell)
+    if isinstance(mask, (list, tuple)):
+        mask = mask[0]
+    _refuse_other_ranks(layer, sequences, mask)
+    if training:
+        sequences = _dropped(cell, sequences)
+    dtype = sequences.dtype
+    sums = _products(cell, sequences)
+    tap = recording.watch(_sums_of_gru(cell, sums) if is_gru else sums)
+    steps, backwards = tap.tensor, layer.go_backwards
+    if mask is not None:
+        mask = tf.cast(mask, tf.bool)
+    if backwards:
+        steps = tf.reverse(steps, [1])
+        mask = None if mask is None else tf.reverse(mask, [1])
+    states, last = run(
+        _CELLS[type(cell)](*_activations(cell)),
+        steps,
+        tf.cast(cell.recurrent_kernel.value, dtype),
+        initial_state,
+        mask,
+        all_steps=layer.return_sequences,
+    )
+    before = tf.concat([initial_state[0][:, tf.newaxis], states[:, :-1]], 1)
+    before = tf.stop_gradient(tf.reverse(before, [1]) if backwards else before)
+    (_add_gru if is_gru else _add)(recording, cell, tap, sequences, before)
+    outputs, output = states, last[0]
+    if mask is not None:
+        # An output is that of the last step that counts, and zero where there is none.
+        shown = mask if layer.zero_output_for_mask else _counted_already(mask)
+        outputs = tf.where(shown[..., tf.newaxis], outputs, tf.zeros_like(outputs))
+        output = tf.where(shown[:, -1:], output, tf.zeros_like(output))
+    return output, outputs, last
+
+
+def _activations(cell: Any) -> list[Any]:
+    simple = isinstance(cell, keras.layers.SimpleRNNCell)
+    return [cell.activation] if simple else [cell.activation, cell.recurrent_activation]
+
+
+def _refuse_other_ranks(layer: Any, sequences: tf.Tensor, mask: Any) -> None:
+    """Raises UnsupportedModelError if records could be taken for steps or units."""
+    if sequences.shape.rank != 3 or (mask is not None and mask.shape.rank != 2):
+        shape = None if mask is None else mask.shape
+        raise UnsupportedModelError(
+            f"{layer.name} must be called on sequences [records, steps, features], with a mask "
+            f"[records, steps]. Received: {sequences.shape} and {shape}. Use engine='vectorized'."
+        )
 
 
 def _dropped(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
@@ -82,74 +121,54 @@ def _dropped(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
     return sequences if mask is None else sequences * mask[:, tf.newaxis]
 
 
-class _Cell:
-    """A cell that receives, in place of its inputs, their products with the kernel plus the bias.
-
-    At every step it returns its output and, behind it, the state before the step.
-
-    Attributes:
-        sums: A tap at what it receives, [n, t, ...].
-    """
-
-    def __init__(self, recording: Any, cell: Any, inputs: tf.Tensor):
-        self.recording, self.cell, self.inputs = recording, cell, inputs
-        self._call = cell.call
-        kernel = tf.cast(cell.kernel.value, inputs.dtype)
-        self._no_inputs = tf.zeros([tf.shape(inputs)[0], 0], inputs.dtype)
-        self._no_kernel = tf.zeros([0, kernel.shape[1]], inputs.dtype)
-        self.sums = recording.watch(self.before_the_loop(tf.tensordot(inputs, kernel, 1)))
-
-    def before_the_loop(self, products: tf.Tensor) -> tf.Tensor:
-        """Returns `sums`, given the products of inputs and kernel."""
-        cell = self.cell
-        return products + tf.cast(cell.bias.value, products.dtype) if cell.use_bias else products
-
-    def bias_at(self, sums: tf.Tensor) -> tf.Tensor:
-        """Returns what takes the place of the cell's bias at a step."""
-        return sums
-
-    def call(self, sums: tf.Tensor, states: Any, **kwargs: Any) -> tuple[tf.Tensor, Any]:
-        """Stands in for the cell's own `call`."""
-        with (
-            self.recording.replaced(self.cell, "kernel", self._no_kernel),
-            self.recording.replaced(self.cell, "bias", self.bias_at(sums)),
-            self.recording.replaced(self.cell, "use_bias", True),
-        ):
-            outputs, new_states = self._call(self._no_inputs, states, **kwargs)
-        return tf.concat([outputs, states[0]], -1), new_states
-
-    def add(self, states: tf.Tensor) -> None:
-        """Says what follows from the tap, given the states before each step, [n, t, units]."""
-        add, cell = self.recording.add, self.cell
-        add(self.sums, cell.kernel, lambda g: matrix_gradient(self.inputs, g))
-        add(self.sums, cell.recurrent_kernel, lambda g: matrix_gradient(states, g))
-        add(self.sums, cell.bias, bias_gradient)
+def _counted_already(mask: tf.Tensor) -> tf.Tensor:
+    """Returns whether a step or one before it counts, [n, t]."""
+    return tf.cumsum(tf.cast(mask, tf.int32), 1) > 0
 
 
-class _GRUCell(_Cell):
-    """The cell of a GRU. Its reset gate is applied to the sum over the states before that is added
-    to the sum over the inputs, so both sums are tapped.
-    """
-
-    def before_the_loop(self, products):
-        other = tf.zeros_like(products)
-        if not self.cell.use_bias:
-            return tf.concat([products, other], -1)
-        biases = tf.cast(self.cell.bias.value, products.dtype)
-        return tf.concat([products + biases[0], other + biases[1]], -1)
-
-    def bias_at(self, sums):
-        return tf.stack(_halves(sums))
-
-    def add(self, states):
-        add, cell = self.recording.add, self.cell
-        add(self.sums, cell.kernel, lambda g: matrix_gradient(self.inputs, _halves(g)[0]))
-        add(self.sums, cell.recurrent_kernel, lambda g: matrix_gradient(states, _halves(g)[1]))
-        add(self.sums, cell.bias, lambda g: Explicit(tf.stack(_halves(tf.reduce_sum(g, 1)), 1)))
+def _products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
+    """Returns products of inputs and kernel, with the bias where there is one of them."""
+    products = tf.tensordot(sequences, tf.cast(cell.kernel.value, sequences.dtype), 1)
+    if not cell.use_bias or isinstance(cell, keras.layers.GRUCell):
+        return products
+    return products + tf.cast(cell.bias.value, products.dtype)
 
 
-def _halves(tensor: tf.Tensor) -> list[tf.Tensor]:
-    return tf.split(tensor, 2, -1)
+def _add(recording, cell, tap, sequences, before):
+    """Says what follows from the tap, given the states before each step, [n, t, units]."""
+    add = recording.add
+    add(tap, cell.kernel, lambda g: matrix_gradient(sequences, g))
+    add(tap, cell.recurrent_kernel, lambda g: matrix_gradient(before, g))
+    add(tap, cell.bias, bias_gradient)
+
+
+def _sums_of_gru(cell: Any, products: tf.Tensor) -> tf.Tensor:
+    """Returns [a, z, r, b] for `recurrent_loop.GRUCell`, from products [z, r, a]."""
+    zeros = tf.zeros([2, products.shape[-1]], products.dtype)
+    biases = tf.cast(cell.bias.value, products.dtype) if cell.use_bias else zeros
+    z, r, a = tf.split(products + biases[0], 3, -1)
+    at_z, at_r, b = tf.split(biases[1], 3, -1)
+    return tf.concat([a, z + at_z, r + at_r, tf.zeros_like(a) + b], -1)
+
+
+def _add_gru(recording, cell, tap, sequences, before):
+    """As `_add`, for a GRU."""
+
+    def of_inputs(g):
+        a, z, r, _ = tf.split(g, 4, -1)
+        return tf.concat([z, r, a], -1)
+
+    def of_states(g):
+        return g[..., cell.units :]
+
+    def of_biases(g):
+        total = tf.reduce_sum(g, 1)
+        return Explicit(tf.stack([of_inputs(total), of_states(total)], 1))
+
+    add = recording.add
+    add(tap, cell.kernel, lambda g: matrix_gradient(sequences, of_inputs(g)))
+    add(tap, cell.recurrent_kernel, lambda g: matrix_gradient(before, of_states(g)))
+    add(tap, cell.bias, of_biases)
 
 
 for _layer in (

@@ -1,0 +1,64 @@
+"""The loops' own backward pass, against TensorFlow's backward pass of the steps one by one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.gradients.rules import recurrent_loop
+
+RECORDS, STEPS, UNITS = 3, 5, 2
+CELLS = {
+    "simple": (recurrent_loop.SimpleCell, 1, 1),
+    "lstm": (recurrent_loop.LSTMCell, 4, 2),
+    "gru": (recurrent_loop.GRUCell, 4, 1),
+}
+ACTIVATIONS = {
+    "usual": (tf.tanh, tf.sigmoid),
+    "unusual": (tf.nn.selu, tf.nn.silu),
+    "linear": (lambda x: x, tf.nn.softplus),
+}
+MASK = np.array([[0, 1, 0, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+
+
+def explicit(cell, sums, kernel, states, mask):
+    """Takes the steps one by one, and leaves their gradients to TensorFlow."""
+    outputs = []
+    for i in range(STEPS):
+        new = cell.step(sums[:, i], states[0] @ kernel, states)[0]
+        if mask is not None:
+            new = [tf.where(mask[:, i, None], a, b) for a, b in zip(new, states, strict=True)]
+        states = new
+        outputs.append(states[0])
+    return tf.stack(outputs, 1), states
+
+
+@pytest.mark.parametrize("all_steps", [True, False])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("functions", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("name", sorted(CELLS))
+def test_values_and_gradients(name, functions, masked, all_steps):
+    cell_class, parts, count = CELLS[name]
+    cell = cell_class(*ACTIVATIONS[functions][: 1 if name == "simple" else 2])
+    random = np.random.default_rng(0)
+    width = (parts - cell.parts_without_states) * UNITS
+    sums = tf.constant(random.normal(size=(RECORDS, STEPS, parts * UNITS)))
+    kernel = tf.constant(random.normal(size=(UNITS, width)))
+    states = [tf.constant(random.normal(size=(RECORDS, UNITS))) for _ in range(count)]
+    at_outputs = tf.constant(random.normal(size=(RECORDS, STEPS, UNITS))) * float(all_steps)
+    mask = tf.constant(MASK) if masked else None
+
+    def results(run):
+        with tf.GradientTape() as tape:
+            tape.watch([sums, *states])
+            outputs, last = run(cell, sums, kernel, states, mask)
+            total = tf.reduce_sum(outputs * at_outputs)
+            total += tf.add_n([tf.reduce_sum(s * (i + 2)) for i, s in enumerate(last)])
+        return [outputs, *last, *tape.gradient(total, [sums, *states])]
+
+    def fast(*args):
+        return recurrent_loop.run(*args, all_steps=all_steps)
+
+    expected = results(explicit)
+    for a, e in zip(tf.function(results)(fast), expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-10, atol=1e-12)
+    assert np.abs(expected[-1]).max() > 0

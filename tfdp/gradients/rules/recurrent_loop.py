@@ -1,0 +1,270 @@
+"""The loops of SimpleRNN, LSTM and GRU over the steps of a sequence, with a backward pass of their
+own.
+
+TensorFlow's backward pass of a loop repeats the operations of each step one by one. But how a step
+depends on the state before it is known as soon as all states are: elementwise factors, which are
+computed for all steps at once, and one matrix product. So the loop backward multiplies, and adds.
+Of the weights it needs the recurrent kernel's values; gradients of weights are the rule's.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Cell(abc.ABC):
+    """What happens at a step, given `sums`, which do not depend on the states.
+
+    Below, `sums` and `inner` are those of one step, or of all of them, with the axis of steps in
+    front; u is the number of units.
+
+    Attributes:
+        activation: An elementwise function.
+        recurrent_activation: Likewise; None where the cell has none.
+    """
+
+    # How many parts `sums` has that do not go to a product with the recurrent kernel; they are in
+    # front of the others.
+    parts_without_states = 0
+
+    def __init__(self, activation: Activation, recurrent_activation: Activation | None = None):
+        self.activation, self.recurrent_activation = activation, recurrent_activation
+
+    @abc.abstractmethod
+    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
+        """Takes a step.
+
+        Args:
+            sums: [n, parts * u].
+            inner: The state times the recurrent kernel, [n, (parts - parts_without_states) * u].
+            states: The output before, and what else there is, each [n, u].
+
+        Returns:
+            (the states after the step, what `factors` needs as `kept`).
+        """
+
+    @abc.abstractmethod
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """Returns the factors of `back` for all steps, [t, n, ...], each zero where the gradients
+        that it is multiplied by go nowhere.
+        """
+
+    @abc.abstractmethod
+    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
+        """Goes back one step.
+
+        Args:
+            factors: Of this step.
+            gradients: At the states after it.
+
+        Returns:
+            (the gradient at `sums`, the gradients at the states before, None for zero). In the
+            latter what comes through the recurrent kernel is missing.
+        """
+
+
+class SimpleCell(Cell):
+    """h' = activation(sums + inner)."""
+
+    def step(self, sums, inner, states):
+        total = sums + inner
+        return [self.activation(total)], total
+
+    def factors(self, sums, kept, before, after):
+        return [_with_slope(self.activation, kept)[1]]
+
+    def back(self, factors, gradients):
+        return gradients[0] * factors[0], [None]
+
+
+class LSTMCell(Cell):
+    """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + inner."""
+
+    def step(self, sums, inner, states):
+        total = sums + inner
+        i, f, g, o = tf.split(total, 4, -1)
+        c = self.recurrent_activation(f) * states[1]
+        c += self.recurrent_activation(i) * self.activation(g)
+        return [self.recurrent_activation(o) * self.activation(c), c], total
+
+    def factors(self, sums, kept, before, after):
+        i, f, g, o = tf.split(kept, 4, -1)
+        i, at_i = _with_slope(self.recurrent_activation, i)
+        f, at_f = _with_slope(self.recurrent_activation, f)
+        g, at_g = _with_slope(self.activation, g)
+        o, at_o = _with_slope(self.recurrent_activation, o)
+        shown, at_c = _with_slope(self.activation, after[1])
+        from_c = tf.concat([g * at_i, before[1] * at_f, i * at_g], -1)
+        return [from_c, shown * at_o, o * at_c, f]
+
+    def back(self, factors, gradients):
+        from_c, from_h, h_to_c, forget = factors
+        h, c = gradients
+        c += h * h_to_c
+        return tf.concat([tf.concat([c] * 3, -1) * from_c, h * from_h], -1), [None, c * forget]
+
+
+class GRUCell(Cell):
+    """h' = z h + (1 - z) activation(a + r b), with gates z and r.
+
+    The reset gate is applied to the sum over the states, b, before that is added to the sum over
+    the inputs, a. So `sums` has four parts: a; and, to which `inner` is added, those of z, r and b.
+    """
+
+    parts_without_states = 1
+
+    def step(self, sums, inner, states):
+        units = states[0].shape[-1]
+        a, others = tf.split(sums, [units, 3 * units], -1)
+        total = others + inner
+        gates, b = tf.split(total, [2 * units, units], -1)
+        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        new = self.activation(a + r * b)
+        return [new + z * (states[0] - new)], total
+
+    def factors(self, sums, kept, before, after):
+        a = tf.split(sums, 4, -1)[0]
+        z, r, b = tf.split(kept, 3, -1)
+        z, at_z = _with_slope(self.recurrent_activation, z)
+        r, at_r = _with_slope(self.recurrent_activation, r)
+        new, at_new = _with_slope(self.activation, a + r * b)
+        to_a = (1 - z) * at_new
+        return [tf.concat([to_a, (before[0] - new) * at_z, to_a * b * at_r, to_a * r], -1), z]
+
+    def back(self, factors, gradients):
+        h = gradients[0]
+        return tf.concat([h] * 4, -1) * factors[0], [h * factors[1]]
+
+
+def _with_slope(function: Activation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns an elementwise function of x, and its derivative there."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def run(
+    cell: Cell,
+    sums: tf.Tensor,
+    kernel: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    mask: tf.Tensor | None = None,
+    all_steps: bool = True,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the outputs at all steps, [n, t, u], and the last states, each [n, u].
+
+    Gradients go to `sums` and `states`, not to `kernel`.
+
+    Args:
+        cell: What happens at a step.
+        sums: [n, t, parts * u].
+        kernel: The recurrent kernel, [u, (parts - cell.parts_without_states) * u].
+        states: At the start, each [n, u]; the first is the output.
+        mask: bool [n, t]: at other steps the states stay as they are. None: there are none.
+        all_steps: Whether gradients at the outputs count; those at the last states always do.
+    """
+    count = len(states)
+    masks = [] if mask is None else [mask]
+
+    @tf.custom_gradient
+    def loop(sums, kernel, *states_and_mask):
+        first = list(states_and_mask[:count])
+        sums = _steps_first(sums)
+        present = [_steps_first(m)[..., tf.newaxis] for m in states_and_mask[count:]]
+        after, kept = _forward(cell, sums, kernel, first, present)
+
+        def gradient(at_outputs, *at_last):
+            before = [
+                tf.concat([s[tf.newaxis], a[:-1]], 0) for s, a in zip(first, after, strict=True)
+            ]
+            factors = cell.factors(sums, kept, before, after)
+            at_sums, at_first = _backward(
+                cell,
+                factors,
+                kernel,
+                _steps_first(at_outputs) if all_steps else None,
+                list(at_last),
+                present,
+            )
+            return _steps_first(at_sums), None, *at_first, *(None for _ in present)
+
+        return (_steps_first(after[0]), *(a[-1] for a in after)), gradient
+
+    outputs, *last = loop(sums, kernel, *states, *masks)
+    return outputs, last
+
+
+def _forward(cell, sums, kernel, states, present):
+    """Returns (states after each step, each [t, n, u]; what was kept, [t, n, ...])."""
+    steps = _number_of_steps(sums)
+    count = len(states)
+
+    def body(i, states, arrays):
+        new, kept = cell.step(sums[i], tf.matmul(states[0], kernel), states)
+        if present:
+            new = [tf.where(present[0][i], a, b) for a, b in zip(new, states, strict=True)]
+        return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, kept], strict=True)]
+
+    widths = [*(s.shape[-1] for s in states), kernel.shape[-1]]
+    arrays = [_array(sums, steps, width) for width in widths]
+    _, _, arrays = _while(steps, body, (tf.constant(0), list(states), arrays))
+    *after, kept = [array.stack() for array in arrays]
+    return after[:count], kept
+
+
+def _backward(cell, factors, kernel, at_outputs, at_last, present):
+    """Returns the gradients at `sums`, [t, n, ...], and at the first states."""
+    steps = _number_of_steps(factors[0])
+    transposed = tf.transpose(kernel)
+
+    def body(i, gradients, array):
+        i -= 1
+        if at_outputs is not None:
+            gradients = [gradients[0] + at_outputs[i], *gradients[1:]]
+        at_sums, direct = cell.back([f[i] for f in factors], gradients)
+        if present:
+            at_sums = tf.where(present[0][i], at_sums, tf.zeros_like(at_sums))
+        skipped = cell.parts_without_states * kernel.shape[0]
+        through = tf.matmul(at_sums[:, skipped:] if skipped else at_sums, transposed)
+        before = [through if d is None else through + d for d in direct[:1]] + direct[1:]
+        if present:
+            before = [tf.where(present[0][i], a, b) for a, b in zip(before, gradients, strict=True)]
+        return i, before, array.write(i, at_sums)
+
+    width = kernel.shape[-1] + cell.parts_without_states * kernel.shape[0]
+    array = _array(factors[0], steps, width)
+    _, at_first, array = _while(steps, body, (steps, at_last, array), backwards=True)
+    return array.stack(), at_first
+
+
+def _while(steps: Any, body: Any, variables: tuple, backwards: bool = False) -> Any:
+    return tf.while_loop(
+        (lambda i, *_: i > 0) if backwards else (lambda i, *_: i < steps),
+        body,
+        variables,
+        maximum_iterations=steps,
+    )
+
+
+def _array(like: tf.Tensor, steps: Any, width: int) -> tf.TensorArray:
+    return tf.TensorArray(like.dtype, steps, element_shape=[like.shape[1], width])
+
+
+def _number_of_steps(tensor: tf.Tensor) -> Any:
+    return tf.shape(tensor)[0] if tensor.shape[0] is None else tf.constant(tensor.shape[0])
+
+
+def _steps_first(tensor: tf.Tensor) -> tf.Tensor:
+    """Exchanges the axes of records and steps."""
+    return tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)])
