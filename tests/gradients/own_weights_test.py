@@ -92,7 +92,15 @@ ON_BATCH = {
     ),
     "class_token": own(class_token, {"dense": dense}, token=(1, 4)),
     "kernel": own(lambda b, x: K.einsum("btd,de->bte", x, b.kernel), kernel=(4, 4)),
+    "kernel_of_a_dense_layer": own(
+        lambda b, x: K.matmul(x, b.kernel) + b.bias, kernel=(4, 4), bias=(4,)
+    ),
     "layer_scale": own(lambda b, x: x + b.gamma * b.dense(x), {"dense": dense}, gamma=(4,)),
+    "layer_on_constants_too": own(
+        lambda b, x: b.dense(x) * b.dense(K.ones((1, BATCH, 4))) * b.scale,
+        {"dense": dense},
+        scale=(4,),
+    ),
     "nested": nested,
     "positions": own(positions, {"embedding": lambda: L.Embedding(BATCH, 4)}, scale=()),
     "rms": own(rms, scale=(4,)),

@@ -20,11 +20,17 @@ APART = {
     "last_axis": lambda x: tf.reduce_sum(x, -1),
     "kept_rows": lambda x: tf.reshape(x, [-1, 16]),
     "largest": lambda x: tf.math.top_k(x, 2)[0],
+    "merged_and_back": lambda x: tf.reshape(
+        tf.matmul(tf.reshape(x, [-1, 4]) + tf.ones([4]), tf.ones([4, 2])), [tf.shape(x)[0], 4, 2]
+    ),
+    "merged_by_length": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 2])), [-1, 16]),
     "padded": lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], mode="REFLECT"),
     "part": lambda x: tf.slice(x, [0, 1, 0], [-1, 2, 4]),
     "part_of_all": lambda x: tf.slice(x, [0, 1, 0], [tf.shape(x)[0], 2, 4]),
     "product": lambda x: tf.matmul(x, x),
     "repeated": lambda x: tf.repeat(x, 2, axis=1),
+    "tensordot": lambda x: tf.tensordot(x, tf.ones([4, 4, 3]), [[1, 2], [1, 0]]),
+    "tensordot_last": lambda x: tf.tensordot(x, tf.ones([4, 3]), 1),
     "reversed": lambda x: tf.reverse(x, [1]),
     "rolled": lambda x: tf.roll(x, [1, 2], [1, -1]),
     "slice": lambda x: x[:, 1],
@@ -106,7 +112,18 @@ MIXED = {
     "first_axis": lambda x: tf.reduce_sum(x, -3),
     "first_record": lambda x: x + x[:1],
     "lined_up_with_positions": lambda x: x + x[:, 0],
+    "merged_and_not_back": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 4])), [-1, 8]),
+    "merged_gram": lambda x: tf.matmul(tf.reshape(x, [-1, 4]), tf.reshape(x, [-1, 4]), False, True),
+    "merged_softmax": lambda x: tf.reshape(
+        tf.nn.softmax(tf.transpose(tf.reshape(x, [-1, 4]))), [-1, 4, 4]
+    ),
+    "merged_sum": lambda x: x + tf.reduce_sum(tf.reshape(x, [-1, 4]), 0),
+    "merged_with_others": lambda x: tf.reshape(
+        tf.reshape(x, [-1, 4]) + tf.reshape(x[:, :1], [-1, 4]), [-1, 4, 4]
+    ),
+    "merged_part": lambda x: tf.reshape(tf.reshape(x, [-1, 4])[::2], [-1, 2, 4]),
     "moved_rows": lambda x: tf.reshape(x, [-1, 4]),
+    "tensordot_of_records": lambda x: tf.tensordot(x, x, [[0], [0]]),
     "reversed": lambda x: tf.reverse(x, [0]),
     "swapped": lambda x: tf.transpose(x, [1, 0, 2]),
     "turned_around": lambda x: x[::-1],
@@ -265,4 +282,5 @@ def test_programs_that_are_accepted_keep_records_apart():
                 found, np.stack(alone), rtol=1e-9, atol=1e-9 * np.max(np.abs(found))
             )
             accepted += 1
+    print("ACCEPTED", accepted)
     assert accepted > 300

@@ -71,14 +71,6 @@ def _transposition(op, inputs, is_records):
     return not is_records(inputs[1]) and order is not None and int(order[0]) == 0
 
 
-def _reshape(op, inputs, is_records):
-    target, sizes = static_value(inputs[1]), inputs[0].shape[1:]
-    if is_records(inputs[1]) or target is None or len(target) == 0 or target[0] != -1:
-        return False
-    # Each record keeps its numbers, so the length that is left open is the number of records.
-    return sizes.is_fully_defined() and sizes.num_elements() == int(target[1:].prod()) > 0
-
-
 def _slice(op, inputs, is_records):
     masks = {m: op.get_attr(f"{m}_mask") for m in ("begin", "end", "ellipsis", "new_axis")}
     shrinks, strides = op.get_attr("shrink_axis_mask"), static_value(inputs[3])
@@ -172,7 +164,7 @@ def _einsum(op, inputs, is_records):
     return axis.isalpha() and apart and not any(axis in term for term in others)
 
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     """
     Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil Cos Cosh DivNoNan Elu
     Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Identity Inv IsFinite IsInf IsNan
@@ -183,7 +175,7 @@ _ELEMENTWISE = frozenset(
     """.split()
 )
 CHECKS: dict[str, Check] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduction),
     **dict.fromkeys(("LogSoftmax", "Softmax"), _last_axis),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"), _matmul),
@@ -197,7 +189,6 @@ CHECKS: dict[str, Check] = {
     "MatrixBandPart": _band,
     "OneHot": _one_hot,
     "Pack": _stacked,
-    "Reshape": _reshape,
     "Slice": _part,
     "Squeeze": _squeeze,
     "StridedSlice": _slice,

@@ -6,7 +6,7 @@ could have. Whatever is not known to keep the records apart is refused.
 
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,18 +17,24 @@ from tfdp.gradients.keras_internals import (
     is_stateful,
 )
 from tfdp.gradients.mapping import holds_records, meets_records
-from tfdp.gradients.record_wise_checks import CHECKS
+from tfdp.gradients.record_wise_checks import CHECKS, ELEMENTWISE
 from tfdp.gradients.static_values import static_value, value_from_outside
 
 # Functions of TensorFlow that have gradients of their own, elementwise ones.
 _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
-# What stands for the number of records in a tensor that holds a shape.
-ROWS = "rows"
+# Operations that treat every row of a merged tensor separately, if nothing else has such rows.
+_OF_ROWS = ("MatMul", *ELEMENTWISE)
 # Operations that make records of a shape, and which operand that is.
-_TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Reshape": 1, "Slice": 2, "Tile": 1}
+_TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.
 _NUMBERS = ("AddV2", "ConcatV2", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub")
 _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
+
+
+class Rows(NamedTuple):
+    """What stands for the number of records, or for so many times it, in a tensor of lengths."""
+
+    times: int
 
 
 class MixesError(Exception):
@@ -36,7 +42,8 @@ class MixesError(Exception):
 
 
 class Kinds:
-    """Which tensors of a graph hold records, which hold a shape, and which are constants.
+    """Which tensors of a graph hold records, which hold a shape, and which are constants. In a
+    merged tensor, every record has the same number of rows, one after the other.
 
     Every tensor that is none of these is refused.
     """
@@ -45,6 +52,7 @@ class Kinds:
         self._records: set[str] = set()
         self._constants: set[str] = set()
         self._shapes: dict[str, list[Any]] = {}
+        self._merged: dict[str, int] = {}  # How many rows a record has.
 
     def add_records(self, tensor: tf.Tensor) -> None:
         """Notes that row i of a tensor is a function of record i."""
@@ -82,9 +90,15 @@ class Kinds:
         if CUSTOM_GRADIENT in op.node_def.attr:
             self._own_gradient(op, inputs)
         elif op.type == "Shape" and self.is_records(inputs[0]):
-            self._set_shape(op, [ROWS, *inputs[0].shape[1:]])
+            self._set_shape(op, [Rows(1), *inputs[0].shape[1:]])
+        elif op.type == "Shape" and inputs[0].name in self._merged:
+            self._set_shape(op, [Rows(self._merged[inputs[0].name]), *inputs[0].shape[1:]])
         elif any(map(self.is_shape, inputs)):
             self._use_of_shape(op, inputs)
+        elif op.type == "Reshape" and self._rows_in(inputs[0]) is not None:
+            self._reshape(op, inputs[0], static_value(inputs[1]))
+        elif any(tensor.name in self._merged for tensor in inputs):
+            self._use_of_rows(op, inputs)
         elif any(map(self.is_records, inputs)):
             self._use_of_records(op, inputs)
         elif self._makes_a_constant(op, inputs):
@@ -112,19 +126,54 @@ class Kinds:
                 self.add_constant(after)
 
     def _set_shape(self, op: tf.Operation, shape: list[Any]) -> None:
-        if ROWS in shape or static_value(op.outputs[0]) is None:
+        if _has_rows(shape) or static_value(op.outputs[0]) is None:
             self._shapes[op.outputs[0].name] = shape
         else:
             self.add_constant(op.outputs[0])
 
     def _use_of_shape(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         to_records = _TO_RECORDS.get(op.type)
-        if to_records is not None and self.is_shape(inputs[to_records]):
+        if op.type == "Reshape" and self.is_shape(inputs[1]):
+            self._reshape(op, inputs[0], self._shapes[inputs[1].name])
+        elif to_records is not None and self.is_shape(inputs[to_records]):
             self._make_records(op, inputs, self._check_target(op, inputs[to_records]))
         elif op.type in _NUMBERS:
             self._set_shape(op, self._numbers(op, inputs))
         else:
             raise MixesError(f"{op.name} ({op.type}) uses the number of records")
+
+    def _rows_in(self, tensor: tf.Tensor) -> int | None:
+        """Returns how many rows of a tensor a record has, and None if it holds no records."""
+        return 1 if self.is_records(tensor) else self._merged.get(tensor.name)
+
+    def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
+        """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
+        rows, sizes = self._rows_in(tensor), tensor.shape[1:]
+        if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
+            raise MixesError(f"{op.name} moves the axis of records")
+        if isinstance(target[0], Rows):
+            times = target[0].times
+        elif target[0] == -1 and sizes.is_fully_defined() and min(target[1:], default=1) > 0:
+            # The length that is left open is that of the records, times what is merged with them.
+            times, rest = divmod(rows * sizes.num_elements(), math.prod(map(int, target[1:])))
+            times = 0 if rest else times
+        else:
+            times = 0
+        if times == 1:
+            self.add_records(op.outputs[0])
+        elif times > 1 and holds_records(op.outputs[0]):
+            self._merged[op.outputs[0].name] = times
+        else:
+            raise MixesError(f"{op.name} moves the axis of records")
+
+    def _use_of_rows(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        merged = [t for t in inputs if t.name in self._merged]
+        rows = {self._merged[t.name] for t in merged}
+        known = all(t.name in self._merged or self.is_constant(t) for t in inputs)
+        right = known and len(rows) == 1 and op.type in _OF_ROWS and len(op.outputs) == 1
+        if not right or not CHECKS[op.type](op, inputs, lambda t: t.name in self._merged):
+            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+        self._merged[op.outputs[0].name] = rows.pop()
 
     def _make_records(self, op: tf.Operation, inputs: list[tf.Tensor], target: list[Any]) -> None:
         """Notes that an operation makes records of the shape `target`."""
@@ -134,7 +183,7 @@ class Kinds:
             begin = static_value(inputs[1])
             begins = begin is not None and begin[0] == 0
         if self.is_records(tensor):
-            fits = op.type == "Reshape" or tensor.shape.rank == len(target)
+            fits = tensor.shape.rank == len(target)
         else:
             # Every record gets the same: what lies along the axis of records is repeated.
             fits = self.is_constant(tensor) and op.type in ("BroadcastTo", "Fill", "Tile")
@@ -147,19 +196,19 @@ class Kinds:
     def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
         """Returns the numbers that an operation makes of lengths."""
         lists = [self._list(t) for t in inputs]
-        if op.type in _ARITHMETIC and not any(ROWS in numbers for numbers in lists):
+        if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
             return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
-        if op.type == "Prod" and ROWS not in lists[0]:
-            return [math.prod(lists[0])]
+        if op.type == "Prod" and not _has_rows(lists[0][1:]):
+            return [_times(lists[0])]
         if op.type == "Pack" and op.get_attr("axis") == 0 and all(len(n) == 1 for n in lists):
             return [number for (number,) in lists]
         if op.type == "ConcatV2":
             return [number for numbers in lists[:-1] for number in numbers]
-        if op.type == "GatherV2" and ROWS not in lists[1] and not op.get_attr("batch_dims"):
+        if op.type == "GatherV2" and not _has_rows(lists[1]) and not op.get_attr("batch_dims"):
             return [lists[0][place] for place in lists[1]]
         if op.type == "StridedSlice" and not op.get_attr("ellipsis_mask"):
             numbers, *where = lists
-            if all(len(w) == 1 and w[0] != ROWS for w in where) and not op.get_attr(
+            if all(len(w) == 1 and not _has_rows(w) for w in where) and not op.get_attr(
                 "new_axis_mask"
             ):
                 (begin,), (end,), (stride,) = where
@@ -184,7 +233,7 @@ class Kinds:
         record that are as many as there are records would tell it how many there are.
         """
         target = self._shapes[shape.name]
-        if ROWS not in target[:1] or ROWS in target[1:]:
+        if target[:1] != [Rows(1)] or _has_rows(target[1:]):
             raise MixesError(f"{op.name} moves the axis of records")
         return target
 
@@ -204,3 +253,14 @@ def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
     number = max(len(first), len(second))
     first, second = (n * number if len(n) == 1 else n for n in (first, second))
     return list(zip(first, second, strict=True))
+
+
+def _has_rows(numbers: Any) -> bool:
+    return any(isinstance(number, Rows) for number in numbers)
+
+
+def _times(numbers: list[Any]) -> Any:
+    """Returns the product of numbers of which only the first may be that of records."""
+    if _has_rows(numbers[:1]):
+        return Rows(numbers[0].times * math.prod(numbers[1:]))
+    return math.prod(numbers)

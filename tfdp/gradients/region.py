@@ -99,6 +99,9 @@ class Region:
                 self._kinds.add(op)
             if self._is_plumbing(op):
                 continue
+            if _stays_as_it_is(op):
+                self._labels[op.outputs[0].name] = self._label(op.inputs[0])
+                continue
             filled = _what_fills(op)
             if filled is not None:
                 self._labels[op.outputs[0].name] = _filled(filled)
@@ -141,7 +144,6 @@ class Region:
         """
         self.look()
         if id(layer) in self._parts:
-            self._check_constants(layer, (args, kwargs))
             return code(*args, **kwargs)
         self._check_records(layer, (args, kwargs))
         self.steps.append((id(layer), self._labelled((args, kwargs))))
@@ -149,12 +151,6 @@ class Region:
         self._seen = len(self._graph.get_operations())
         self._take(outputs, len(self.steps))
         return outputs
-
-    def _check_constants(self, layer: Any, arguments: Any) -> None:
-        if self._kinds is None:
-            return
-        if any(self._kinds.is_records(leaf) for leaf in _tensors(arguments)):
-            raise MixesError(f"{layer.name} is called on records, and on something else")
 
     def _check_records(self, layer: Any, arguments: Any) -> None:
         if self._kinds is None:
@@ -195,6 +191,12 @@ def _is_known(tensor: tf.Tensor) -> bool:
     if value_from_outside(tensor) is not None:
         return True
     return tensor.dtype.is_integer and static_value(tensor) is not None
+
+
+def _stays_as_it_is(op: tf.Operation) -> bool:
+    """Returns whether an operation puts axes in the order that they have."""
+    order = static_value(op.inputs[1]) if op.type == "Transpose" else None
+    return order is not None and list(order) == list(range(len(order)))
 
 
 def _what_fills(op: tf.Operation) -> Any:
