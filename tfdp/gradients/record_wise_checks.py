@@ -51,6 +51,10 @@ def _matmul(op, inputs, is_records):
     return b > 2 and meets_records(first, b)
 
 
+def _bias(op, inputs, is_records):
+    return inputs[0].shape.rank > 1 and is_records(inputs[0]) and not is_records(inputs[1])
+
+
 def _concatenation(op, inputs, is_records):
     *tensors, axis = inputs
     ranks = {t.shape.rank for t in tensors}
@@ -182,6 +186,7 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Cumprod", "Cumsum", "ReverseV2", "Roll"), _along_axes),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
     **dict.fromkeys(("Split", "SplitV"), _parts),
+    "BiasAdd": _bias,
     "ConcatV2": _concatenation,
     "Einsum": _einsum,
     "ExpandDims": _expansion,
