@@ -1,6 +1,8 @@
 """What is said of every layer, and why one runs record by record."""
 
 import functools
+import pathlib
+import re
 
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tests.gradients import blocks_test
 from tests.gradients.blocks_test import RECORD_BY_RECORD, Code, dense, nested
 from tests.gradients.problems import BATCH, built, model_of
 from tests.gradients.recording_test import Subclassed
@@ -21,20 +24,32 @@ def line_of(make, shape=(BATCH, 4), name="block"):
     return next(line for line in lines if line.startswith(f"{name}:"))
 
 
+# A reason, which names the operation and the line of code that makes it.
 REASONS = {
     "by_length": "it does something else with a batch of one",
-    "counted": "BroadcastTo moves the axis of records",
-    "cumulative": "Cumsum (Cumsum) is not known to keep records apart",
-    "mean": "Mean (Mean) is not known to keep records apart",
-    "number_of_records": "Cast (Cast) uses the number of records",
-    "own_gradient": "IdentityN has a gradient of its own",
+    "counted": "BroadcastTo (blocks_test.py, line N) moves the axis of records",
+    "cumulative": "Cumsum (blocks_test.py, line N) is not known to keep records apart",
+    "mean": "Mean (blocks_test.py, line N) is not known to keep records apart",
+    "number_of_records": "Cast (blocks_test.py, line N) uses the number of records",
+    "own_gradient": "IdentityN (blocks_test.py, line N) has a gradient of its own",
 }
+SOURCE = pathlib.Path(blocks_test.__file__).read_text(encoding="utf-8").split("\n")
+
+
+def without_line(text):
+    return re.sub(r"line \d+", "line N", text)
 
 
 @pytest.mark.parametrize("name", sorted(REASONS))
 def test_reason_why_a_block_runs_record_by_record(name):
     line = line_of(dense(RECORD_BY_RECORD[name]))
-    assert line == f"block: record by record: {REASONS[name]}"
+    assert without_line(line) == f"block: record by record: {REASONS[name]}"
+
+
+@pytest.mark.parametrize("name", ["cumulative", "mean"])
+def test_line_is_that_of_the_code(name):
+    number = int(re.search(r"line (\d+)", line_of(dense(RECORD_BY_RECORD[name])))[1])
+    assert f'"{name}": ' in SOURCE[number - 1]
 
 
 def test_layers_in_a_block_follow_it():
@@ -54,7 +69,7 @@ def test_layer_in_a_block_that_runs_record_by_record():
 
     lines = explain(model_of(make, (BATCH, 4))).split("\n")
     assert "block: block, on the batch" in lines
-    assert f"block/block: record by record: {REASONS['mean']}" in lines
+    assert f"block/block: record by record: {REASONS['mean']}" in map(without_line, lines)
     # What is in it is a part of its own call.
     assert len(lines) == 4
 

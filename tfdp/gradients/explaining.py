@@ -32,11 +32,13 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
         SideEffectError: a layer leaves something behind.
 
     Example:
-        >>> model = keras.Sequential([keras.Input((4, 3)), keras.layers.GRU(2, name="gru")])
-        >>> model.add(keras.layers.Lambda(lambda x: keras.ops.flip(x, 0), name="flip"))
+        >>> gru = keras.layers.GRU(2, return_sequences=True, name="gru")
+        >>> model = keras.Sequential([keras.Input((4, 3)), gru])
+        >>> model.add(keras.layers.Lambda(lambda x: x * x, name="square"))
+        >>> model.add(keras.layers.GRU(2, reset_after=False, name="old_gru"))
         >>> print(explain(model))
         gru: RecurrentRule
-        flip: record by record: ReverseV2 (ReverseV2) is not known to keep records apart
+        old_gru: record by record: the rule for GRU does not hold with these options
     """
     model = _functional(model)
     specs = _specs(model, inputs)

@@ -6,8 +6,10 @@ could have. Whatever is not known to keep the records apart is refused.
 
 import math
 import operator
+import pathlib
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import (
@@ -29,6 +31,12 @@ _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.
 _NUMBERS = ("AddV2", "ConcatV2", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub")
 _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
+
+
+# Where code is that no user has written.
+_LIBRARIES = tuple(
+    str(pathlib.Path(file).parent) for file in (keras.__file__, tf.__file__, __file__)
+)
 
 
 class Rows(NamedTuple):
@@ -105,7 +113,7 @@ class Kinds:
             for tensor in op.outputs:
                 self.add_constant(tensor)
         else:
-            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
 
     def _makes_a_constant(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
         # What is drawn for all records at once is none of a record's own.
@@ -118,7 +126,7 @@ class Kinds:
     def _own_gradient(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         known = op.type == "IdentityN" and gradient_in_tensorflow(op) in _ELEMENTWISE_GRADIENTS
         if not known or not all(self.is_records(t) or self.is_constant(t) for t in inputs):
-            raise MixesError(f"{op.name} has a gradient of its own")
+            raise MixesError(f"{_named(op)} has a gradient of its own")
         for before, after in zip(inputs, op.outputs, strict=True):
             if self.is_records(before):
                 self.add_records(after)
@@ -140,7 +148,7 @@ class Kinds:
         elif op.type in _NUMBERS:
             self._set_shape(op, self._numbers(op, inputs))
         else:
-            raise MixesError(f"{op.name} ({op.type}) uses the number of records")
+            raise MixesError(f"{_named(op)} uses the number of records")
 
     def _rows_in(self, tensor: tf.Tensor) -> int | None:
         """Returns how many rows of a tensor a record has, and None if it holds no records."""
@@ -150,7 +158,7 @@ class Kinds:
         """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
         rows, sizes = self._rows_in(tensor), tensor.shape[1:]
         if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
-            raise MixesError(f"{op.name} moves the axis of records")
+            raise MixesError(f"{_named(op)} moves the axis of records")
         if isinstance(target[0], Rows):
             times = target[0].times
         elif target[0] == -1 and sizes.is_fully_defined() and min(target[1:], default=1) > 0:
@@ -164,7 +172,7 @@ class Kinds:
         elif times > 1 and holds_records(op.outputs[0]):
             self._merged[op.outputs[0].name] = times
         else:
-            raise MixesError(f"{op.name} moves the axis of records")
+            raise MixesError(f"{_named(op)} moves the axis of records")
 
     def _use_of_rows(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         merged = [t for t in inputs if t.name in self._merged]
@@ -172,7 +180,7 @@ class Kinds:
         known = all(t.name in self._merged or self.is_constant(t) for t in inputs)
         right = known and len(rows) == 1 and op.type in _OF_ROWS and len(op.outputs) == 1
         if not right or not CHECKS[op.type](op, inputs, lambda t: t.name in self._merged):
-            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
         self._merged[op.outputs[0].name] = rows.pop()
 
     def _make_records(self, op: tf.Operation, inputs: list[tf.Tensor], target: list[Any]) -> None:
@@ -190,7 +198,7 @@ class Kinds:
             fits = fits and meets_records(tensor, len(target))
             fits = fits and (op.type != "Tile" or tensor.shape.rank == len(target))
         if not fits or not begins or (op.type == "Tile" and self.is_records(tensor)):
-            raise MixesError(f"{op.name} moves the axis of records")
+            raise MixesError(f"{_named(op)} moves the axis of records")
         self.add_records(op.outputs[0])
 
     def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
@@ -217,7 +225,7 @@ class Kinds:
                 begin = None if op.get_attr("begin_mask") else begin
                 end = None if op.get_attr("end_mask") else end
                 return numbers[begin:end:stride]
-        raise MixesError(f"{op.name} ({op.type}) uses the number of records")
+        raise MixesError(f"{_named(op)} uses the number of records")
 
     def _list(self, tensor: tf.Tensor) -> list[Any]:
         """Returns lengths, or numbers that are known, as a list."""
@@ -234,17 +242,17 @@ class Kinds:
         """
         target = self._shapes[shape.name]
         if target[:1] != [Rows(1)] or _has_rows(target[1:]):
-            raise MixesError(f"{op.name} moves the axis of records")
+            raise MixesError(f"{_named(op)} moves the axis of records")
         return target
 
     def _use_of_records(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         if not all(self.is_records(t) or self.is_constant(t) for t in inputs):
-            raise MixesError(f"{op.name} ({op.type}) uses a tensor from elsewhere")
+            raise MixesError(f"{_named(op)} uses a tensor from elsewhere")
         if is_stateful(op.type):
-            raise MixesError(f"{op.name} ({op.type}) does more than compute")
+            raise MixesError(f"{_named(op)} does more than compute")
         check = CHECKS.get(op.type)
         if check is None or not check(op, inputs, self.is_records):
-            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_records(tensor)
 
@@ -264,3 +272,11 @@ def _times(numbers: list[Any]) -> Any:
     if _has_rows(numbers[:1]):
         return Rows(numbers[0].times * math.prod(numbers[1:]))
     return math.prod(numbers)
+
+
+def _named(op: tf.Operation) -> str:
+    """Returns what an operation is called where its code is looked for: its kind and its line."""
+    for frame in reversed(op.traceback or ()):
+        if not frame.filename.startswith(_LIBRARIES):
+            return f"{op.type} ({pathlib.Path(frame.filename).name}, line {frame.lineno})"
+    return f"{op.type} ({op.name})"

@@ -83,8 +83,8 @@ def test_function_that_mixes_records_runs_record_by_record_alone(layer):
     make, shape = LAYERS[layer]
     lines = explain(model_of(lambda: make(minus_mean), shape)).split("\n")
     assert any(line.startswith("layer: ") and line.endswith("Rule") for line in lines)
-    reason = "layer/activation: record by record: Mean (Mean) is not known to keep records apart"
-    assert reason in lines  # `mixing_test.py` compares the gradients.
+    # `mixing_test.py` compares the gradients.
+    assert any(line.startswith("layer/activation: record by record: Mean (") for line in lines)
 
 
 def test_frozen_layer_with_a_function_of_ones_own():
