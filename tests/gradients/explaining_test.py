@@ -145,9 +145,28 @@ def test_lengths_that_a_model_leaves_open_are_those_of_the_inputs():
     block.dense.build((None, None, 4))
     block.built = True
     model = keras.Model(x, L.Dense(2)(block(x)))
-    assert "block: record by record" in explain(model)
     for inputs in (np.zeros((2, 5, 4), "float32"), tf.zeros([1, 5, 4]), keras.Input((5, 4))):
         assert "block: block, on the batch" in explain(model, inputs)
+
+
+class ShortTable(L.Layer):
+    """Adds a table of five positions."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(5, shape[-1]), name="table")
+
+    def call(self, inputs):
+        length = K.shape(inputs)[1]
+        return inputs + K.slice(self.table, (0, 0), (length, inputs.shape[-1]))
+
+
+def test_open_lengths_are_some_that_the_model_takes():
+    x = keras.Input((None, 4))
+    model = keras.Model(x, L.Dense(2, name="head")(ShortTable(name="short")(x)))
+    expected = "short: on the batch, with weights of its own: table\nhead: DenseRule"
+    assert explain(model) == expected == explain(model, tf.zeros([1, 5, 4]))
+    with pytest.raises(ValueError, match="ShortTable"):
+        explain(model, tf.zeros([1, 6, 4]))
 
 
 def test_subclassed_model_is_traced_if_inputs_are_given():

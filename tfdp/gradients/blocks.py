@@ -22,7 +22,7 @@ from tfdp.gradients.region import Region
 from tfdp.noise.attempts import attempt
 
 # What the code of a block may raise where the number of records is unknown.
-_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
+ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
 # Makes variables read as other values: (variable, value) pairs.
 Reading = Callable[[list[tuple[Any, tf.Tensor]]], contextlib.AbstractContextManager[None]]
@@ -135,7 +135,7 @@ class Blocks:
                     asked,
                 )
                 return Trial(steps, weights, frozenset(parts))
-            except (MixesError, *_ERRORS) as error:
+            except (MixesError, *ERRORS) as error:
                 if asked and id(asked[0]) not in parts:
                     parts[id(asked[0])] = asked[0]
                     continue

@@ -6,11 +6,17 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import rules as rules  # Registers them.
+from tfdp.gradients.blocks import ERRORS
 from tfdp.gradients.keras_internals import FUNCTIONAL
+from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan, why_no_block
+from tfdp.gradients.record_scope import SideEffectError
 from tfdp.gradients.recording import Recording, Treatment, wanted_of
 from tfdp.gradients.rules.rule import RecordWise
 from tfdp.gradients.watching import BY_RECORD, ON_BATCH, watching
+
+# What open lengths are taken to be: the first that the model takes.
+_LENGTHS = (64, 32, 16, 8, 4)
 
 
 def explain(model: keras.Layer, inputs: Any = None) -> str:
@@ -24,8 +30,8 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
         model: A built model, or a layer.
         inputs: A batch of what the model is called on: arrays, tensors or `keras.Input`s, of which
             only shapes and dtypes count. By default what a functional or sequential model was made
-            with; give a batch where that leaves lengths open. A subclassed model without `inputs`
-            is not traced, and its blocks are then not tried out.
+            with; lengths that this leaves open are taken to be 64, or less where the model fails. A
+            subclassed model without `inputs` is not traced, and its blocks are not tried out.
 
     Raises:
         UnsupportedModelError: the engine cannot take the model.
@@ -43,7 +49,7 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
     model = _functional(model)
     specs = _specs(model, inputs)
     if specs is not None:
-        return "\n".join(_lines(_tried(model, specs)))
+        return "\n".join(_lines(_tried_at_some_length(model, specs)))
     wanted = {id(v) for v in model.trainable_variables}
     return "\n".join(
         f"{operation.name}: {_expected(operation, rule, wanted)}"
@@ -73,6 +79,25 @@ def _specs(model: Any, inputs: Any) -> Any:
         return tf.TensorSpec([None, *leaf.shape[1:]], dtype)
 
     return tf.nest.map_structure(spec, inputs)
+
+
+def _tried_at_some_length(model: Any, specs: Any) -> list[Treatment]:
+    """As `_tried`, with a length in the place of those that are open."""
+    if all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(specs)):
+        return _tried(model, specs)
+    for length in _LENGTHS:
+
+        def closed(spec, length=length):
+            sizes = [length if size is None else size for size in spec.shape[1:]]
+            return tf.TensorSpec([None, *sizes], spec.dtype)
+
+        try:
+            return _tried(model, tf.nest.map_structure(closed, specs))
+        except (UnsupportedModelError, SideEffectError):
+            raise
+        except ERRORS:
+            continue  # The model takes no such length, which layers say in many ways.
+    return _tried(model, specs)
 
 
 def _tried(model: Any, specs: Any) -> list[Treatment]:

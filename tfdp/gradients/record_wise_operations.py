@@ -6,6 +6,7 @@ could have. Whatever is not known to keep the records apart is refused.
 
 import math
 import operator
+import os
 import pathlib
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
 
 # Where code is that no user has written.
 _LIBRARIES = tuple(
-    str(pathlib.Path(file).parent) for file in (keras.__file__, tf.__file__, __file__)
+    f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__, __file__)
 )
 
 
