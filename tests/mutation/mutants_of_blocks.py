@@ -148,12 +148,4 @@ BLOCKS = in_folder(
         "if times:",
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
-    (
-        "merged_rows_are_records",
-        "rows of merged positions may be used as if they were records",
-        "record_wise_operations.py",
-        "op.type in _OF_ROWS and len(op.outputs) == 1",
-        "op.type in CHECKS",
-        f"{GRADIENTS}/record_wise_operations_test.py",
-    ),
 )
