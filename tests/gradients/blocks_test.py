@@ -92,14 +92,14 @@ ON_BATCH = {
 @pytest.fixture
 def decisions(monkeypatch):
     """Whether every block that was tried out ran on the batch."""
-    found, steps_of = [], blocks.Blocks.steps_of
+    found, tried = [], blocks.Blocks.tried
 
     def noted(*args):
-        steps = steps_of(*args)
-        found.append(steps is not None)
-        return steps
+        trial = tried(*args)
+        found.append(trial is not None)
+        return trial
 
-    monkeypatch.setattr(blocks.Blocks, "steps_of", noted)
+    monkeypatch.setattr(blocks.Blocks, "tried", noted)
     return found
 
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tfdp
 from tests.gradients.problems import BATCH, assert_engines_agree, by_engine, problem
 from tfdp.gradients import ModelLoss, UnsupportedModelError
+from tfdp.gradients.explaining import explain
 from tfdp.gradients.mapping import meets_records
-from tfdp.gradients.plan import explain
 from tfdp.gradients.rules.rule import RecordWise
 
 pytestmark = [
@@ -184,9 +184,9 @@ def test_layers_that_get_what_they_are_made_for_run_on_the_batch(name, by_record
     [L.Attention(score_mode="concat"), L.Attention(use_scale=True)],
     ids=["concat", "scale"],
 )
-def test_attention_with_weights_of_its_own_runs_record_by_record(layer):
+def test_attention_with_weights_of_its_own_has_their_gradients_by_record(layer):
     loss, variables, examples = make_problem([SEQUENCE], lambda x: layer([x, x]))
-    assert f"{layer.name}: record by record" in explain(loss.model)
+    assert f"{layer.name}: on the batch, with weights of its own" in explain(loss.model)
     assert_engines_agree(loss, variables, examples)
 
 

@@ -64,7 +64,8 @@ def apply(layer, x):
     if isinstance(layer, Pair):
         return layer.layer(x, x)
     if hasattr(layer, "prepare"):
-        layer.prepare(x.shape)
+        # A layer that keeps a function of anybody's has no rule.
+        vars(layer).pop("prepare")(x.shape)
     return layer(x)
 
 

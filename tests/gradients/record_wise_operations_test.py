@@ -7,44 +7,149 @@ import tensorflow as tf
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 
 APART = {
+    "band": lambda x: tf.linalg.band_part(x, 1, 0),
+    "bias": lambda x: tf.nn.bias_add(x, tf.ones([4])),
+    "constants_met": lambda x: x * tf.reshape(tf.range(16.0), [1, 4, 4]),
+    "counted_ones": lambda x: x + tf.fill([tf.shape(x)[0], 1, 4], 2.0),
+    "cumulative": lambda x: tf.cumsum(x, -1),
+    "dots": lambda x: x[..., 0] + x[..., tf.newaxis, 1:][..., 0, 0],
+    "einsum": lambda x: tf.einsum("bij,bkj->bik", x, x),
+    "einsum_with_constants": lambda x: tf.einsum("bij,jk->bki", x, tf.ones([4, 2])),
+    "einsum_with_dots": lambda x: tf.einsum("...ij,kj->...ki", x, tf.ones([2, 4])),
+    "gathered": lambda x: tf.gather(x, [2, 0], axis=1),
+    "hot": lambda x: tf.one_hot(tf.cast(x, tf.int32), 3),
     "last_axis": lambda x: tf.reduce_sum(x, -1),
     "kept_rows": lambda x: tf.reshape(x, [-1, 16]),
+    "largest": lambda x: tf.math.top_k(x, 2)[0],
+    "merged_and_back": lambda x: tf.reshape(
+        tf.matmul(tf.reshape(x, [-1, 4]) + tf.ones([4]), tf.ones([4, 2])), [tf.shape(x)[0], 4, 2]
+    ),
+    "merged_by_length": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 2])), [-1, 16]),
+    "padded": lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], mode="REFLECT"),
+    "part": lambda x: tf.slice(x, [0, 1, 0], [-1, 2, 4]),
+    "part_of_all": lambda x: tf.slice(x, [0, 1, 0], [tf.shape(x)[0], 2, 4]),
     "product": lambda x: tf.matmul(x, x),
+    "repeated": lambda x: tf.repeat(x, 2, axis=1),
+    "tensordot": lambda x: tf.tensordot(x, tf.ones([4, 4, 3]), [[1, 2], [1, 0]]),
+    "tensordot_last": lambda x: tf.tensordot(x, tf.ones([4, 3]), 1),
+    "reversed": lambda x: tf.reverse(x, [1]),
+    "rolled": lambda x: tf.roll(x, [1, 2], [1, -1]),
     "slice": lambda x: x[:, 1],
+    "smooth_unit": lambda x: tf.nn.silu(x),
+    "split": lambda x: tf.stack(tf.split(x, 2, axis=-1), axis=1),
     "swapped_positions": lambda x: tf.transpose(x, [0, 2, 1]),
+    "table": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [tf.shape(x)[0], 4, 1]),
+    "tiled": lambda x: tf.tile(x, [1, 2, 1]),
+    "unstacked": lambda x: tf.unstack(x, axis=2)[1],
+    "which": lambda x: tf.argmax(x, axis=1),
 }
+
+
+@tf.custom_gradient
+def swish(x):
+    """Has the name of a gradient that is known, and is another."""
+
+    def grad(upstream):
+        return upstream - tf.reduce_mean(upstream, 0, keepdims=True)
+
+    grad.__module__ = "tensorflow.python.ops.nn_impl"
+    grad.__qualname__ = "swish.<locals>.swish_impl.<locals>.grad"
+    return x * tf.sigmoid(x), grad
+
+
 MIXED = {
     "all_axes": tf.reduce_sum,
+    "another_gradient": swish,
+    "band_of_records": lambda x: tf.linalg.band_part(x[:, :, 0], 0, 0),
+    "bias_of_records": lambda x: tf.raw_ops.BiasAdd(value=x[:, 0], bias=x[:, 0, 0]),
     "broadcast_to_their_number": lambda x: tf.broadcast_to(
         x[:, 0, :1], [tf.shape(x)[0], tf.shape(x)[0]]
     ),
     "condition": lambda x: tf.cond(tf.reduce_all(x[:, 0, 0] > 0), lambda: x, lambda: -x),
+    "cumulative": lambda x: tf.cumsum(x, 0),
+    "cumulative_negative_axis": lambda x: tf.math.cumprod(x, -3),
+    "dots_for_nothing": lambda x: x[:, 0, 0][..., 0],
     "draws": lambda x: x * tf.random.uniform(tf.shape(x)),
+    "draws_for_all": lambda x: x * tf.random.stateless_uniform([4, 4], [1, 2]),
+    "einsum_over_records": lambda x: tf.einsum("bij,bkj->ik", x, x),
+    "einsum_of_records": lambda x: tf.einsum("bij,cij->bc", x, x),
+    "einsum_that_moves_them": lambda x: tf.einsum("bij->jib", x),
+    "einsum_with_as_many": lambda x: tf.einsum("bij,b->bij", x, tf.ones([4])),
+    "einsum_with_dots_for_them": lambda x: tf.einsum("...ij,jk->ik...", x, tf.ones([4, 2])),
+    "einsum_with_other_dots": lambda x: tf.einsum("...i,...ij->...j", x[:, 0], x[:, tf.newaxis]),
+    "filled_with_a_record": lambda x: tf.fill([tf.shape(x)[0]], tf.reduce_sum(x)),
+    "filled_with_their_number": lambda x: (
+        x[:, 0, 0] * tf.cast(tf.fill([4], tf.shape(x)[0]), x.dtype)
+    ),
+    "first_length_doubled": lambda x: tf.reshape(x, [2 * tf.shape(x)[0], 8]),
     "gathered": lambda x: tf.gather(x, [0]),
+    "gathered_by_records": lambda x: tf.gather(x, tf.cast(x[:, 0, 0], tf.int32), axis=1),
+    "gathered_for_each": lambda x: tf.gather(x, [[0], [1], [2], [3]], axis=1, batch_dims=1),
+    "gathered_from_a_table": lambda x: tf.gather(tf.eye(4), tf.cast(x[:, 0, 0], tf.int32)),
+    "hot_in_front": lambda x: tf.one_hot(tf.cast(x[:, 0, 0], tf.int32), 3, axis=0),
+    "largest_of_records": lambda x: tf.math.top_k(x[:, 0, 0], 1)[0],
+    "padded": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0]]),
+    "padded_with_a_record": lambda x: tf.raw_ops.PadV2(
+        input=x, paddings=[[0, 0], [1, 0], [0, 0]], constant_values=tf.reduce_sum(x)
+    ),
+    "part": lambda x: tf.slice(x, [0, 0, 0], [1, 4, 4]),
+    "part_from_the_second": lambda x: tf.slice(x, [1, 0, 0], [-1, 4, 4]),
+    "python": lambda x: tf.numpy_function(lambda y: y[::-1], [x], tf.float32),
+    "repeated": lambda x: tf.repeat(x, 2, axis=0),
+    "rolled": lambda x: tf.roll(x, [1, 1], [1, -3]),
+    "rolled_by_a_record": lambda x: tf.roll(x, tf.cast(x[:, 0, 0], tf.int32), [1]),
     "softmax": lambda x: tf.nn.softmax(x, 0),
+    "split": lambda x: tf.split(x, [1, -1], axis=0)[0],
+    "stacked": lambda x: tf.stack([x, x], axis=0),
+    "stacked_negative_axis": lambda x: tf.stack([x, x], axis=-4),
+    "table_of_several": lambda x: tf.tile(tf.eye(4)[:, :1], [tf.shape(x)[0], 1]),
+    "tiled": lambda x: tf.tile(x, [2, 1, 1]),
     "transposed_product": lambda x: tf.raw_ops.BatchMatMulV2(
         x=x[:, 0], y=tf.ones([1, 2]), adj_x=True
     ),
-    "unstacked": lambda x: tf.unstack(tf.ensure_shape(x, [4, 4, 4])),
+    "unstacked": lambda x: tf.raw_ops.Unpack(
+        value=tf.ensure_shape(x, [None, 4, 4]), num=4, axis=-3
+    ),
     "constant_of_records": lambda x: x * tf.reshape(tf.range(4.0), [4, 1, 1]),
     "first_axis": lambda x: tf.reduce_sum(x, -3),
     "first_record": lambda x: x + x[:1],
     "lined_up_with_positions": lambda x: x + x[:, 0],
+    "merged_and_not_back": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 4])), [-1, 8]),
+    "merged_gram": lambda x: tf.matmul(tf.reshape(x, [-1, 4]), tf.reshape(x, [-1, 4]), False, True),
+    "merged_softmax": lambda x: tf.reshape(
+        tf.nn.softmax(tf.transpose(tf.reshape(x, [-1, 4]))), [-1, 4, 4]
+    ),
+    "merged_sum": lambda x: x + tf.reduce_sum(tf.reshape(x, [-1, 4]), 0),
+    "merged_with_others": lambda x: tf.reshape(
+        tf.reshape(x, [-1, 4]) + tf.reshape(x[:, :1], [-1, 4]), [-1, 4, 4]
+    ),
+    "merged_part": lambda x: tf.reshape(tf.reshape(x, [-1, 4])[::2], [-1, 2, 4]),
     "moved_rows": lambda x: tf.reshape(x, [-1, 4]),
+    "tensordot_of_records": lambda x: tf.tensordot(x, x, [[0], [0]]),
     "reversed": lambda x: tf.reverse(x, [0]),
     "swapped": lambda x: tf.transpose(x, [1, 0, 2]),
+    "turned_around": lambda x: x[::-1],
+    "where": lambda x: tf.where(x[:, 0, 0] > 0),
+    "which": lambda x: tf.argmax(x, axis=0),
 }
 
 
-def look_at(function):
-    graph = tf.Graph()
-    with graph.as_default():
-        x = tf.compat.v1.placeholder(tf.float32, [None, 4, 4])
-        kinds = Kinds()
+def look_at(function, dtype=tf.float32):
+    """Returns a function of [n, 4, 4] if it is known to keep the records apart."""
+
+    def run(x):
+        graph = tf.compat.v1.get_default_graph()
+        kinds, before = Kinds(), len(graph.get_operations())
         kinds.add_records(x)
-        function(x)
-        for op in graph.get_operations()[1:]:
+        y = function(x)
+        for op in graph.get_operations()[before:]:
             kinds.add(op)
+        if not kinds.is_records(y):
+            raise MixesError(f"{y.name} holds no records")
+        return y
+
+    run = tf.function(run, autograph=False)
+    return run.get_concrete_function(tf.TensorSpec([None, 4, 4], dtype))
 
 
 @pytest.mark.parametrize("name", sorted(APART))
@@ -84,6 +189,31 @@ def _programs(rng, count):
         index[axis(x)] = [0, slice(1), tf.newaxis, slice(None, None, -1)][rng.integers(4)]
         return x[tuple(index)]
 
+    def piece(x):
+        rank = x.shape.rank
+        begin, size = [int(rng.random() < 0.2) for _ in range(rank)], [-1] * rank
+        if rng.random() < 0.5:
+            size = [tf.shape(x)[0] if rng.random() < 0.7 else 1, *[3] * (rank - 1)]
+        return begin, size
+
+    def equation(*tensors):
+        letters = "bijkl"
+        terms = []
+        for i, t in enumerate(tensors):
+            start = letters[0] if rng.random() < 0.8 and i == 0 or rng.random() < 0.5 else "c"
+            rest = list(letters[1 : t.shape.rank]) if t.shape.rank else []
+            terms.append("".join([start, *rest]) if t.shape.rank else "")
+        used = sorted(set("".join(terms)) - {"b"})
+        result = [c for c in used if rng.random() < 0.7]
+        if rng.random() < 0.8:
+            result.insert(0 if rng.random() < 0.8 else len(result), "b")
+        return f"{','.join(terms)}->{''.join(result)}"
+
+    def dots(x):
+        last = [0, slice(0, 2), tf.newaxis, slice(None, None, -1)]
+        count = int(rng.integers(1, x.shape.rank + 1))
+        return (..., *(last[rng.integers(4)] for _ in range(count)))
+
     operations = [
         lambda x, y: x + constant(x),
         lambda x, y: x * y,
@@ -102,6 +232,25 @@ def _programs(rng, count):
         lambda x, y: part(x),
         lambda x, y: tf.reverse(x, [axis(x)]),
         lambda x, y: tf.tanh(x),
+        lambda x, y: tf.cumsum(x, axis(x), reverse=bool(rng.integers(2))),
+        lambda x, y: tf.gather(x, rng.integers(0, 4, size=2), axis=axis(x)),
+        lambda x, y: tf.stack(tf.split(x, 2, axis=axis(x)), axis=axis(x)),
+        lambda x, y: tf.unstack(x, 4, axis=axis(x))[0],
+        lambda x, y: tf.pad(x, [[int(rng.random() < 0.3), 0] for _ in range(x.shape.rank)]),
+        lambda x, y: tf.roll(x, 1, axis(x)),
+        lambda x, y: tf.repeat(x, 2, axis=axis(x)),
+        lambda x, y: tf.tile(x, rng.integers(1, 3, size=x.shape.rank)),
+        lambda x, y: tf.slice(x, *piece(x)),
+        lambda x, y: tf.einsum(equation(x, x), x, x),
+        lambda x, y: tf.einsum(equation(x, one := constant(x)), x, one),
+        lambda x, y: tf.one_hot(tf.argmax(x, axis(x)), 4, axis=axis(x), dtype=x.dtype),
+        lambda x, y: tf.linalg.band_part(x, 1, 1),
+        lambda x, y: tf.math.top_k(x, 4)[0],
+        lambda x, y: tf.nn.silu(x),
+        lambda x, y: tf.nn.bias_add(x, tf.range(4.0, dtype=x.dtype)),
+        lambda x, y: x[dots(x)],
+        lambda x, y: tf.tile(constant(x), shape(x)[: x.shape.rank]),
+        lambda x, y: x + tf.fill(shape(x), tf.cast(1.5, x.dtype)),
     ]
     for _ in range(count):
         chosen = rng.integers(len(operations), size=rng.integers(1, 5))
@@ -120,30 +269,20 @@ def test_programs_that_are_accepted_keep_records_apart():
     # As many records as any other axis is long, one, and more.
     rows = {n: rng.normal(size=(n, 4, 4)) for n in (1, 4, 6)}
     accepted = 0
-    for program in _programs(rng, 600):
-        graph = tf.Graph()
-        with graph.as_default():
-            x = tf.compat.v1.placeholder(tf.float64, [None, 4, 4])
-            kinds = Kinds()
-            kinds.add_records(x)
+    for program in _programs(rng, 1500):
+        try:
+            function = look_at(program, tf.float64)
+        except (MixesError, ValueError, TypeError, tf.errors.InvalidArgumentError):
+            continue
+        for n, records in rows.items():
             try:
-                y = program(x)
-                for op in graph.get_operations()[1:]:
-                    kinds.add(op)
-                if not kinds.is_records(y):
-                    raise MixesError
-            except (MixesError, ValueError, tf.errors.InvalidArgumentError):
+                found = function(tf.constant(records)).numpy()
+            except tf.errors.InvalidArgumentError:  # For this number of records only.
                 continue
-        with tf.compat.v1.Session(graph=graph) as session:
-            for n, records in rows.items():
-                try:
-                    found = session.run(y, {x: records})
-                except tf.errors.InvalidArgumentError:  # For this number of records only.
-                    continue
-                assert len(found) == n
-                alone = [session.run(y, {x: records[i : i + 1]})[0] for i in range(n)]
-                np.testing.assert_allclose(
-                    found, np.stack(alone), rtol=1e-9, atol=1e-9 * np.max(np.abs(found))
-                )
-                accepted += 1
-    assert accepted > 300
+            assert len(found) == n
+            alone = [function(tf.constant(records[i : i + 1]))[0] for i in range(n)]
+            np.testing.assert_allclose(
+                found, np.stack(alone), rtol=1e-9, atol=1e-9 * np.max(np.abs(found))
+            )
+            accepted += 1
+    assert accepted > 1000

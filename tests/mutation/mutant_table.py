@@ -5,6 +5,7 @@ what is run against it: small, and enough.
 """
 
 from tests.mutation.mutants_of_audits import AUDITS
+from tests.mutation.mutants_of_blocks import BLOCKS
 from tests.mutation.mutants_of_books import BOOKS, PRICES
 from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
@@ -29,6 +30,7 @@ MUTANTS = [
     *ASKED,
     *SELECTIVE,
     *SUMS,
+    *BLOCKS,
     *RANDOMNESS,
     *TRAINING,
     *ROUNDS,

@@ -48,6 +48,15 @@ TRAPS = {
     "a block that runs on the batch mixes records, or counts them": [
         "tests/gradients/blocks_test.py::test_block_that_could_mix_records_runs_record_by_record",
         "tests/gradients/blocks_test.py::test_a_block_that_changes_its_mind_is_refused",
+        "tests/gradients/record_wise_operations_test.py::test_refuses_what_could_mix_records",
+    ],
+    "the gradient of a weight that a block uses itself is lost, or another code's": [
+        "tests/gradients/own_weights_test.py::test_own_weights_are_exact",
+        "tests/gradients/own_weights_test.py::test_a_layer_that_uses_a_weight_of_its_block_is_refused",
+        "tests/gradients/own_weights_test.py::test_a_block_that_changes_its_mind_is_refused",
+    ],
+    "a layer for images takes the records for the rows of one image": [
+        "tests/gradients/rules/images_test.py::test_records_are_no_rows_of_one_image",
     ],
     "views of one record are clipped one by one": [
         "tests/keras/records_of_fit_test.py::test_an_example_moves_the_sum_by_at_most_the_bound_whatever_its_views",

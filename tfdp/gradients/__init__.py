@@ -2,12 +2,12 @@
 
 from tfdp.gradients.clipped_sum import ENGINES, ClippedSum, clipped_gradient_sum
 from tfdp.gradients.effects import refuse_other_writes
+from tfdp.gradients.explaining import explain
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.forms.products import Product, matrix_gradient
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.layered_loss import LayeredLoss, ModelLoss, UnsupportedModelError
 from tfdp.gradients.microbatches import assign_microbatches
-from tfdp.gradients.plan import explain
 from tfdp.gradients.record_scope import MetricScope, SideEffectError, draw_seeds
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, register_rule
 

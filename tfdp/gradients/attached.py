@@ -29,10 +29,13 @@ def flatten_with_attached(
     ]
 
     def rebuild(tensors):
-        values = list(flat)
+        values, made = list(flat), {}
         for i, tensor in zip(at, tensors[: len(at)], strict=True):
-            # A new object, so that what is attached to it below does not show on the original.
-            values[i] = tf.identity(tensor)
+            # A new object, so that what is attached to it below does not show on the original; one
+            # only where the same tensor is in several places.
+            if id(flat[i]) not in made:
+                made[id(flat[i])] = tf.identity(tensor)
+            values[i] = made[id(flat[i])]
         for (i, name, _), tensor in zip(attached, tensors[len(at) :], strict=True):
             setattr(values[i], name, tensor)
         return tf.nest.pack_sequence_as(structure, values)

@@ -3,119 +3,44 @@
 The code of a block is traced on a batch of unknown length. What it does between the calls of its
 layers is looked at, operation by operation. If all of that is known to keep the records apart, and
 the same happens with a batch of one, the block runs on the batch, and every layer in it as its own
-rule says. Otherwise the block runs record by record.
+rule says. Otherwise the block runs record by record. A block may have no layers in it, and it may
+have weights of its own (`own_weights`).
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
-from tfdp.gradients.record_wise_operations import Kinds, MixesError
+from tfdp.gradients.record_wise_operations import MixesError
+from tfdp.gradients.region import Region
 from tfdp.noise.attempts import attempt
 
 # What the code of a block may raise where the number of records is unknown.
-_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
-_PLUMBING = ("Const", "NoOp", "Pack", "Shape")
-# Operations whose second input is the shape of the result.
-_TO_SHAPE = ("BroadcastTo", "Reshape")
+ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError)
+
+# Makes variables read as other values: (variable, value) pairs.
+Reading = Callable[[list[tuple[Any, tf.Tensor]]], contextlib.AbstractContextManager[None]]
 
 
-class Region:
-    """The operations that a block makes between the calls of its layers.
+class Trial(NamedTuple):
+    """What a block did when it was tried out.
 
     Attributes:
-        steps: What the block does, in terms that do not depend on the number of records.
-
-    Args:
-        arguments: What the block is called with.
-        checked: Whether the operations must be known to keep the records apart.
+        steps: As `Region.steps`.
+        weights: Weights that its code reads itself: its own, and those of layers that it calls on
+            constants.
+        parts: Identities of these layers.
     """
 
-    def __init__(self, arguments: Any, checked: bool = True):
-        self._graph = tf.compat.v1.get_default_graph()
-        self._seen = len(self._graph.get_operations())
-        self._kinds = Kinds() if checked else None
-        self._labels: dict[str, Any] = {}
-        self.steps: list[Any] = []
-        self._take(arguments, "argument")
-
-    def _take(self, structure: Any, label: Any) -> None:
-        for i, leaf in enumerate(flatten_with_attached(structure)[0]):
-            if tf.is_tensor(leaf):
-                if self._kinds is not None:
-                    self._kinds.add_records(leaf)
-                self._labels[leaf.name] = (label, i)
-
-    def _labelled(self, structure: Any) -> list[Any]:
-        flat = flatten_with_attached(structure)[0]
-        return [self._label(leaf) if tf.is_tensor(leaf) else repr(leaf) for leaf in flat]
-
-    def _label(self, tensor: tf.Tensor) -> Any:
-        if tensor.name in self._labels:
-            return self._labels[tensor.name]
-        value = tf.get_static_value(tensor)
-        return "other" if value is None else (str(value.dtype), value.shape, value.tobytes())
-
-    def look(self) -> None:
-        """Looks at the operations that were made since the last call.
-
-        Raises:
-            MixesError: one is not known to keep the records apart.
-        """
-        operations = self._graph.get_operations()
-        for op in operations[self._seen :]:
-            if self._kinds is not None:
-                self._kinds.add(op)
-            if op.type in _PLUMBING or (self._kinds and any(map(self._kinds.is_shape, op.outputs))):
-                continue
-            inputs = op.inputs[:1] if op.type in _TO_SHAPE else op.inputs
-            attributes = sorted(
-                (name, str(value))
-                for name, value in op.node_def.attr.items()
-                if not name.startswith("_")
-            )
-            self.steps.append((op.type, attributes, [self._label(t) for t in inputs]))
-            for i, tensor in enumerate(op.outputs):
-                self._labels[tensor.name] = (len(self.steps), i)
-        self._seen = len(operations)
-
-    def call(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Returns what a layer in the block returns, whose rule answers for it.
-
-        Args:
-            layer: In the block.
-            call: Its call, by which it is run.
-            args: Of the call.
-            kwargs: Of the call.
-        """
-        self.look()
-        for leaf in flatten_with_attached((args, kwargs))[0]:
-            if tf.is_tensor(leaf) and self._kinds is not None:
-                self._must_hold_records(leaf)
-        self.steps.append((id(layer), self._labelled((args, kwargs))))
-        outputs = call(*args, **kwargs)
-        self._seen = len(self._graph.get_operations())
-        self._take(outputs, len(self.steps))
-        return outputs
-
-    def _must_hold_records(self, tensor: tf.Tensor) -> None:
-        if not self._kinds.is_records(tensor):
-            raise MixesError(f"a layer is called on {tensor.name}, which holds no records")
-
-    def finish(self, outputs: Any) -> None:
-        """Looks at the last operations, and at what the block returns."""
-        self.look()
-        for leaf in flatten_with_attached(outputs)[0]:
-            if not tf.is_tensor(leaf):
-                raise MixesError("it returns something that is not a tensor")
-            if self._kinds is not None:
-                self._must_hold_records(leaf)
-        self.steps.append(self._labelled(outputs))
+    steps: list[Any]
+    weights: list[Any]
+    parts: frozenset[int]
 
 
 class Blocks:
@@ -123,10 +48,14 @@ class Blocks:
 
     Attributes:
         reasons: Why a block runs record by record, by its identity.
+
+    Args:
+        reading: Makes variables read as other values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading) -> None:
         self.reasons: dict[int, str] = {}
+        self._reading = reading
         self._regions: list[Region] = []
         self._trying = False
 
@@ -149,27 +78,79 @@ class Blocks:
         finally:
             self._regions = before
 
-    def steps_of(
-        self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any
-    ) -> list[Any] | None:
-        """Returns what a call of a block does, as `Region.steps`, if it is known to keep the
-        records apart, and None if it is not.
+    def run(
+        self,
+        region: Region,
+        weights: list[tuple[Any, tf.Tensor]],
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """Returns what a block returns whose operations a region looks at.
 
         Args:
-            block: A layer that calls other layers.
-            call: Its call, by which it is run.
+            region: It has been given the block's arguments and the values of `weights`.
+            weights: (variable, value) pairs that the block's own code reads.
+            call: The block's call.
             args: Of the call.
             kwargs: Of the call.
         """
+        with self.within(region), self._reading(weights):
+            outputs = call(*args, **kwargs)
+        region.finish(outputs)
+        return outputs
+
+    def tried(
+        self,
+        block: Any,
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        value_of: Callable[[Any], tf.Tensor],
+    ) -> Trial | None:
+        """Returns what a call of a block does, if it is known to keep the records apart, and None
+        if it is not.
+
+        Args:
+            block: A layer or operation without a rule.
+            call: Its call, by which it is run.
+            args: Of the call.
+            kwargs: Of the call.
+            value_of: Gives the value of a weight.
+        """
         if id(block) in self.reasons:
             return None
-        try:
-            return self._try(call, args, kwargs)
-        except (MixesError, *_ERRORS) as error:
-            self.reasons[id(block)] = str(error).split("\n")[0]
-            return None
+        parts: dict[int, Any] = {}
+        while True:
+            weights = _distinct([*weights_of_its_own(block), *_weights(parts.values())])
+            asked: list[Any] = []
+            try:
+                values = [value_of(v) for v in weights]
+                steps = self._try(
+                    call,
+                    args,
+                    kwargs,
+                    list(zip(weights, values, strict=True)),
+                    frozenset(parts),
+                    asked,
+                )
+                return Trial(steps, weights, frozenset(parts))
+            except (MixesError, *ERRORS) as error:
+                if asked and id(asked[0]) not in parts:
+                    parts[id(asked[0])] = asked[0]
+                    continue
+                self.reasons[id(block)] = in_words(error)
+                return None
 
-    def _try(self, call: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    def _try(
+        self,
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        weights: list[Any],
+        parts: dict[int, Any],
+        asked: list[Any],
+    ) -> list[Any]:
         leaves, rebuild = flatten_with_attached((args, kwargs), _tensors_at((args, kwargs)))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
@@ -178,9 +159,13 @@ class Blocks:
 
             def run(*tensors, rows=rows):
                 new_args, new_kwargs = rebuild(tensors)
-                region = Region((new_args, new_kwargs), checked=rows is None)
-                with self.within(region):
-                    region.finish(call(*new_args, **new_kwargs))
+                values = [tf.identity(value) for _, value in weights]
+                region = Region((new_args, new_kwargs), values, parts, checked=rows is None)
+                pairs = [(v, value) for (v, _), value in zip(weights, values, strict=True)]
+                try:
+                    self.run(region, pairs, call, new_args, new_kwargs)
+                finally:
+                    asked.extend([] if region.asks_for is None else [region.asks_for])
                 steps.append(region.steps)
                 return tf.zeros([])
 
@@ -196,11 +181,27 @@ class Blocks:
         return steps[0]
 
 
+def in_words(error: Exception) -> str:
+    """Returns the first line of what an error says, without what Keras puts around it."""
+    lines = [re.sub("\x1b[^m]*m", "", line).strip() for line in str(error).split("\n")]
+    own = [line for line in lines if line and not line.startswith("Exception encountered when")]
+    return own[0] if own else type(error).__name__
+
+
 def _tensors_at(structure: Any) -> list[int]:
     return [i for i, leaf in enumerate(tf.nest.flatten(structure)) if tf.is_tensor(leaf)]
 
 
-def weights_outside_of_layers(block: Any, wanted: list[Any]) -> bool:
-    """Returns whether a block has weights, among the wanted ones, that no layer in it has."""
-    inside = {id(v) for layer in layers_in(block) for v in layer.weights}
-    return any(id(v) not in inside for v in wanted)
+def _weights(layers: Any) -> list[Any]:
+    return [v for layer in layers for v in layer.weights]
+
+
+def _distinct(variables: list[Any]) -> list[Any]:
+    return list({id(v): v for v in variables}.values())
+
+
+def weights_of_its_own(block: Any) -> list[Any]:
+    """Returns those of the weights of a block that no layer in it has."""
+    weights = getattr(block, "weights", ())
+    inside = {id(v) for v in _weights(layers_in(block))} if weights else set()
+    return [v for v in weights if id(v) not in inside]

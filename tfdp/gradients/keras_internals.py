@@ -8,12 +8,15 @@ silence, `refuse_unknown_versions` looks for it before the first private step.
 import concurrent.futures
 import contextlib
 import functools
+import inspect
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import ops as gradient_registry
 
 # Operations that call Python on the host.
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
@@ -56,6 +59,22 @@ COLOCATION = "_class"
 
 # The attribute of an operation that has a gradient of its own (`tf.custom_gradient`).
 CUSTOM_GRADIENT = "_gradient_op_type"
+
+
+def gradient_in_tensorflow(op: tf.Operation) -> str | None:
+    """Returns the name of the function that is an operation's own gradient, if it is TensorFlow's;
+    None of any other.
+    """
+    function = gradient_registry.get_gradient_function(op)
+    for name in ("tape_grad_fn", "grad_fn"):
+        function = inspect.getclosurevars(function).nonlocals.get(name)
+        if not inspect.isfunction(function):
+            return None
+    name = f"{function.__module__}.{function.__qualname__}"
+    return name if function.__code__.co_filename.startswith(_TENSORFLOW) else None
+
+
+_TENSORFLOW = os.path.join(os.path.dirname(os.path.dirname(op_def_registry.__file__)), "")
 
 
 def function_in(graph: Any, name: str) -> Any:

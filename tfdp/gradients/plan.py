@@ -5,12 +5,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.blocks import weights_outside_of_layers
 from tfdp.gradients.keras_internals import is_quantized, is_recomputed, layers_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import wanted_of
-from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_for
+from tfdp.gradients.rules.rule import (
+    LayerRule,
+    RecordWise,
+    has_own,
+    is_patched,
+    registered_rule,
+    rule_for,
+)
 
 
 def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> list[tuple[Any, Any]]:
@@ -62,59 +68,49 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
                 "engine='vectorized'."
             )
         watched[id(operation)] = (operation, rule)
-        if inside_blocks and rule is None and may_be_block(operation, own):
+        is_layer = isinstance(operation, keras.Layer)
+        if inside_blocks and is_layer and rule is None and why_no_block(operation, own) is None:
             pending.extend((part, True) for part in layers_in(operation))
     return list(watched.values())
 
 
-def may_be_block(operation: Any, own: list[Any]) -> bool:
-    """Returns whether a layer without a rule may be one whose code only calls other layers.
+def why_no_block(operation: Any, own: list[Any]) -> str | None:
+    """Returns why a layer without a rule cannot be a block, and None if it may be one.
 
     Args:
-        operation: The layer.
+        operation: The layer, or an operation.
         own: The weights in it whose gradients are wanted.
     """
     # Loops keep masks of dropout in their cells from one call to the next.
-    loops = (keras.layers.RNN, keras.layers.Bidirectional)
-    is_layer = isinstance(operation, keras.Layer) and not isinstance(operation, loops)
-    parts = layers_in(operation) if is_layer else []
-    return bool(parts) and _can_be_watched(parts) and not weights_outside_of_layers(operation, own)
+    if isinstance(operation, (keras.layers.RNN, keras.layers.Bidirectional)):
+        return why_no_rule(operation, own)
+    layers = layers_in(operation) if isinstance(operation, keras.Layer) else []
+    for part in (part for layer in layers for part in layers_in(layer, deep=True)):
+        if has_own(part, "__call__"):
+            return f"{part.name} in it has its own __call__"
+        if is_quantized(part) or is_recomputed(part):
+            return f"{part.name} in it is quantized, or in a keras.RematScope"
+    return None
 
 
-def _can_be_watched(layers: list[Any]) -> bool:
-    every = [part for layer in layers for part in layers_in(layer, deep=True)]
-    return not any(
-        has_own(layer, "__call__") or is_quantized(layer) or is_recomputed(layer) for layer in every
-    )
+def why_no_rule(operation: Any, own: list[Any]) -> str:
+    """Returns why no rule says how a layer runs on the batch.
 
-
-def explain(model: keras.Layer) -> str:
-    """Returns a line for every layer of a built model: how the book-keeping engine treats it.
-
-    Raises:
-        UnsupportedModelError: the engine cannot take the model.
-
-    Example:
-        >>> model = keras.Sequential([keras.Input((4, 3)), keras.layers.GRU(2, name="gru")])
-        >>> model.add(keras.layers.Lambda(lambda x: 2 * x, name="double"))
-        >>> print(explain(model))
-        double: record by record
-        gru: RecurrentRule
+    Args:
+        operation: A layer or operation without one.
+        own: The weights in it whose gradients are wanted.
     """
-    wanted = {id(v) for v in model.trainable_variables}
-    return "\n".join(
-        f"{operation.name}: {_treatment(operation, rule, wanted)}"
-        for operation, rule in plan(model, wanted, inside_blocks=False)
-        if not isinstance(rule, RecordWise)
-    )
-
-
-def _treatment(operation: Any, rule: Any, wanted: set[int]) -> str:
-    if rule is not None:
-        return type(rule).__name__
-    if may_be_block(operation, wanted_of(operation, wanted)):
-        return "record by record, unless its code is seen to keep the records apart"
-    return "record by record"
+    kind = type(operation).__name__
+    if is_patched(operation):
+        return "code of this one object has been replaced"
+    rule = registered_rule(operation)
+    if rule is None:
+        return f"there is no rule for {kind}"
+    if not rule.holds_for(operation):
+        return f"the rule for {kind} does not hold with these options"
+    known = {id(v) for v in rule.variables(operation)} if isinstance(rule, LayerRule) else set()
+    unknown = [v.path for v in own if id(v) not in known]
+    return f"the rule for {kind} does not know these weights: {', '.join(unknown)}"
 
 
 def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:

@@ -4,16 +4,46 @@ The first axis of a tensor that holds records has an unknown length, so it is no
 could have. Whatever is not known to keep the records apart is refused.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+import operator
+import os
+import pathlib
+from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import CUSTOM_GRADIENT, is_stateful
+from tfdp.gradients.keras_internals import (
+    CUSTOM_GRADIENT,
+    HOST_OPERATIONS,
+    gradient_in_tensorflow,
+    is_stateful,
+)
 from tfdp.gradients.mapping import holds_records, meets_records
+from tfdp.gradients.record_wise_checks import CHECKS, ELEMENTWISE
+from tfdp.gradients.static_values import static_value, value_from_outside
 
-# What stands for the number of records in a tensor that holds a shape.
-ROWS = "rows"
+# Functions of TensorFlow that have gradients of their own, elementwise ones.
+_ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
+# Operations that treat every row of a merged tensor separately, if nothing else has such rows.
+_OF_ROWS = ("BiasAdd", "MatMul", *ELEMENTWISE)
+# Operations that make records of a shape, and which operand that is.
+_TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
+# Operations that take lengths out of shapes, and put them together.
+_NUMBERS = ("AddV2", "ConcatV2", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub")
+_ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
+
+
+# Where code is that no user has written.
+_LIBRARIES = tuple(
+    f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__, __file__)
+)
+
+
+class Rows(NamedTuple):
+    """What stands for the number of records, or for so many times it, in a tensor of lengths."""
+
+    times: int
 
 
 class MixesError(Exception):
@@ -21,7 +51,8 @@ class MixesError(Exception):
 
 
 class Kinds:
-    """Which tensors of a graph hold records, which hold a shape, and which are constants.
+    """Which tensors of a graph hold records, which hold a shape, and which are constants. In a
+    merged tensor, every record has the same number of rows, one after the other.
 
     Every tensor that is none of these is refused.
     """
@@ -30,6 +61,7 @@ class Kinds:
         self._records: set[str] = set()
         self._constants: set[str] = set()
         self._shapes: dict[str, list[Any]] = {}
+        self._merged: dict[str, int] = {}  # How many rows a record has.
 
     def add_records(self, tensor: tf.Tensor) -> None:
         """Notes that row i of a tensor is a function of record i."""
@@ -43,7 +75,7 @@ class Kinds:
 
     def is_records(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds records."""
-        return tensor.name in self._records
+        return tf.is_symbolic_tensor(tensor) and tensor.name in self._records
 
     def is_shape(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds a shape, or lengths of it."""
@@ -51,6 +83,8 @@ class Kinds:
 
     def is_constant(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor is a constant."""
+        if value_from_outside(tensor) is not None:
+            return True
         return tensor.name in self._constants or tensor.op.type == "Const"
 
     def add(self, op: tf.Operation) -> None:
@@ -60,175 +94,190 @@ class Kinds:
             MixesError: it is not known to keep the records apart.
         """
         inputs = list(op.inputs)
-        if CUSTOM_GRADIENT in op.node_def.attr:
-            raise MixesError(f"{op.name} has a gradient of its own")
         if op.type in ("Const", "NoOp"):
             return
-        if op.type == "Shape" and self.is_records(inputs[0]):
-            self._set_shape(op, [ROWS, *inputs[0].shape[1:]])
+        if CUSTOM_GRADIENT in op.node_def.attr:
+            self._own_gradient(op, inputs)
+        elif op.type == "Shape" and self.is_records(inputs[0]):
+            self._set_shape(op, [Rows(1), *inputs[0].shape[1:]])
+        elif op.type == "Shape" and inputs[0].name in self._merged:
+            self._set_shape(op, [Rows(self._merged[inputs[0].name]), *inputs[0].shape[1:]])
         elif any(map(self.is_shape, inputs)):
             self._use_of_shape(op, inputs)
+        elif op.type == "Reshape" and self._rows_in(inputs[0]) is not None:
+            self._reshape(op, inputs[0], static_value(inputs[1]))
+        elif any(tensor.name in self._merged for tensor in inputs):
+            self._use_of_rows(op, inputs)
         elif any(map(self.is_records, inputs)):
             self._use_of_records(op, inputs)
-        elif inputs and all(map(self.is_constant, inputs)) and op.type in _OF_CONSTANTS:
+        elif self._makes_a_constant(op, inputs):
             for tensor in op.outputs:
                 self.add_constant(tensor)
         else:
-            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
+
+    def _makes_a_constant(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
+        # What is drawn for all records at once is none of a record's own.
+        pure = not is_stateful(op.type) and not op.type.startswith("Stateless")
+        pure = pure and op.type not in HOST_OPERATIONS
+        if value_from_outside(op.outputs[0]) is not None:
+            return True
+        return pure and bool(inputs) and all(map(self.is_constant, inputs))
+
+    def _own_gradient(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        known = op.type == "IdentityN" and gradient_in_tensorflow(op) in _ELEMENTWISE_GRADIENTS
+        if not known or not all(self.is_records(t) or self.is_constant(t) for t in inputs):
+            raise MixesError(f"{_named(op)} has a gradient of its own")
+        for before, after in zip(inputs, op.outputs, strict=True):
+            if self.is_records(before):
+                self.add_records(after)
+            else:
+                self.add_constant(after)
 
     def _set_shape(self, op: tf.Operation, shape: list[Any]) -> None:
-        self._shapes[op.outputs[0].name] = shape
+        if _has_rows(shape) or static_value(op.outputs[0]) is None:
+            self._shapes[op.outputs[0].name] = shape
+        else:
+            self.add_constant(op.outputs[0])
 
     def _use_of_shape(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
-        first = self._shapes.get(inputs[0].name)
-        if op.type == "StridedSlice" and first is not None:
-            begin, end, strides = (tf.get_static_value(t) for t in inputs[1:])
-            one = op.get_attr("shrink_axis_mask") == 1 and begin is not None
-            plain = not any(op.get_attr(f"{m}_mask") for m in ("begin", "end", "ellipsis"))
-            if not (one and plain and len(begin) == 1 and not op.get_attr("new_axis_mask")):
-                raise MixesError(f"{op.name} uses the number of records")
-            self._set_shape(op, [first[int(begin[0])]])
-        elif op.type == "Pack" and op.get_attr("axis") == 0:
-            self._set_shape(op, [self._number(t) for t in inputs])
-        elif op.type == "Reshape" and self.is_records(inputs[0]) and self.is_shape(inputs[1]):
-            self._check_target(op, inputs[1])
-            self.add_records(op.outputs[0])
-        elif op.type == "BroadcastTo" and self.is_shape(inputs[1]):
-            rank = len(self._check_target(op, inputs[1]))
-            tensor = inputs[0]
-            fits = self.is_records(tensor) and tensor.shape.rank == rank
-            if not fits and not (self.is_constant(tensor) and meets_records(tensor, rank)):
-                raise MixesError(f"{op.name} moves the axis of records")
-            self.add_records(op.outputs[0])
+        to_records = _TO_RECORDS.get(op.type)
+        if op.type == "Reshape" and self.is_shape(inputs[1]):
+            self._reshape(op, inputs[0], self._shapes[inputs[1].name])
+        elif to_records is not None and self.is_shape(inputs[to_records]):
+            self._make_records(op, inputs, self._check_target(op, inputs[to_records]))
+        elif op.type in _NUMBERS:
+            self._set_shape(op, self._numbers(op, inputs))
         else:
-            raise MixesError(f"{op.name} ({op.type}) uses the number of records")
+            raise MixesError(f"{_named(op)} uses the number of records")
+
+    def _rows_in(self, tensor: tf.Tensor) -> int | None:
+        """Returns how many rows of a tensor a record has, and None if it holds no records."""
+        return 1 if self.is_records(tensor) else self._merged.get(tensor.name)
+
+    def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
+        """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
+        rows, sizes = self._rows_in(tensor), tensor.shape[1:]
+        if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
+            raise MixesError(f"{_named(op)} moves the axis of records")
+        if isinstance(target[0], Rows):
+            times = target[0].times
+        elif target[0] == -1 and sizes.is_fully_defined() and min(target[1:], default=1) > 0:
+            # The length that is left open is that of the records, times what is merged with them.
+            times, rest = divmod(rows * sizes.num_elements(), math.prod(map(int, target[1:])))
+            times = 0 if rest else times
+        else:
+            times = 0
+        if times == 1:
+            self.add_records(op.outputs[0])
+        elif times > 1 and holds_records(op.outputs[0]):
+            self._merged[op.outputs[0].name] = times
+        else:
+            raise MixesError(f"{_named(op)} moves the axis of records")
+
+    def _use_of_rows(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        merged = [t for t in inputs if t.name in self._merged]
+        rows = {self._merged[t.name] for t in merged}
+        known = all(t.name in self._merged or self.is_constant(t) for t in inputs)
+        right = known and len(rows) == 1 and op.type in _OF_ROWS and len(op.outputs) == 1
+        if not right or not CHECKS[op.type](op, inputs, lambda t: t.name in self._merged):
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
+        self._merged[op.outputs[0].name] = rows.pop()
+
+    def _make_records(self, op: tf.Operation, inputs: list[tf.Tensor], target: list[Any]) -> None:
+        """Notes that an operation makes records of the shape `target`."""
+        tensor = inputs[1] if op.type == "Fill" else inputs[0]
+        begins = True
+        if op.type == "Slice":
+            begin = static_value(inputs[1])
+            begins = begin is not None and begin[0] == 0
+        if self.is_records(tensor):
+            fits = tensor.shape.rank == len(target)
+        else:
+            # Every record gets the same: what lies along the axis of records is repeated.
+            fits = self.is_constant(tensor) and op.type in ("BroadcastTo", "Fill", "Tile")
+            fits = fits and meets_records(tensor, len(target))
+            fits = fits and (op.type != "Tile" or tensor.shape.rank == len(target))
+        if not fits or not begins or (op.type == "Tile" and self.is_records(tensor)):
+            raise MixesError(f"{_named(op)} moves the axis of records")
+        self.add_records(op.outputs[0])
+
+    def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
+        """Returns the numbers that an operation makes of lengths."""
+        lists = [self._list(t) for t in inputs]
+        if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
+            return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
+        if op.type == "Prod" and not _has_rows(lists[0][1:]):
+            return [_times(lists[0])]
+        if op.type == "Pack" and op.get_attr("axis") == 0 and all(len(n) == 1 for n in lists):
+            return [number for (number,) in lists]
+        if op.type == "ConcatV2":
+            return [number for numbers in lists[:-1] for number in numbers]
+        if op.type == "GatherV2" and not _has_rows(lists[1]) and not op.get_attr("batch_dims"):
+            return [lists[0][place] for place in lists[1]]
+        if op.type == "StridedSlice" and not op.get_attr("ellipsis_mask"):
+            numbers, *where = lists
+            if all(len(w) == 1 and not _has_rows(w) for w in where) and not op.get_attr(
+                "new_axis_mask"
+            ):
+                (begin,), (end,), (stride,) = where
+                if op.get_attr("shrink_axis_mask"):
+                    return [numbers[begin]]
+                begin = None if op.get_attr("begin_mask") else begin
+                end = None if op.get_attr("end_mask") else end
+                return numbers[begin:end:stride]
+        raise MixesError(f"{_named(op)} uses the number of records")
+
+    def _list(self, tensor: tf.Tensor) -> list[Any]:
+        """Returns lengths, or numbers that are known, as a list."""
+        if tensor.name in self._shapes:
+            return self._shapes[tensor.name]
+        value = static_value(tensor)
+        if value is None or value.ndim > 1 or value.dtype.kind != "i":
+            raise MixesError(f"{tensor.name} is not a fixed number")
+        return [int(number) for number in value.reshape(-1)]
 
     def _check_target(self, op: tf.Operation, shape: tf.Tensor) -> list[Any]:
         """Returns a shape that has the number of records in front, and nowhere else: numbers of a
         record that are as many as there are records would tell it how many there are.
         """
         target = self._shapes[shape.name]
-        if ROWS not in target[:1] or ROWS in target[1:]:
-            raise MixesError(f"{op.name} moves the axis of records")
+        if target[:1] != [Rows(1)] or _has_rows(target[1:]):
+            raise MixesError(f"{_named(op)} moves the axis of records")
         return target
-
-    def _number(self, tensor: tf.Tensor) -> Any:
-        if tensor.name in self._shapes and len(self._shapes[tensor.name]) == 1:
-            return self._shapes[tensor.name][0]
-        value = tf.get_static_value(tensor)
-        if value is None or value.shape != ():
-            raise MixesError(f"{tensor.name} is not a fixed number")
-        return int(value)
 
     def _use_of_records(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         if not all(self.is_records(t) or self.is_constant(t) for t in inputs):
-            raise MixesError(f"{op.name} ({op.type}) uses a tensor from elsewhere")
+            raise MixesError(f"{_named(op)} uses a tensor from elsewhere")
         if is_stateful(op.type):
-            raise MixesError(f"{op.name} ({op.type}) does more than compute")
-        check = _CHECKS.get(op.type)
+            raise MixesError(f"{_named(op)} does more than compute")
+        check = CHECKS.get(op.type)
         if check is None or not check(op, inputs, self.is_records):
-            raise MixesError(f"{op.name} ({op.type}) is not known to keep records apart")
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_records(tensor)
 
 
-Check = Callable[[tf.Operation, Sequence[tf.Tensor], Callable[[tf.Tensor], bool]], bool]
+def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
+    number = max(len(first), len(second))
+    first, second = (n * number if len(n) == 1 else n for n in (first, second))
+    return list(zip(first, second, strict=True))
 
 
-def _elementwise(op, inputs, is_records):
-    rank = next(t.shape.rank for t in inputs if is_records(t))
-    return all(t.shape.rank == rank if is_records(t) else meets_records(t, rank) for t in inputs)
+def _has_rows(numbers: Any) -> bool:
+    return any(isinstance(number, Rows) for number in numbers)
 
 
-def _constants(inputs, is_records):
-    return not any(map(is_records, inputs))
+def _times(numbers: list[Any]) -> Any:
+    """Returns the product of numbers of which only the first may be that of records."""
+    if _has_rows(numbers[:1]):
+        return Rows(numbers[0].times * math.prod(numbers[1:]))
+    return math.prod(numbers)
 
 
-def _axes(tensor, rank):
-    axes = tf.get_static_value(tensor)
-    if axes is None:
-        return [0]
-    return [int(axis) % rank for axis in axes.reshape(-1)]
-
-
-def _reduction(op, inputs, is_records):
-    rank = inputs[0].shape.rank
-    return _constants(inputs[1:], is_records) and rank > 1 and 0 not in _axes(inputs[1], rank)
-
-
-def _last_axis(op, inputs, is_records):
-    return inputs[0].shape.rank > 1
-
-
-def _matmul(op, inputs, is_records):
-    first, second = inputs
-    a, b = first.shape.rank, second.shape.rank
-    if is_records(first) and is_records(second):
-        return a == b and a > 2
-    if is_records(first):
-        flipped = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-        return (a > 2 and meets_records(second, a)) or (a == b == 2 and not flipped)
-    return b > 2 and meets_records(first, b)
-
-
-def _concatenation(op, inputs, is_records):
-    *tensors, axis = inputs
-    ranks = {t.shape.rank for t in tensors}
-    return all(map(is_records, tensors)) and len(ranks) == 1 and 0 not in _axes(axis, ranks.pop())
-
-
-def _expansion(op, inputs, is_records):
-    return not is_records(inputs[1]) and 0 not in _axes(inputs[1], inputs[0].shape.rank + 1)
-
-
-def _squeeze(op, inputs, is_records):
-    axes = op.get_attr("squeeze_dims")
-    return bool(axes) and all(axis % inputs[0].shape.rank for axis in axes)
-
-
-def _transposition(op, inputs, is_records):
-    order = tf.get_static_value(inputs[1])
-    return not is_records(inputs[1]) and order is not None and int(order[0]) == 0
-
-
-def _reshape(op, inputs, is_records):
-    target, sizes = tf.get_static_value(inputs[1]), inputs[0].shape[1:]
-    if is_records(inputs[1]) or target is None or len(target) == 0 or target[0] != -1:
-        return False
-    # Each record keeps its numbers, so the length that is left open is the number of records.
-    return sizes.is_fully_defined() and sizes.num_elements() == int(target[1:].prod()) > 0
-
-
-def _slice(op, inputs, is_records):
-    masks = {m: op.get_attr(f"{m}_mask") for m in ("begin", "end", "ellipsis", "new_axis")}
-    shrinks, strides = op.get_attr("shrink_axis_mask"), tf.get_static_value(inputs[3])
-    whole = masks["begin"] & 1 and masks["end"] & 1 and not (masks["new_axis"] | shrinks) & 1
-    # An ellipsis hides which axis is meant.
-    whole = whole and not masks["ellipsis"] and strides is not None and strides[0] == 1
-    return bool(whole) and _constants(inputs[1:], is_records)
-
-
-_ELEMENTWISE = frozenset(
-    """
-    Abs Add AddV2 Cast Cos DivNoNan Elu Equal Erf Erfc Exp Expm1 Floor Greater
-    GreaterEqual Identity Inv IsFinite LeakyRelu Less LessEqual Log Log1p LogicalAnd
-    LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Pow RealDiv
-    Reciprocal Relu Relu6 Round Rsqrt SelectV2 Selu Sigmoid Sign Sin Softplus Softsign
-    Sqrt Square SquaredDifference StopGradient Sub Tanh ZerosLike
-    """.split()
-)
-_OF_CONSTANTS = frozenset(
-    [*_ELEMENTWISE, "ExpandDims", "Fill", "Pack", "Range", "Reshape", "StridedSlice", "Transpose"]
-)
-_CHECKS: dict[str, Check] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(("All", "Any", "Max", "Mean", "Min", "Prod", "Sum"), _reduction),
-    **dict.fromkeys(("LogSoftmax", "Softmax"), _last_axis),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"), _matmul),
-    "ConcatV2": _concatenation,
-    "ExpandDims": _expansion,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "StridedSlice": _slice,
-    "Transpose": _transposition,
-}
+def _named(op: tf.Operation) -> str:
+    """Returns what an operation is called where its code is looked for: its kind and its line."""
+    for frame in reversed(op.traceback or ()):
+        if not frame.filename.startswith(_LIBRARIES):
+            return f"{op.type} ({pathlib.Path(frame.filename).name}, line {frame.lineno})"
+    return f"{op.type} ({op.name})"

@@ -29,6 +29,27 @@ class _Use(NamedTuple):
     gradients: Callable[[tf.Tensor], PerRecordGradient]
 
 
+class _JointUse(NamedTuple):
+    taps: list[Tap]
+    # Variables, each with the indices of those taps on which its gradients depend.
+    variables: list[tuple[Any, list[int]]]
+    gradients: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
+
+
+class Treatment(NamedTuple):
+    """What was done with one call of a layer.
+
+    Attributes:
+        path: The names of the blocks that it is in, from the outermost one on, and its own.
+        operation: The layer.
+        words: What was done.
+    """
+
+    path: tuple[str, ...]
+    operation: Any
+    words: str
+
+
 class Recording:
     """What the layers of a model received and returned, as far as gradients of weights follow from
     it.
@@ -41,6 +62,7 @@ class Recording:
         inside_layer: Whether a watched layer is running. Calls of the layers in it are then a part
             of its own call.
         blocks: Which blocks of the model run on the batch.
+        treatments: What was done with every call of a watched layer, in this order.
 
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
@@ -73,9 +95,12 @@ class Recording:
                 )
         self.wanted = {id(v) for v in self._variables}
         self._uses: list[_Use] = []
+        self._joint_uses: list[_JointUse] = []
         self._found: list[tuple[Any, tf.Tensor]] = []
         self.inside_layer = False
-        self.blocks = Blocks()
+        self.blocks = Blocks(self.values)
+        self.treatments: list[Treatment] = []
+        self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
         self._aliases = [tf.identity(v.value) for v in self._variables]
@@ -86,6 +111,11 @@ class Recording:
     def aliases(self) -> list[tuple[Any, tf.Tensor]]:
         """(variable, watched value) pairs, for code that is not part of a layer."""
         return list(zip(self._variables, self._aliases, strict=True))
+
+    def aliases_of(self, variables: Sequence[Any]) -> list[tuple[Any, tf.Tensor]]:
+        """Returns those of `aliases` that are of these variables."""
+        chosen = {id(v) for v in variables}
+        return [(v, alias) for v, alias in self.aliases if id(v) in chosen]
 
     # For rules.
 
@@ -146,6 +176,27 @@ class Recording:
         if variable is not None and id(variable) in self.wanted:
             self._uses.append(_Use(tap, variable, gradients))
 
+    def add_joint(
+        self,
+        taps: list[Tap],
+        variables: list[tuple[Any, list[int]]],
+        gradients: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]],
+    ) -> None:
+        """Says how gradients of several variables follow from those at several taps.
+
+        Args:
+            taps: Taps of this recording.
+            variables: Variables, each with the indices of those taps on which its gradients depend.
+            gradients: From the gradients at the taps, [n, ...] each, scaled, to those of the
+                variables, explicit ones, [n, ...].
+        """
+        self._joint_uses.append(_JointUse(list(taps), variables, gradients))
+
+    def value_of(self, variable: Any) -> tf.Tensor:
+        """Returns the value of a variable as a tensor that has no gradient."""
+        aliases = self.aliases_of([variable])
+        return tf.stop_gradient(tf.convert_to_tensor(aliases[0][1] if aliases else variable.value))
+
     # For the engine.
 
     def record_scopes(self) -> Callable[..., RecordScope]:
@@ -175,6 +226,7 @@ class Recording:
             ValueError: the loss does not depend on a variable.
         """
         taps = [use.tap.tensor for use in self._uses]
+        taps += [tap.tensor for use in self._joint_uses for tap in use.taps]
         sources = [*self._aliases, *taps]
         outcome = [None] * len(sources)
         if outputs:
@@ -187,9 +239,10 @@ class Recording:
             return gradient if scale == 1.0 else gradient / tf.cast(scale, gradient.dtype)
 
         parts: dict[int, list[PerRecordGradient]] = {id(v): [] for v in self._variables}
-        for use, gradient in zip(self._uses, at_taps, strict=True):
+        for use, gradient in zip(self._uses, at_taps, strict=False):
             if gradient is not None:
                 parts[id(use.variable)].append(use.gradients(unscaled(gradient)))
+        self._find_joint(at_taps[len(self._uses) :])
         for variable, gradient in self._found:
             parts[id(variable)].append(Explicit(unscaled(gradient)))
         missing = [v.path for v in self._variables if not parts[id(v)]]
@@ -200,6 +253,22 @@ class Recording:
                 "its layer, or leave it out."
             )
         return [combine(parts[id(v)]) for v in self._variables]
+
+    def _find_joint(self, at_taps: list[Any]) -> None:
+        """Takes gradients at the taps of joint uses, scaled."""
+        for use in self._joint_uses:
+            own, at_taps = at_taps[: len(use.taps)], at_taps[len(use.taps) :]
+            live = [any(own[i] is not None for i in indices) for _, indices in use.variables]
+            if not any(live):
+                continue
+            filled = [
+                tf.zeros_like(tap.tensor) if gradient is None else tf.convert_to_tensor(gradient)
+                for tap, gradient in zip(use.taps, own, strict=True)
+            ]
+            found = zip(use.variables, use.gradients(filled), live, strict=True)
+            for (variable, _), gradient, is_live in found:
+                if is_live:
+                    self.add_found(variable, gradient)
 
     # For what watches the layers.
 
@@ -229,6 +298,19 @@ class Recording:
         finally:
             self.inside_layer = False
             values_in(self.scope).update(hidden)
+
+    def note(self, operation: Any, words: str) -> None:
+        """Notes what is done with a call of a layer."""
+        self.treatments.append(Treatment((*self._path, operation.name), operation, words))
+
+    @contextlib.contextmanager
+    def inside_block(self, block: Any) -> Iterator[None]:
+        """Says of layers that are called in the block of code that they are in this layer."""
+        self._path.append(block.name)
+        try:
+            yield
+        finally:
+            self._path.pop()
 
     def add_found(self, variable: Any, gradients: tf.Tensor) -> None:
         """Takes gradients of a variable that the backward pass has computed, [n, ...], scaled."""

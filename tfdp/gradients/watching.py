@@ -8,17 +8,24 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, records_of
-from tfdp.gradients.blocks import Region
+from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
-from tfdp.gradients.keras_internals import replaced
+from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import comes_from_records, map_records
-from tfdp.gradients.plan import check_can_be_watched, check_records, may_be_block, plan
+from tfdp.gradients.own_weights import OwnWeights
+from tfdp.gradients.plan import check_can_be_watched, check_records, plan, why_no_block
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, refuse_hidden
-from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own
+from tfdp.gradients.region import Region
+from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_but_for_activation
 
+# What is done with a call of a layer, where it is not what a rule says.
+ON_BATCH = "on the batch"
+BLOCK = "block, on the batch"
+BY_RECORD = "record by record"
+_OTHER_CALL = "its promise does not hold for what it is called on"
 # The name scope of operations that run record by record. They are checked where they are mapped.
 _BY_RECORD = "tfdp_record_by_record"
 
@@ -58,6 +65,9 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
 
 def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[..., Any]:
     call = operation.call
+    # Asked before this layer's `call` is replaced.
+    no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
+    partial = None if rule is not None else _rule_but_for_activation(recording, operation)
 
     def watched(*args, **kwargs):
         if recording.inside_layer:  # Part of another layer's call.
@@ -67,48 +77,122 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
             return run(*args, **kwargs)
         with recording.blocks.within(None):
             if not recording.blocks.trying:
-                return region.call(operation, run, args, kwargs)
-            with recording.inside([]):
-                return region.call(operation, call, args, kwargs)
+                return region.call(operation, run, code, args, kwargs)
+            return region.call(operation, code, code, args, kwargs)
+
+    def code(*args, **kwargs):
+        with recording.inside([]):
+            return call(*args, **kwargs)
 
     def run(*args, **kwargs):
         if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
+            recording.note(operation, ON_BATCH)
             return call(*args, **kwargs)
         has_rule = isinstance(rule, LayerRule)
         own = recording.own(operation)
         if own:
             check_can_be_watched(operation)
             check_records(operation, args, kwargs, every=has_rule)
-        if rule is None and may_be_block(operation, own):
+        if partial is not None:
+            return _with_activation(recording, partial, operation, call, args, kwargs)
+        reason = no_block
+        if rule is None and reason is None:
+            blocks = recording.blocks
             with recording.unseen():
-                steps = recording.blocks.steps_of(operation, call, args, kwargs)
-            if steps is not None:
-                return _on_batch(recording, steps, operation, call, args, kwargs)
+                trial = blocks.tried(operation, call, args, kwargs, recording.value_of)
+            if trial is not None:
+                recording.note(operation, _block(operation, trial.weights, recording.wanted))
+                with recording.inside_block(operation):
+                    return _on_batch(recording, trial, operation, call, args, kwargs)
+            reason = blocks.reasons[id(operation)]
         with recording.inside(own):
             if has_rule:
+                recording.note(operation, type(rule).__name__)
                 return rule.record(recording, operation, call, *args, **kwargs)
+            recording.note(operation, f"{BY_RECORD}: {reason or _OTHER_CALL}")
             return _record_by_record(recording, operation, call, args, kwargs)
 
     return watched
 
 
+class _Activation:
+    """An activation function of a layer, as an operation of its own."""
+
+    def __init__(self, layer: Any):
+        self.name, self.call = f"{layer.name}/activation", layer.activation
+
+    def __call__(self, tensor: tf.Tensor) -> Any:
+        return self.call(tensor)
+
+
+def _rule_but_for_activation(recording: Recording, layer: Any) -> tuple[Any, _Activation] | None:
+    rule = rule_but_for_activation(layer)
+    known = set() if rule is None else {id(v) for v in rule.variables(layer)}
+    if rule is None or not {id(v) for v in recording.own(layer)} <= known:
+        return None
+    return rule, _Activation(layer)
+
+
+def _with_activation(
+    recording: Recording, partial: Any, layer: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
+    """Runs a layer by its rule, and its activation on the batch if that is seen to keep the records
+    apart, or record by record.
+    """
+    rule, function = partial
+    if recording.own(layer):
+        check_records(layer, args, kwargs, every=True)
+        recording.note(layer, type(rule).__name__)
+
+    def activation(tensor):
+        blocks = recording.blocks
+        with recording.unseen():
+            trial = blocks.tried(function, function.call, (tensor,), {}, recording.value_of)
+        if trial is not None:
+            return _on_batch(recording, trial, function, function.call, (tensor,), {})
+        recording.note(function, f"{BY_RECORD}: {blocks.reasons[id(function)]}")
+        return _record_by_record(recording, function, function.call, (tensor,), {})
+
+    with recording.inside(recording.own(layer)), replaced(layer, "activation", activation):
+        return rule.record(recording, layer, call, *args, **kwargs)
+
+
+def _block(operation: Any, weights: list[Any], wanted: set[int]) -> str:
+    """Returns in words how a block runs, given the weights that its own code reads."""
+    names = [v.name for v in weights if id(v) in wanted]
+    has_layers = isinstance(operation, keras.Layer) and bool(layers_in(operation))
+    if not names:
+        return BLOCK if has_layers else ON_BATCH
+    return f"{BLOCK if has_layers else ON_BATCH}, with weights of its own: {', '.join(names)}"
+
+
 def _on_batch(
-    recording: Recording, steps: list[Any], operation: Any, call: Any, args: Any, kwargs: Any
+    recording: Recording, trial: Trial, operation: Any, call: Any, args: Any, kwargs: Any
 ) -> Any:
     """Runs a block that has been tried out, and looks at whether it does the same once more."""
-    region = Region((args, kwargs))
+    values = [recording.value_of(v) for v in trial.weights]
+    pairs = list(zip(trial.weights, values, strict=True))
     try:
-        with recording.blocks.within(region):
-            outputs = call(*args, **kwargs)
-        region.finish(outputs)
-        if region.steps != steps:
-            raise MixesError("its operations are others")
+        if not any(id(v) in recording.wanted for v in trial.weights):
+            region = Region((args, kwargs), values, trial.parts)
+            outputs = recording.blocks.run(region, pairs, call, args, kwargs)
+            _check_same(region, trial)
+            return outputs
+        own = OwnWeights(recording, trial, call, args, kwargs)
+        region = Region((args, kwargs), values, trial.parts, runner=own.run_layer)
+        outputs = recording.blocks.run(region, pairs, call, args, kwargs)
+        _check_same(region, trial)
+        return own.finish(outputs)
     except MixesError as error:
         raise UnsupportedModelError(
             f"{type(operation).__name__} {operation.name!r} does something else each time it is "
             f"called: {error}. Use engine='vectorized'."
         ) from error
-    return outputs
+
+
+def _check_same(region: Region, trial: Trial) -> None:
+    if region.steps != trial.steps:
+        raise MixesError("its operations are others")
 
 
 def _record_by_record(

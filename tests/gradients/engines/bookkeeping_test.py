@@ -342,7 +342,7 @@ def test_layer_in_a_frozen_block_that_is_trainable_again(lora):
     if lora:
         block.inner.enable_lora(2)
     assert not block.trainable_variables and len(model.trainable_variables) > 2
-    assert "block: record by record" in tfdp.gradients.explain(model)
+    assert "block: block, on the batch" in tfdp.gradients.explain(model)
     loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - y)))
     examples = tf.random.stateless_normal([5, 3], [1, 2]), tf.zeros([5, 2])
     query = tfdp.GaussianSumQuery(0.1, 0.0)

@@ -34,6 +34,8 @@ def padded_inputs(layer: Any, inputs: tf.Tensor) -> tuple[tf.Tensor, str]:
 class ConvolutionRule(LayerRule):
     """The kernel's gradient is the filter gradient of one record (`ConvolutionGradient`)."""
 
+    taps_activation = True
+
     def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (kernel_of(layer), layer.bias) if v is not None]
 
@@ -63,6 +65,8 @@ class ConvolutionRule(LayerRule):
 
 class TransposedConvolutionRule(LayerRule):
     """As of the convolution that goes the other way, with input and output gradient exchanged."""
+
+    taps_activation = True
 
     def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (layer.kernel, layer.bias) if v is not None]

@@ -32,6 +32,8 @@ class DenseRule(LayerRule):
     gradient_t), and B sum_t outer(s A' input_t, gradient_t).
     """
 
+    taps_activation = True
+
     def variables(self, layer: Any) -> Iterable[Any]:
         return matrix_variables(layer)
 

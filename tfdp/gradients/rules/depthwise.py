@@ -14,6 +14,8 @@ from tfdp.gradients.rules.rule import LayerRule, register_rule
 class DepthwiseConvolutionRule(LayerRule):
     """The kernel's gradient is the filter gradient of every channel of one record."""
 
+    taps_activation = True
+
     def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (layer.kernel, layer.bias) if v is not None]
 
@@ -41,6 +43,8 @@ class DepthwiseConvolutionRule(LayerRule):
 
 class SeparableConvolutionRule(LayerRule):
     """A depthwise convolution, and then one of size one."""
+
+    taps_activation = True
 
     def variables(self, layer: Any) -> Iterable[Any]:
         kernels = [layer.depthwise_kernel, layer.pointwise_kernel]

@@ -101,6 +101,8 @@ class EinsumDenseRule(LayerRule):
     kernel is W + s A B, B along its last axis, which must be one of the output.
     """
 
+    taps_activation = True
+
     def holds_for(self, layer: Any) -> bool:
         if not (layer.built and super().holds_for(layer)):
             return False

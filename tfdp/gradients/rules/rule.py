@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import FUNCTIONAL, WRAPPED_METHODS, layers_in
+from tfdp.gradients.keras_internals import FUNCTIONAL, WRAPPED_METHODS, layers_in, replaced
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules import activation
@@ -40,6 +40,9 @@ class LayerRule(abc.ABC):
 
     # Whether `record` also runs where no gradient of the layer's weights is wanted.
     records_when_frozen = False
+    # Whether `record` calls the layer's activation in `Recording.before_activation`, and nothing
+    # else does. An activation that is not known is then looked at by itself.
+    taps_activation = False
 
     @abc.abstractmethod
     def variables(self, layer: Any) -> Iterable[Any]:
@@ -181,6 +184,24 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     if rule is None and _runs_as_keras_functional(operation):
         return RecordWise()
     return rule if rule is not None and rule.holds_for(operation) else None
+
+
+def registered_rule(operation: Any) -> LayerRule | RecordWise | None:
+    """Returns the rule for the class of a layer, whether it holds for this layer or not."""
+    return _RULES.get(type(operation))
+
+
+def rule_but_for_activation(operation: Any) -> LayerRule | None:
+    """Returns the rule that a layer would have if its activation function were a known one; None
+    if there is none, or if something else is in its way.
+    """
+    rule, function = registered_rule(operation), getattr(operation, "activation", None)
+    if not isinstance(rule, LayerRule) or not rule.taps_activation or is_patched(operation):
+        return None
+    if function is None or isinstance(function, keras.Operation):
+        return None
+    with replaced(operation, "activation", None):
+        return rule if rule.holds_for(operation) else None
 
 
 def is_patched(operation: Any) -> bool:

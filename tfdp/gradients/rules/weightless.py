@@ -84,9 +84,9 @@ def _draws_for_each_record(dropout: Any) -> bool:
     return not dropout.noise_shape or dropout.noise_shape[0] is None
 
 
-def _images(flip: Any, data: Any, training: bool = True) -> bool:
-    """Returns whether a flip is called on images, [n, height, width, channels], and draws for each
-    of them. It takes [n, height, width] for one image, whose height is the axis of records.
+def _images(layer: Any, data: Any, training: bool = True) -> bool:
+    """Returns whether a layer is called on images, [n, height, width, channels]. It takes
+    [n, height, width] for one image, whose height is the axis of records.
     """
     return holds_records(data) and data.shape.rank == 4
 
@@ -131,7 +131,12 @@ for _name in ("Concatenate", "Dot", "UnitNormalization"):
 for _name in ("AlphaDropout", "Dropout"):
     register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
-register_rule(_layers.RandomFlip, RecordWise(called_on=_images))
+# `RandomCrop` cuts all images of a batch at one place, which follows none of them.
+for _name in (
+    *("CenterCrop", "RandomBrightness", "RandomContrast", "RandomCrop", "RandomFlip"),
+    *("RandomRotation", "RandomTranslation", "RandomZoom", "Resizing"),
+):
+    register_rule(getattr(_layers, _name), RecordWise(called_on=_images))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # A frozen layer uses its moving averages. Models in which it is not frozen are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))

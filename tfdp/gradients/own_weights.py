@@ -1,0 +1,135 @@
+"""Weights of a block's own: their gradients by record.
+
+On the batch, such weights are constants. Their gradients follow from those at what the block's code
+makes of them: what it gives to its layers, and what it returns. For these, the code is run once
+more, on single records, with what the layers returned in the place of the layers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.blocks import Trial
+from tfdp.gradients.mapping import map_records
+from tfdp.gradients.record_wise_operations import MixesError
+from tfdp.gradients.recording import Recording, Tap
+from tfdp.gradients.region import Region
+
+
+class OwnWeights:
+    """One call of a block that has weights of its own.
+
+    Args:
+        recording: Of the model.
+        trial: What the block did when it was tried out.
+        call: The block's call.
+        args: Of the call.
+        kwargs: Of the call.
+    """
+
+    def __init__(
+        self, recording: Recording, trial: Trial, call: Callable[..., Any], args: Any, kwargs: Any
+    ):
+        self._recording, self._trial, self._call = recording, trial, call
+        self._arguments = (args, kwargs)
+        self._taps: list[Tap] = []
+        self._returned: list[Any] = []
+
+    def run_layer(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Runs a layer in the block on what gradients are looked for at.
+
+        Args:
+            layer: In the block.
+            call: Its call.
+            args: Of the call.
+            kwargs: Of the call.
+        """
+        args, kwargs = self._tapped((args, kwargs))
+        # To the layer, these weights are somebody else's, and a use of them is noticed.
+        with self._recording.values(self._recording.aliases_of(self._trial.weights)):
+            outputs = call(*args, **kwargs)
+        self._returned.append(outputs)
+        return outputs
+
+    def _tapped(self, structure: Any) -> Any:
+        leaves, rebuild = _tensors_in(structure)
+        taps: dict[int, Tap] = {}
+        for leaf in leaves:
+            if leaf.dtype.is_floating and id(leaf) not in taps:
+                taps[id(leaf)] = self._recording.watch(leaf)
+        self._taps.extend(taps.values())
+        return rebuild([taps[id(t)].tensor if id(t) in taps else t for t in leaves])
+
+    def finish(self, outputs: Any) -> Any:
+        """Returns what the block returns, at which gradients are looked for, and says how those of
+        its weights follow.
+        """
+        outputs = self._tapped(outputs)
+        wanted = self._recording.wanted
+        weights = [v for v in self._trial.weights if id(v) in wanted]
+        leaves, rebuild = _tensors_in((*self._arguments, self._returned))
+        tensors = [tap.tensor for tap in self._taps]
+        # Which weights something depends on, and at which taps.
+        uses: dict[int, list[int]] = {}
+
+        def one(record):
+            args, kwargs, returned = rebuild(record[: len(leaves)])
+            at_results = record[len(leaves) :]
+            values = [tf.identity(self._recording.value_of(v)) for v in self._trial.weights]
+            of = [t for v, t in zip(self._trial.weights, values, strict=True) if id(v) in wanted]
+            with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+                tape.watch(of)
+                results = self._again(args, kwargs, returned, values)
+            gradients = []
+            for i, value in enumerate(of):
+                parts = {
+                    j: tape.gradient(result, value, output_gradients=at)
+                    for j, (result, at) in enumerate(zip(results, at_results, strict=True))
+                }
+                uses[i] = [j for j, part in parts.items() if part is not None]
+                found = [tf.convert_to_tensor(parts[j]) for j in uses[i]]
+                gradients.append(tf.add_n(found) if found else tf.zeros_like(value))
+            return gradients
+
+        with self._recording.unseen():
+            gradients = map_records(one, [*leaves, *tensors])[0]
+        self._recording.add_joint(
+            self._taps,
+            [(v, uses[i]) for i, v in enumerate(weights)],
+            lambda at_taps: gradients(*leaves, *at_taps),
+        )
+        return outputs
+
+    def _again(self, args: Any, kwargs: Any, returned: Any, values: list[tf.Tensor]) -> list[Any]:
+        """Returns what the block gives to its layers, and what it returns, for one record."""
+        results: list[Any] = []
+        given: list[Any] = []
+
+        def note(structure):
+            smooth = [t for t in _tensors_in(structure)[0] if t.dtype.is_floating]
+            results.extend({id(t): t for t in smooth}.values())
+
+        def give_back(layer, call, layer_args, layer_kwargs):
+            note((layer_args, layer_kwargs))
+            if len(given) == len(returned):
+                raise MixesError("it calls more layers for one record")
+            given.append(layer)
+            return returned[len(given) - 1]
+
+        trial, blocks = self._trial, self._recording.blocks
+        region = Region((args, kwargs), values, trial.parts, checked=False, runner=give_back)
+        pairs = list(zip(trial.weights, values, strict=True))
+        note(blocks.run(region, pairs, self._call, args, kwargs))
+        if region.steps != trial.steps:
+            raise MixesError("its operations are others for one record")
+        return results
+
+
+def _tensors_in(structure: Any) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+    """Returns the tensors of a structure, with those that Keras attached to them, and a function
+    that makes the structure of others.
+    """
+    flat = tf.nest.flatten(structure)
+    return flatten_with_attached(structure, [i for i, t in enumerate(flat) if tf.is_tensor(t)])

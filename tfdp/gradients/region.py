@@ -1,0 +1,215 @@
+"""The operations that the code of a block makes between the calls of its layers."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.record_wise_operations import Kinds, MixesError
+from tfdp.gradients.static_values import static_value, value_from_outside
+
+_PLUMBING = ("Const", "NoOp", "Shape")
+# The operands of operations that have a shape beside them.
+_OPERANDS = {
+    "BroadcastTo": slice(1),
+    "Fill": slice(1, 2),
+    "Reshape": slice(1),
+    "Slice": slice(2),
+    "Tile": slice(1),
+}
+
+# Runs a layer in a block, given the layer, its call, args and kwargs.
+Runner = Callable[[Any, Callable[..., Any], Any, Any], Any]
+
+
+def _run(layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return call(*args, **kwargs)
+
+
+class Region:
+    """The operations that a block makes between the calls of its layers.
+
+    Attributes:
+        steps: What the block does, in terms that do not depend on the number of records.
+        asks_for: The layer that was called on constants only, where there is one. Its code must be
+            a part of the block's.
+
+    Args:
+        arguments: What the block is called with.
+        weights: Values of the weights that the block reads itself: constants.
+        parts: Identities of layers whose code is a part of the block's.
+        checked: Whether the operations must be known to keep the records apart.
+        runner: Runs the layers.
+    """
+
+    def __init__(
+        self,
+        arguments: Any,
+        weights: Sequence[tf.Tensor] = (),
+        parts: Collection[int] = (),
+        checked: bool = True,
+        runner: Runner = _run,
+    ):
+        self._graph = tf.compat.v1.get_default_graph()
+        self._seen = len(self._graph.get_operations())
+        self._kinds = Kinds() if checked else None
+        self._labels: dict[str, Any] = {}
+        self._weights, self._parts, self._runner = weights, parts, runner
+        self.steps: list[Any] = []
+        self.asks_for: Any = None
+        for i, weight in enumerate(weights):
+            self._labels[weight.name] = ("weight", i)
+            if self._kinds is not None:
+                self._kinds.add_constant(weight)
+        self._take(arguments, "argument")
+
+    def _take(self, structure: Any, label: Any) -> None:
+        for i, leaf in enumerate(flatten_with_attached(structure)[0]):
+            if tf.is_tensor(leaf):
+                if self._kinds is not None:
+                    self._kinds.add_records(leaf)
+                self._labels[leaf.name] = (label, i)
+
+    def _labelled(self, structure: Any) -> list[Any]:
+        flat = flatten_with_attached(structure)[0]
+        return [self._label(leaf) if tf.is_tensor(leaf) else repr(leaf) for leaf in flat]
+
+    def _label(self, tensor: tf.Tensor) -> Any:
+        if tf.is_symbolic_tensor(tensor) and tensor.name in self._labels:
+            return self._labels[tensor.name]
+        value = static_value(tensor)
+        if value is None:
+            return "other"
+        # TensorFlow makes a constant of zeros and ones where it knows how many.
+        if value.size and (value == value.flat[0]).all():
+            return _filled(value)
+        return (str(value.dtype), value.shape, value.tobytes())
+
+    def look(self) -> None:
+        """Looks at the operations that were made since the last call.
+
+        Raises:
+            MixesError: one is not known to keep the records apart.
+        """
+        operations = self._graph.get_operations()
+        for op in operations[self._seen :]:
+            if self._kinds is not None:
+                self._kinds.add(op)
+            if self._is_plumbing(op):
+                continue
+            if _stays_as_it_is(op):
+                self._labels[op.outputs[0].name] = self._label(op.inputs[0])
+                continue
+            filled = _what_fills(op)
+            if filled is not None:
+                self._labels[op.outputs[0].name] = _filled(filled)
+                continue
+            inputs = op.inputs[_OPERANDS.get(op.type, slice(None))]
+            attributes = sorted(
+                (name, str(value))
+                for name, value in op.node_def.attr.items()
+                if not name.startswith("_")
+            )
+            self.steps.append((op.type, attributes, [self._label(t) for t in inputs]))
+            for i, tensor in enumerate(op.outputs):
+                self._labels[tensor.name] = (len(self.steps), i)
+        self._seen = len(operations)
+
+    def _is_plumbing(self, op: tf.Operation) -> bool:
+        """Returns whether an operation is about shapes, or gives what is known beforehand."""
+        if op.type in _PLUMBING:
+            return True
+        if op.outputs and all(_is_known(tensor) for tensor in op.outputs):
+            return True
+        return self._kinds is not None and any(map(self._kinds.is_shape, op.outputs))
+
+    def call(
+        self,
+        layer: Any,
+        run: Callable[..., Any],
+        code: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        """Returns what a layer in the block returns.
+
+        Args:
+            layer: In the block.
+            run: Runs it as its own rule says.
+            code: Runs its code, which is then a part of the block's.
+            args: Of the call.
+            kwargs: Of the call.
+        """
+        self.look()
+        if id(layer) in self._parts:
+            return code(*args, **kwargs)
+        self._check_records(layer, (args, kwargs))
+        self.steps.append((id(layer), self._labelled((args, kwargs))))
+        outputs = self._runner(layer, run, args, kwargs)
+        self._seen = len(self._graph.get_operations())
+        self._take(outputs, len(self.steps))
+        return outputs
+
+    def _check_records(self, layer: Any, arguments: Any) -> None:
+        if self._kinds is None:
+            return
+        leaves = _tensors(arguments)
+        if not any(map(self._kinds.is_records, leaves)):
+            if all(map(self._kinds.is_constant, leaves)):
+                self.asks_for = layer
+            raise MixesError(f"{layer.name} is called on something that holds no records")
+        for leaf in leaves:
+            # Gradients of the block's weights are looked for at records only, and a rule for
+            # weights of the layer needs records.
+            smooth = leaf.dtype.is_floating or layer.weights
+            if not (self._kinds.is_constant(leaf) and not smooth):
+                self._must_hold_records(leaf, f"{layer.name} is called on")
+
+    def _must_hold_records(self, tensor: tf.Tensor, what: str) -> None:
+        if not self._kinds.is_records(tensor):
+            raise MixesError(f"{what} {tensor.name}, which holds no records")
+
+    def finish(self, outputs: Any) -> None:
+        """Looks at the last operations, and at what the block returns."""
+        self.look()
+        for leaf in flatten_with_attached(outputs)[0]:
+            if not tf.is_tensor(leaf):
+                raise MixesError("it returns something that is not a tensor")
+            if self._kinds is not None:
+                self._must_hold_records(leaf, "it returns")
+        self.steps.append(self._labelled(outputs))
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in flatten_with_attached(structure)[0] if tf.is_tensor(leaf)]
+
+
+def _is_known(tensor: tf.Tensor) -> bool:
+    """Returns whether a tensor holds what was known beforehand: lengths, axes and places."""
+    if value_from_outside(tensor) is not None:
+        return True
+    return tensor.dtype.is_integer and static_value(tensor) is not None
+
+
+def _stays_as_it_is(op: tf.Operation) -> bool:
+    """Returns whether an operation puts axes in the order that they have."""
+    order = static_value(op.inputs[1]) if op.type == "Transpose" else None
+    return order is not None and list(order) == list(range(len(order)))
+
+
+def _what_fills(op: tf.Operation) -> Any:
+    """Returns the number that an operation fills a tensor with, or None if it does something else,
+    or fills it with a number that is not known.
+    """
+    if op.type == "Fill":
+        return static_value(op.inputs[1])
+    if op.type in ("OnesLike", "ZerosLike"):
+        dtype = op.outputs[0].dtype.as_numpy_dtype
+        return np.ones((), dtype) if op.type == "OnesLike" else np.zeros((), dtype)
+    return None
+
+
+def _filled(value: np.ndarray) -> tuple[str, str, bytes]:
+    return ("filled", str(value.dtype), value.flat[0].tobytes())

@@ -1,0 +1,67 @@
+"""Numbers that are known when a graph is built."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.gradients.keras_internals import is_stateful
+
+# Larger tensors are no shapes, axes or places.
+_MOST = 64
+
+
+def value_from_outside(tensor: tf.Tensor) -> Any:
+    """Returns the value of a tensor that was computed before the graph was built, as an array, or
+    None if it was not.
+    """
+    while tf.is_symbolic_tensor(tensor):
+        captures = getattr(tensor.graph, "captures", ())
+        if tensor.op.type != "Placeholder":
+            return None
+        tensor = next((outer for outer, inner in captures if inner is tensor), None)
+        if tensor is None:
+            return None
+    return None if tensor.dtype in (tf.resource, tf.variant) else tensor.numpy()
+
+
+def static_value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Returns the value of a tensor as an array if it is known: one that was computed beforehand, a
+    constant, or a few integers that are computed of such.
+    """
+    value = value_from_outside(tensor)
+    if value is None:
+        value = tf.get_static_value(tensor)
+    if value is None and tf.is_symbolic_tensor(tensor) and tensor.dtype.is_integer:
+        value = _folded(tensor)
+    return value
+
+
+def _folded(tensor: tf.Tensor) -> np.ndarray | None:
+    op = tensor.op
+    if not op.inputs or is_stateful(op.type) or op.type.startswith("Stateless"):
+        return None
+    if not all(
+        t.dtype.is_integer and (t.shape.num_elements() or _MOST) <= _MOST for t in op.inputs
+    ):
+        return None
+    values = [static_value(t) for t in op.inputs]
+    function = getattr(tf.raw_ops, op.type, None)
+    if function is None or any(value is None for value in values):
+        return None
+    given, inferred, left = {}, set(), list(values)
+    for arg in op.op_def.input_arg:
+        inferred |= {arg.type_attr, arg.number_attr, arg.type_list_attr}
+        if arg.number_attr:
+            number = op.get_attr(arg.number_attr)
+            given[arg.name], left = left[:number], left[number:]
+        else:
+            given[arg.name], left = left[0], left[1:]
+    for attribute in op.op_def.attr:
+        if attribute.name not in inferred:
+            given[attribute.name] = op.get_attr(attribute.name)
+    with tf.init_scope():
+        results = function(**given)
+        result = (results if isinstance(results, (list, tuple)) else [results])[tensor.value_index]
+        # In a graph that belongs to no function, nothing is computed before a session runs.
+        return result.numpy() if tf.executing_eagerly() else None
