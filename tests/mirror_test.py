@@ -68,6 +68,7 @@ ABOUT_SEVERAL = {
     "keras/checkpoint_test.py": "weights, optimizer and ledger together",
     "keras/durable_training_test.py": "fit on a ledger on the disk",
     "keras/epsilon_logger_test.py": "one of the callbacks, with fit",
+    "keras/every_query_test.py": "every query in a nested one, from fit to the ledger",
     "keras/exact_precision_test.py": "exact precision, from fit to the query",
     "keras/hub_tasks_test.py": "task models of KerasHub, trained and saved",
     "keras/losses_test.py": "records of every loss of Keras",
