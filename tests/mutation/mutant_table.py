@@ -8,6 +8,7 @@ from tests.mutation.mutants_of_audits import AUDITS
 from tests.mutation.mutants_of_books import BOOKS, PRICES
 from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
+from tests.mutation.mutants_of_factors import FACTORS
 from tests.mutation.mutants_of_federated import ROUNDS, SUMMED
 from tests.mutation.mutants_of_integers import INTEGERS
 from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
@@ -24,6 +25,7 @@ MUTANTS = [
     *PURE,
     *SELECTED,
     *RUNS,
+    *FACTORS,
     *COUNTED,
     *PARTS,
     *ASKED,

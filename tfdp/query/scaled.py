@@ -186,7 +186,8 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         old = state.second_moments
         squares = [tf.square(tf.cast(leaf, v.dtype)) for leaf, v in zip(leaves, old, strict=True)]
         mean = _mean(squares)
-        is_finite, is_first = tf.math.is_finite(mean), tf.equal(state.step, 0)
+        is_finite = tf.math.is_finite(mean)
+        is_first = tf.equal(state.step, 0)
 
         def moved(v, square):
             first = tf.cast(mean, v.dtype)
