@@ -46,6 +46,7 @@ ABOUT_SEVERAL = {
     "accounting/support_table_test.py": "docs/accounting.md against all accountants",
     "audit/fit_audit_test.py": "what fit releases against what its ledger claims",
     "audit/mechanisms_audit_test.py": "what every query releases against what its event claims",
+    "audit/private_parts_test.py": "what steps release beside gradients against their ledgers",
     "audit/users_audit_test.py": "what fit releases of users against what its ledger claims",
     "cli/ledger_files_test.py": "files that every command reads",
     "cli/main_test.py": "the command line as a whole",
