@@ -9,6 +9,7 @@ from tests.mutation.mutants_of_blocks import BLOCKS
 from tests.mutation.mutants_of_books import BOOKS, PRICES
 from tests.mutation.mutants_of_disk import DISK
 from tests.mutation.mutants_of_extensions import EXTENSIONS
+from tests.mutation.mutants_of_factors import FACTORS
 from tests.mutation.mutants_of_federated import ROUNDS, SUMMED
 from tests.mutation.mutants_of_integers import INTEGERS
 from tests.mutation.mutants_of_mechanisms import ADAPTIVE, CORRELATED, PURE, RUNS, SELECTED
@@ -25,6 +26,7 @@ MUTANTS = [
     *PURE,
     *SELECTED,
     *RUNS,
+    *FACTORS,
     *COUNTED,
     *PARTS,
     *ASKED,

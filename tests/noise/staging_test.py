@@ -76,6 +76,19 @@ def test_returns_what_the_function_returns():
     assert kept == [([event, None, 3], 2.0, (2, 2))]
 
 
+@pytest.mark.parametrize("shape", [[], [3], [2, 2]])
+def test_an_argument_is_of_the_graph_of_the_function_that_only_passes_it_on(shape):
+    graphs = []
+
+    def compute(tensor):
+        graphs.append(tensor.graph is tf.compat.v1.get_default_graph())
+        return tensor
+
+    step = tf.function(lambda tensor: staged(compute, tensor, jit_compile=True))
+    np.testing.assert_array_equal(step(tf.ones(shape)), np.ones(shape))
+    assert graphs == [True]
+
+
 def test_arguments_may_be_of_any_shape_and_kind():
     variable = tf.Variable([[1.0, 2.0]])
     closure = tf.Variable(5.0)

@@ -86,6 +86,21 @@ def test_sums_of_squares_do_not_wrap_around():
     assert grid.is_longer(record, square(record) - 1)
 
 
+@pytest.mark.parametrize("largest", [1, 2**16, 2**20, 2**31 - 1])
+def test_squares_are_compared_as_whole_numbers(largest):
+    # Against Python's integers. Lower halves of the squares add up to more than 32 bits hold.
+    rng = np.random.default_rng(largest)
+    record = [rng.integers(-largest, largest + 1, 50), rng.integers(-largest, largest + 1, [7, 3])]
+    total = square(record)
+    assert sum(int(i) ** 2 % 2**32 for leaf in record for i in np.ravel(leaf)) >= min(
+        2**32, largest
+    )
+    for limit in (total - 1, total, total + 1):
+        assert bool(grid.is_longer([tf.constant(leaf) for leaf in record], limit)) == (
+            total > limit
+        )
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_record_that_is_not_finite_is_zero(bad):
     assert square(integers([tf.constant([1.0, bad]), tf.constant([2.0])])) == 0

@@ -339,7 +339,7 @@ def staged(
     def compiled():
         nonlocal result, kept, computed
         leaves = [
-            tf.reshape(flat, leaf.shape) if _is_dense(leaf) else leaf
+            tf.reshape(flat, leaf.shape) if _is_dense(leaf) else _inside(leaf)
             for flat, leaf in zip(flat_args, tf.nest.flatten(args), strict=True)
         ]
         result = stage.trace(fn, tf.nest.pack_sequence_as(args, leaves), tf.nest.flatten(args))
@@ -419,6 +419,11 @@ def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tens
             for leaf in tf.nest.flatten(args)
         ]
         return fn(*tf.nest.pack_sequence_as(args, leaves))
+
+
+def _inside(leaf: Any) -> Any:
+    """Returns an argument as a tensor of this graph, also where nothing is computed from it."""
+    return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else leaf
 
 
 def _is_dense(leaf: Any) -> bool:

@@ -353,6 +353,11 @@ def _dtype(leaf: Any) -> tf.DType:
             "A template, or a record, holds None, whose shape nobody knows. Give a tensor, an "
             "array, a number or a tf.TensorSpec."
         )
+    if tf.nest.is_nested(leaf):
+        raise TypeError(
+            "A record of this query must be one tensor. Give each part of a record a query of its "
+            f"own, with NestedQuery. Received: {describe(leaf)}."
+        )
     return tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
 
 

@@ -174,14 +174,16 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     def _scales(self, state: ScaledGlobalState) -> tuple[tf.Tensor, ...]:
         """Returns s of every coordinate."""
         mean = _mean(state.second_moments)
+        return tuple(self._scales_of(moments, mean) for moments in state.second_moments)
+
+    def _scales_of(self, moments: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
+        mean = tf.cast(mean, moments.dtype)
         usual = mean > 0
-        ratios = (tf.cast(v, tf.float64) / tf.where(usual, mean, 1.0) for v in state.second_moments)
-        return tuple(
-            tf.cast(
-                tf.where(usual, tf.sqrt((1 + self.floor) / (ratio + self.floor)), 1.0), moment.dtype
-            )
-            for ratio, moment in zip(ratios, state.second_moments, strict=True)
-        )
+        # Numbers are those of the dtype: a scale is public, and what
+        # it is rounded to has no part in a guarantee.
+        one, floor = (tf.constant(value, moments.dtype) for value in (1.0, self.floor))
+        ratios = moments / tf.where(usual, mean, one)
+        return tf.sqrt(tf.where(usual, one + floor, floor) / (ratios + floor))
 
     def _moments(self, leaves: list[tf.Tensor], state: ScaledGlobalState) -> tuple[tf.Tensor, ...]:
         """Returns the second moments with one more result, if that and they are finite."""
@@ -189,15 +191,14 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         squares = [tf.square(tf.cast(leaf, v.dtype)) for leaf, v in zip(leaves, old, strict=True)]
         mean = _mean(squares)
         is_finite = tf.math.is_finite(mean)
-        new = (
-            tf.where(
-                state.step == 0,
-                tf.cast(mean, v.dtype) * tf.ones_like(v),
-                self.beta_2 * v + (1 - self.beta_2) * square,
-            )
-            for v, square in zip(old, squares, strict=True)
-        )
-        return tuple(tf.where(is_finite, n, v) for n, v in zip(new, old, strict=True))
+        is_first = tf.equal(state.step, 0)
+
+        def moved(v, square):
+            first = tf.cast(mean, v.dtype)
+            later = self.beta_2 * v + (1 - self.beta_2) * square
+            return tf.where(is_finite, tf.where(is_first, first, later), v)
+
+        return tuple(moved(v, square) for v, square in zip(old, squares, strict=True))
 
     def _check(self, record: Structure) -> None:
         shapes = [spec.shape for spec in tf.nest.flatten(self.record_specs)]
@@ -221,6 +222,10 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
 
 
 def _mean(parts: Any) -> tf.Tensor:
-    """Returns the mean of all numbers in a list of tensors, a float64 scalar."""
-    total = tf.add_n([tf.reduce_sum(tf.cast(part, tf.float64)) for part in parts])
+    """Returns the mean of all numbers in a list of tensors, none negative, a float64 scalar; it is
+    not finite where a column of them adds up to more than its dtype holds.
+    """
+    # Columns in the dtype, which XLA adds up several at a time, and what they are in float64.
+    columns = (tf.reduce_sum(part, 0) if part.shape.rank > 1 else part for part in parts)
+    total = tf.add_n([tf.reduce_sum(tf.cast(column, tf.float64)) for column in columns])
     return total / max(sum(part.shape.num_elements() for part in parts), 1)

@@ -82,6 +82,20 @@ def test_epochs_are_as_fit_counts_them(batch_size, bands):
     assert ordered.steps == 3 * FixedOrder(batch_size, 1000).steps_per_epoch
 
 
+def test_plan_supposes_the_samples_that_fit_draws():
+    plan = calibrate_correlated(
+        **RUN, noise_multiplier=2.0, mechanism="bandmf", bands=4, steps=100,
+        sampling="cyclic_poisson",
+    )  # fmt: skip
+    policy = CyclicPoisson(plan.period).resolve(RUN["population_size"], RUN["batch_size"])
+    assert plan.event().sampling == policy.description(0)
+    ordered = calibrate_correlated(
+        **RUN, noise_multiplier=2.0, mechanism="bandmf", bands=4, steps=100
+    )
+    policy = FixedOrder().resolve(RUN["population_size"], RUN["batch_size"])
+    assert ordered.event().sampling == policy.description(0)
+
+
 def test_epsilon_of_given_noise():
     plan = calibrate_correlated(**RUN, noise_multiplier=2.0, mechanism="tree", epochs=1)
     assert plan.epsilon(1e-5) == pytest.approx(_of_gaussian(math.sqrt(5), 2.0))
