@@ -18,7 +18,7 @@ ALLOWED = {
     "events": set(),
     "factorizations": set(),
     "numerics": set(),
-    "noise": {"events"},
+    "noise": {"events", "numerics"},
     "ledger": {"events"},
     "accounting": {"events", "factorizations", "ledger"},
     "audit": {"events"},
