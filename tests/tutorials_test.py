@@ -69,13 +69,16 @@ def test_what_fails_while_tensorflow_starts_is_shown(tmp_path):
 
 
 def test_attacked_models_stay_below_what_their_ledgers_prove(tmp_path, monkeypatch, capsys):
-    options = ["--members", 200, "--epochs", 2, "--plot", tmp_path / "p.png"]
+    options = ["--members", 200, "--epochs", 2, "--seeds", 2, "--plot", tmp_path / "p.png"]
     output = run_here(monkeypatch, capsys, "attack_private_models.py", *options)
     rows = [line.split("|") for line in output.splitlines() if line.startswith(("| n", "| eps"))]
     assert [row[1].strip() for row in rows] == ["not private", "epsilon 10", "epsilon 1"]
     proven = [float(row[5]) for row in rows]
     # (epsilon, 0)-privacy alone would allow tanh(1 / 2) = 0.46.
     assert proven[0] == 1 > proven[1] > proven[2] and proven[2] < 0.47
+    for cell in (row[column] for row in rows for column in (2, 3, 4)):
+        mean, low, high = map(float, re.findall(r"[\d.]+", cell))
+        assert mean == pytest.approx((low + high) / 2, abs=1e-3)  # Of two seeds.
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
@@ -232,6 +235,7 @@ def test_decoder_is_fine_tuned_within_its_epsilon(record, ways, tmp_path, monkey
     data.write_text("\n".join(said), encoding="utf-8")
     options = ["--data", data, "--record", record, "--length", 8, "--width", 4, "--steps", 2]
     options += ["--public-epochs", 1, "--in-a-step", 2, "--share", 0.5, "--delta", 0.01]
+    options += ["--plot", tmp_path / "p.png"]
     output = run_here(monkeypatch, capsys, "language.py", *options, "--epsilon", 2, "--ways", *ways)
     rows = re.findall(r"^\| (.+) \| ([\d.]+) \| ([\d.]+) \(", output, re.MULTILINE)
     assert [name for name, *_ in rows] == ["the public half alone", *ways]
@@ -240,6 +244,7 @@ def test_decoder_is_fine_tuned_within_its_epsilon(record, ways, tmp_path, monkey
     assert all(1 < float(row[2]) < 60 for row in rows)
     # Of the 40 speakers of the second half, four are for the test.
     assert ("36 records" in output) == (record == "speaker")
+    assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
 def test_adapters_alone_are_trained(monkeypatch):

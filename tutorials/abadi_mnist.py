@@ -183,7 +183,7 @@ def show_effects(data, options: argparse.Namespace) -> None:
     varied = {
         "dimensions": (10, 30, 60, 120, 200),
         "hidden": (200, 500, 1000, 2000),
-        "lot": (150, 300, 600, 1200, 2400),
+        "lot": (300, 600, 1200, 2400),
         "learning_rate": (0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
         "l2_norm_clip": (1.0, 2.0, 4.0, 8.0),
         "noise_multiplier": tuple(
@@ -203,20 +203,25 @@ def show_effects(data, options: argparse.Namespace) -> None:
 
 
 def _plot(path: pathlib.Path, panels: dict, ylabel: str) -> None:
-    """Writes a PNG with one panel for each name -> (x, label -> y)."""
+    """Writes a PNG with one panel for each name -> (x, label -> y), at most three in a row."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.2 * len(panels) + 1, 3.2), squeeze=False, layout="constrained"
+        rows, columns, figsize=(3.2 * columns + 1, 3 * rows), squeeze=False, layout="constrained"
     )
-    for axis, (name, (x, lines)) in zip(axes[0], panels.items(), strict=True):
+    for axis in axes.ravel()[len(panels) :]:
+        axis.axis("off")
+    for axis, (name, (x, lines)) in zip(axes.flat, panels.items(), strict=False):
         for label, y in lines.items():
             axis.plot(x, y, marker="o", label=label)
         axis.set(xlabel=name.replace("_", " "), ylabel=ylabel, xscale="log")
-        axis.legend()
+        if len(lines) > 1:
+            axis.legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)
     print(f"wrote {path}")

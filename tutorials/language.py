@@ -187,6 +187,35 @@ def perplexity(model: keras.Model, text: Text) -> float:
     return float(np.exp(np.mean(found)))
 
 
+def plot(path: pathlib.Path, found: dict[tuple[str, float], list[float]]) -> None:
+    """Writes a PNG: perplexity over epsilon, with the range of the seeds; without noise, dotted."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    names = list(dict.fromkeys(name for name, _ in found))
+    for color, name in enumerate(names):
+        means = {spent: np.mean(v) for (n, spent), v in found.items() if n == name}
+        finite = [spent for spent in means if 0 < spent < np.inf]
+        low, high = (
+            [abs(of(found[name, spent]) - means[spent]) for spent in finite] for of in (min, max)
+        )
+        style = {"color": f"C{color}", "label": name}
+        if finite:
+            at = [means[spent] for spent in finite]
+            axis.errorbar(finite, at, yerr=[low, high], marker="o", capsize=3, **style)
+            del style["label"]
+        for spent in means.keys() - set(finite):
+            axis.axhline(means[spent], linestyle=":" if spent else "--", **style)
+    axis.set(xlabel="epsilon", ylabel="perplexity of a character", xscale="log")
+    axis.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    print(f"wrote {path}")
+
+
 def main() -> None:
     """Trains every way with every epsilon, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -205,6 +234,7 @@ def main() -> None:
     parser.add_argument("--public-epochs", type=int, default=3)
     parser.add_argument("--validation", action="store_true", help="test on text of the training")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--plot", type=pathlib.Path, help="*.png: perplexity over epsilon")
     options = parser.parse_args()
     of_speakers = options.record == "speaker"
     options.share = options.share or (0.5 if of_speakers else 0.03)
@@ -233,6 +263,8 @@ def main() -> None:
         spread = f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
         print(f"| {name} | {epsilon} | {spread} |")
     print(f"took {time.process_time() - start:.0f} s of processors")
+    if options.plot:
+        plot(options.plot, found)
 
 
 if __name__ == "__main__":

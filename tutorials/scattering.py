@@ -3,13 +3,13 @@
     python tutorials/scattering.py --data mnist.npz --epsilon 3 --seeds 3 --cache features.npz
 
 The scattering transform is public, and a small private model on its features beats a deep one that
-must learn them. Features are normalized in groups of channels of one image, which is free, or by
-means and variances of the training data, which are noised and charged. The noise of the steps is
-what the rest of the budget needs: the ledger has both.
+must learn them. A random convolution between the two (--random-filters) is public, too, and lets a
+linear model see what a convolution would. Features are normalized in groups of channels of one
+image, which is free, or by means and variances of the training data, which are noised and charged.
+The noise of the steps is what the rest of the budget needs: the ledger has both.
 """
 
 import argparse
-import math
 import pathlib
 import time
 from typing import NamedTuple
@@ -17,11 +17,17 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from scattering_transform import Scattering
+from random_features import RandomFeatures
+from scattering_features import (
+    data_normalized,
+    group_normalized,
+    scattered,
+    sizes,
+    symmetric,
+    weighted,
+)
 
 import tfdp
-
-ANGLES, SCALES = 8, 2
 
 
 class Setting(NamedTuple):
@@ -33,10 +39,6 @@ class Setting(NamedTuple):
     epochs: int = 30
     learning_rate: float = 8.0
     l2_norm_clip: float = 0.1
-
-
-# Rows: brightness, and two differences of colors. Orthonormal, and the same for any image.
-OPPONENT = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6]])
 
 
 def load_images(path: str | None, dataset: str) -> list[np.ndarray]:
@@ -62,24 +64,6 @@ def _decoded(data, part: str) -> np.ndarray:
     return np.stack([tf.io.decode_jpeg(flat[a:b].tobytes()).numpy() for a, b in pairs])
 
 
-def scattered(images: np.ndarray, opponent: bool = False) -> np.ndarray:
-    """Returns float16 [n, side / 4, side / 4, 81 * channels]; 81 of the first channel first.
-
-    Args:
-        images: uint8 [n, side, side, channels].
-        opponent: Of brightness and two differences in place of red, green and blue.
-    """
-    transform = Scattering(images.shape[1], SCALES, ANGLES)
-    result = []
-    for start in range(0, len(images), 100):
-        batch = images[start : start + 100].astype("float32") / 255
-        if opponent:
-            batch = batch @ OPPONENT.T.astype("float32")
-        found = [transform(batch[..., c]) for c in range(batch.shape[-1])]
-        result.append(tf.concat(found, -1).numpy().astype("float16"))
-    return np.concatenate(result)
-
-
 def load_features(options: argparse.Namespace) -> list[np.ndarray]:
     """Returns features and labels for training, and for test; from the cache if there is one."""
     names = ("x_train", "y_train", "x_test", "y_test")
@@ -94,119 +78,23 @@ def load_features(options: argparse.Namespace) -> list[np.ndarray]:
         print(f"transformed in {time.process_time() - start:.0f} s of processors", flush=True)
         if options.cache:
             np.savez(options.cache, **dict(zip(names, arrays, strict=True)))
+    if options.random_filters:
+        side, channels = arrays[0].shape[2:]
+        made = RandomFeatures(
+            4 * side,
+            channels // 81,
+            options.random_filters,
+            orders=options.weights or (2.0, 1.0, 0.5),
+            color=options.color,
+            cells=options.cells,
+            mirror=options.symmetric,
+        )
+        arrays[::2] = (made(x) for x in arrays[::2])
     if options.validation:
         x, y = arrays[:2]
         kept = len(x) - options.validation
         arrays = [x[:kept], y[:kept], x[kept:], y[kept:]]
     return arrays
-
-
-def in_batches(function, x: np.ndarray) -> np.ndarray:
-    """Applies a function to thousands of images at once, as float32; returns float16."""
-    result = np.empty_like(x)
-    for start in range(0, len(x), 1000):
-        result[start : start + 1000] = function(x[start : start + 1000].astype("float32"))
-    return result
-
-
-def group_normalized(x: np.ndarray, groups: int) -> np.ndarray:
-    """Returns images of which every group of channels has mean zero and variance one."""
-
-    def function(batch):
-        n, rows, columns, channels = batch.shape
-        grouped = batch.reshape(n, rows * columns, groups, channels // groups)
-        mean = grouped.mean((1, 3), keepdims=True)
-        deviation = grouped.std((1, 3), keepdims=True)
-        return ((grouped - mean) / (deviation + 1e-5)).reshape(batch.shape)
-
-    return in_batches(function, x)
-
-
-def symmetric(x: np.ndarray) -> np.ndarray:
-    """Returns [n, rows, columns / 2, channels]: what an image and its mirror image share.
-
-    A linear model of them gives an image and its mirror image one answer, and has half the weights,
-    and so half the noise. The transform keeps every fourth column, so that this is nearly, not
-    quite, the transform of the mirror image.
-    """
-    # Angle i is (3 - i) pi / 8; in the mirror it is that of (6 - i) mod 8.
-    angle = (ANGLES - 2 - np.arange(ANGLES)) % ANGLES
-    first = [1 + ANGLES * scale + angle for scale in range(SCALES)]
-    second = 1 + SCALES * ANGLES + (ANGLES * angle[:, None] + angle).ravel()
-    one = np.concatenate([[0], *first, second])
-    mirrored = np.concatenate([len(one) * c + one for c in range(x.shape[-1] // len(one))])
-    half = x.shape[2] // 2
-    result = np.empty((*x.shape[:2], half, x.shape[-1]), x.dtype)
-    for start in range(0, len(x), 1000):
-        batch = x[start : start + 1000].astype("float32")
-        both = batch + batch[:, :, ::-1][..., mirrored]
-        result[start : start + 1000] = both[:, :, :half] / math.sqrt(2)
-    return result
-
-
-def weighted(x: np.ndarray, orders: list[float], color: float) -> np.ndarray:
-    """Returns channels times public constants, whose mean square over all of them is one.
-
-    Args:
-        x: Features [..., channels].
-        orders: For averages, for wavelets, and for pairs of wavelets.
-        color: For all channels of the second and third color, besides.
-    """
-    of_one = np.repeat(orders, _counts())
-    colors = x.shape[-1] // len(of_one)
-    weights = np.concatenate([of_one] + [color * of_one] * (colors - 1))
-    weights = (weights / np.sqrt(np.mean(weights**2))).astype("float32")
-    return in_batches(lambda batch: batch * weights, x)
-
-
-def data_normalized(
-    x_train: np.ndarray, x_test: np.ndarray, ledger: tfdp.PrivacyLedger, noise_multiplier: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images less the mean of every channel, over its deviation, both noised and charged.
-
-    A record is an image's mean and mean square of every channel. Channels are scaled by public
-    constants first, so that one size of noise suits all of these numbers.
-    """
-    colors = x_train.shape[-1] // len(_sizes())
-    scale = np.tile(_sizes(), colors)
-
-    def moments(batch):
-        batch = batch.astype("float32") / scale
-        return np.concatenate([batch.mean((1, 2)), np.square(batch).mean((1, 2))], axis=1)
-
-    starts = range(0, len(x_train), 1000)
-    records = np.concatenate([moments(x_train[start : start + 1000]) for start in starts])
-    clip = 2 * math.sqrt(records.shape[1])  # Twice the norm of a record of ones.
-    query = tfdp.GaussianSumQuery(clip, noise_multiplier * clip)
-    state = query.initial_global_state()
-    params = query.derive_sample_params(state)
-
-    @tf.function
-    def clipped_sum(records):
-        return tf.foldl(
-            lambda total, record: query.accumulate_record(params, total, record),
-            records,
-            query.initial_sample_state(records[0]),
-        )
-
-    total = clipped_sum(tf.constant(records, tf.float32))
-    ledger.append(query.derive_event(state))
-    noised = query.get_noised_result(total, state)[0].numpy() / len(x_train)
-    mean, square = np.split(noised, 2)
-    deviation = np.sqrt(np.maximum(square - mean**2, 1e-3))
-    return tuple(
-        in_batches(lambda batch: (batch / scale - mean) / deviation, x) for x in (x_train, x_test)
-    )
-
-
-def _sizes() -> np.ndarray:
-    """Returns about how large the channels of an image are: smaller the more wavelets there are."""
-    return np.repeat([1 / 4, 1 / 32, 1 / 256], _counts()).astype("float32")
-
-
-def _counts() -> list[int]:
-    """Returns how many channels are averages, of one wavelet, and of two."""
-    return [1, SCALES * ANGLES, ANGLES**2 * SCALES * (SCALES - 1) // 2]
 
 
 def make_model(kind: str, shape: tuple[int, ...]) -> keras.Model:
@@ -248,13 +136,15 @@ def train(
     keras.utils.set_random_seed(seed)
     x_train, y_train, x_test, y_test = arrays
     ledger = tfdp.PrivacyLedger()
-    if options.symmetric:
+    channels, random = x_train.shape[-1], options.random_filters
+    if options.symmetric and not random:
         x_train, x_test = symmetric(x_train), symmetric(x_test)
     if setting.normalization == "data":
-        x_train, x_test = data_normalized(x_train, x_test, ledger, options.moments_noise)
-    else:
+        scale = np.ones(channels, "float32") if random else sizes(channels)
+        x_train, x_test = data_normalized(x_train, x_test, scale, ledger, options.moments_noise)
+    elif setting.normalization == "group":
         x_train, x_test = (group_normalized(x, options.groups) for x in (x_train, x_test))
-    if options.weights:
+    if options.weights and not random:
         x_train, x_test = (weighted(x, options.weights, options.color) for x in (x_train, x_test))
     size, batch = len(x_train), setting.batch_size
     per_epoch = round(size / batch)
@@ -300,11 +190,13 @@ def main() -> None:
     parser.add_argument("--symmetric", action="store_true", help="only what mirror images share")
     parser.add_argument("--weights", type=float, nargs=3, help="of averages, wavelets and pairs")
     parser.add_argument("--color", type=float, default=1.0, help="weight of differences of colors")
+    parser.add_argument("--random-filters", type=int, default=0, help="of a public convolution")
+    parser.add_argument("--cells", type=int, default=2, help="rows and columns of its averages")
     parser.add_argument("--cache", type=pathlib.Path, help="an .npz for features, read or written")
     parser.add_argument("--epsilon", type=float, default=3.0, help="of everything")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--model", choices=["linear", "cnn"])
-    parser.add_argument("--normalization", choices=["group", "data"])
+    parser.add_argument("--normalization", choices=["group", "data", "none"])
     parser.add_argument("--groups", type=int, default=27, help="of channels")
     parser.add_argument("--moments-noise", type=float, default=8.0, help="of data normalization")
     parser.add_argument("--batch-size", type=int)
