@@ -220,6 +220,8 @@ def _plot(path: pathlib.Path, panels: dict, ylabel: str) -> None:
         for label, y in lines.items():
             axis.plot(x, y, marker="o", label=label)
         axis.set(xlabel=name.replace("_", " "), ylabel=ylabel, xscale="log")
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+        axis.set_xticks([], minor=True)
         if len(lines) > 1:
             axis.legend()
     figure.savefig(path, dpi=120)
