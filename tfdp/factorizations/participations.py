@@ -2,8 +2,8 @@
 
 A unit is in at most k steps, any two of them at least b steps apart (b-min-separation: McMahan, Xu,
 Zhang 2024, arXiv:2408.08868). What it moves is sum_i C_(t_i) u_i with vectors u_i of norm 1. The
-squared norm is sum_ij <C_(t_i), C_(t_j)> <u_i, u_j>, so with no negative entry in C the worst u_i
-are equal, and the square is the sum of the inner products of the columns.
+squared norm is sum_ij <C_(t_i), C_(t_j)> <u_i, u_j>. So with no negative entry in C the worst u_i
+are equal. The square is then the sum of the inner products of the columns.
 """
 
 import itertools
@@ -43,8 +43,8 @@ def squares_of_tree(n: int, separation: int, participations: int | None, efficie
     """Returns the largest sum, over nodes of a binary tree, of squared numbers of a unit's steps.
 
     Exact, by dynamic programming over the levels, where that takes below 2^30 sums; else an upper
-    bound, level by level: a node of w steps has at most ceil(w / b) of the unit's, and squares add
-    up to most where as few nodes as possible have them all.
+    bound, level by level. A node of w steps has at most ceil(w / b) of the unit's. Squares add up
+    to most where as few nodes as possible have them all.
 
     Args:
         n: Steps.

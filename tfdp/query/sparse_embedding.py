@@ -35,7 +35,7 @@ class SparseEmbeddingSumQuery(DPQuery):
 
     Rows that no record uses take part: they are selected with probability P(N(0, s_1^2) >
     threshold) each. They are not compared one by one. Places of successes of so many trials are
-    drawn by their gaps, which is the same in distribution; the time follows the number of rows that
+    drawn by their gaps, which is the same in distribution. The time follows the number of rows that
     are used or selected, not the size of the table.
 
     Guarantees:

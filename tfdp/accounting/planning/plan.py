@@ -3,7 +3,7 @@
 The noise that privacy adds to an average gradient has, in units of the clip norm, the standard
 deviation noise_multiplier / batch_size on every coordinate. Given the model, the batch size and the
 number of steps, the loss of private training depends on the privacy budget through this one number
-(McKenna et al. 2025, arXiv:2501.18914), so runs of equal budget are compared by it, before anything
+(McKenna et al. 2025, arXiv:2501.18914). So runs of equal budget are compared by it, before anything
 is trained.
 """
 
