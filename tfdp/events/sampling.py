@@ -256,9 +256,9 @@ class FixedOrderSampling(Sampling):
 @register
 @dataclasses.dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
-    """Groups of the data, which are fixed, take turns; of the group whose turn it is, every unit is
-    in the sample independently, with the same probability (Choquette-Choo et al. 2023,
-    arXiv:2306.08153, section 5).
+    """Fixed groups of the data take turns. Of the group whose turn it is, every unit is in the
+    sample independently, with the same probability (Choquette-Choo et al. 2023, arXiv:2306.08153,
+    section 5).
 
     Attributes:
         sampling_probability: q, in (0, 1], of a unit when it is its group's turn.

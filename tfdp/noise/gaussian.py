@@ -59,7 +59,7 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
 
     k is geometric, P(k >= j) = 2^-j, and v is uniform. So r^2 / 2 is exponential. Half of the time
     it is at least ln 2, and then it is ln 2 and an exponential again. theta, with its sign, is
-    between -pi / 2 and pi / 2. v has 31 (62) bits, k ends at 62 (93) in float32 (float64), and
+    between -pi / 2 and pi / 2. In float32 (float64) v has 31 (62) bits, k ends at 62 (93), and
     theta has 32 (63) bits. Draws reach 9.2 (11.3) standard deviations. Everything is element-wise:
     under XLA it is one loop, fused with what is done to the result.
 

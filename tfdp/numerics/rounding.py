@@ -205,11 +205,12 @@ def additions(count: Count, dtype: tf.DType) -> float | tf.Tensor:
 def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns a bound on norms less the ten roundings that may lie between it and a clipped record.
 
-    They are: its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product; the
-    square root and the quotient of a clipping factor; factor times coordinate; and where there is a
-    weight, scale or number of examples, two quotients and two products more. The sum over records
-    may be a matrix product that may round them first, to the 8 digits of bfloat16 at worst. Then
-    they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes away.
+    Two are its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product. Then
+    come the square root and the quotient of a clipping factor, and factor times coordinate. Where
+    there is a weight, scale or number of examples, there are two quotients and two products more.
+    The sum over records may be a matrix product that may round the records first, to the 8 digits
+    of bfloat16 at worst. Then they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes
+    away.
     """
     refuse_half_precision()
     less = 1 - 10 * unit(dtype) - (_BFLOAT_16 if products_are_rounded(dtype) else 0)
