@@ -1,9 +1,11 @@
 """The command `tfdp plan`: runs of equal budget, compared."""
 
 import argparse
+import sys
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import PLOTS, check_out, read_delta
+from tfdp.cli.counter import counter
 
 HELP = "compare runs of equal budget by their noise-batch ratio"
 EXAMPLE = (
@@ -42,7 +44,7 @@ def run(arguments: argparse.Namespace) -> str:
 
     if arguments.plot is not None:
         check_out(arguments.plot, PLOTS, [], "--plot")
-    with named_by_options():
+    with named_by_options(), counter("plans", sys.stderr) as progress:
         table = plan(
             arguments.epsilon,
             read_delta(arguments.delta),
@@ -53,6 +55,7 @@ def run(arguments: argparse.Namespace) -> str:
             accountant=arguments.accountant,
             sampling=arguments.sampling,
             neighboring_relation=relation_of(arguments),
+            progress=progress,
         )
     if arguments.plot is not None:
         table.plot(arguments.plot)
