@@ -1,6 +1,7 @@
 """The command `tfdp plan`: runs of equal budget, compared."""
 
 import argparse
+import contextlib
 import sys
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
@@ -44,7 +45,10 @@ def run(arguments: argparse.Namespace) -> str:
 
     if arguments.plot is not None:
         check_out(arguments.plot, PLOTS, [], "--plot")
-    with named_by_options(), counter("plans", sys.stderr) as progress:
+    # With --json there is one object, and nothing else.
+    is_json = arguments.format == "json"
+    counted = contextlib.nullcontext() if is_json else counter("plans", sys.stderr)
+    with named_by_options(), counted as progress:
         table = plan(
             arguments.epsilon,
             read_delta(arguments.delta),
