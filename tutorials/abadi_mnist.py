@@ -14,6 +14,7 @@ larger. Both were chosen on training images that were held out, as --validation 
 
 import argparse
 import pathlib
+import sys
 import time
 from typing import NamedTuple
 
@@ -246,7 +247,7 @@ def main() -> None:
     parser.add_argument("--vary", nargs="*", help="with --show effects: only these")
     parser.add_argument("--ledger", type=pathlib.Path, help="where to save the first ledger")
     parser.add_argument("--plot", type=pathlib.Path, help="where to write a PNG")
-    parser.add_argument("--verbose", type=int, default=0, help="of fit")
+    parser.add_argument("--verbose", type=int, default=int(sys.stdout.isatty()), help="of fit")
     options = parser.parse_args()
     data = None if options.show == "figure2" else load_data(options.data)
     if options.validation:

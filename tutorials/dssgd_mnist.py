@@ -13,6 +13,7 @@ import argparse
 import itertools
 import math
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -121,10 +122,11 @@ class Trainer:
 
     def alone(self, train: Callable[[np.ndarray], np.ndarray], epochs: int) -> list[float]:
         """Returns accuracies after every epoch of one training."""
-        parameters, found = self.sgd.parameters(), []
-        for _ in range(epochs):
+        parameters, found, bar = self.sgd.parameters(), [], _bar(epochs)
+        for epoch in range(epochs):
             parameters = train(parameters)
             found.append(self.accuracy(parameters))
+            bar.update(epoch + 1)
         return found
 
     def together(
@@ -137,13 +139,18 @@ class Trainer:
             i: selective.Participant(train, upload(), setting.theta_d)
             for i, train in enumerate(self.shares(setting.participants, setting.batches))
         }
-        found, turns = [], 1
+        found, turns, bar = [], 1, _bar(setting.epochs)
         if setting.batches:
             images = min(IMAGES_EACH, len(self.data.x_train))
             turns = math.ceil(images // self._batch_size / setting.batches)
-        for _ in exchange(server, participants, setting, turns):
+        for epoch in exchange(server, participants, setting, turns):
             found.append(self.accuracy(server.parameters))
+            bar.update(epoch + 1)
         return found, server
+
+
+def _bar(epochs: int) -> keras.utils.Progbar:
+    return keras.utils.Progbar(epochs, unit_name="epoch", verbose=int(sys.stdout.isatty()))
 
 
 def plain_upload(setting: Setting) -> Callable:

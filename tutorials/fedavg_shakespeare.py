@@ -11,6 +11,7 @@ has no part in the training, and accuracy is that on what they say.
 import argparse
 import collections
 import pathlib
+import sys
 import time
 
 import keras
@@ -75,7 +76,8 @@ def train(kind: str, clients: dict, width: int, options: argparse.Namespace, see
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     server = Server(model, list(clients), cohort_size=cohort)
-    server.train(Simulation(server, clients, local), options.rounds)
+    shown = int(sys.stdout.isatty())
+    server.train(Simulation(server, clients, local), options.rounds, verbose=shown)
     return model, model.ledger.epsilon(options.delta)
 
 

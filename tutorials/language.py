@@ -12,6 +12,7 @@ speaker. What is printed is the perplexity of a character in text that had no pa
 
 import argparse
 import pathlib
+import sys
 import time
 from typing import NamedTuple
 
@@ -133,7 +134,7 @@ def pretrain(text: Text, options: argparse.Namespace, seed: int) -> list[np.ndar
     model = make_decoder(options.length, text.symbols, options.width)
     model.compile(keras.optimizers.Adam(0.003), loss())
     x, y = text.public[:, :-1], text.public[:, 1:]
-    model.fit(x, y, batch_size=64, epochs=options.public_epochs, verbose=0)
+    model.fit(x, y, batch_size=64, epochs=options.public_epochs, verbose=int(sys.stdout.isatty()))
     return model.get_weights()
 
 
@@ -176,7 +177,8 @@ def fine_tuned(
     if unit == "user":
         users = {"privacy_unit": text.speakers, "max_examples_per_user": options.in_a_step}
     x, y = text.private[:, :-1], text.private[:, 1:]
-    model.fit(x, y, batch_size=batch, steps_per_epoch=options.steps, verbose=0, **users)
+    sizes = {"batch_size": batch, "steps_per_epoch": options.steps}
+    model.fit(x, y, verbose=int(sys.stdout.isatty()), **sizes, **users)
     return model, model.ledger.epsilon(options.delta)
 
 

@@ -10,6 +10,7 @@ learned from them alone is tested on real images.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,7 +95,7 @@ def accuracy_of(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.nda
     classifier = keras.Sequential([L.Dense(128, activation="relu"), L.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     classifier.compile("adam", loss, metrics=["accuracy"])
-    classifier.fit(x, y, batch_size=256, epochs=5, verbose=0)
+    classifier.fit(x, y, batch_size=256, epochs=5, verbose=int(sys.stdout.isatty()))
     return float(classifier.evaluate(x_test, y_test, verbose=0)[1])
 
 
@@ -161,10 +162,12 @@ def train(
     )
     labels, begin = keras.utils.to_categorical(y, CLASSES).astype("float32"), time.process_time()
     samples = tfdp.sampling.batches(x, labels, None, policy, constant_size=False)
+    bar = keras.utils.Progbar(arguments.steps, verbose=int(sys.stdout.isatty()))
     for index, batch in enumerate(samples.take(arguments.steps)):
         discriminate(batch)
         if index % arguments.steps_between == 0:
             generate()
+        bar.update(index + 1)
     epsilon = private.ledger.epsilon(arguments.delta)
     print(
         f"epsilon {epsilon:.3f} at delta {arguments.delta:g}, noise multiplier "

@@ -13,6 +13,7 @@ size made the ratio, the loss lies on the curve.
 
 import argparse
 import pathlib
+import sys
 import time
 
 import fedavg_shakespeare
@@ -74,7 +75,12 @@ class Trainer:
                 tfdp.keras.DPOptimizer(keras.optimizers.Adam(decay), query),
                 keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             )
-            model.fit(*self._train, batch_size=batch_size, steps_per_epoch=self._steps, verbose=0)
+            model.fit(
+                *self._train,
+                batch_size=batch_size,
+                steps_per_epoch=self._steps,
+                verbose=int(sys.stdout.isatty()),
+            )
             losses.append(model.evaluate(*self._test, batch_size=4096, verbose=0))
         return float(np.mean(losses)), model.ledger
 

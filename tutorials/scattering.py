@@ -11,6 +11,7 @@ The noise of the steps is what the rest of the budget needs: the ledger has both
 
 import argparse
 import pathlib
+import sys
 import time
 from typing import NamedTuple
 
@@ -206,7 +207,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--validation", type=int, metavar="N", help="test on N training images")
     parser.add_argument("--ledger", type=pathlib.Path, help="where to save the first ledger")
-    parser.add_argument("--verbose", type=int, default=0, help="of fit")
+    parser.add_argument("--verbose", type=int, default=int(sys.stdout.isatty()), help="of fit")
     options = parser.parse_args()
     given = {name: getattr(options, name) for name in Setting._fields}
     given = {name: value for name, value in given.items() if value is not None}

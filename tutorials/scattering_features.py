@@ -5,8 +5,10 @@ All of it is the same function of one image, whatever the others are, and costs 
 """
 
 import math
+import sys
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 from scattering_transform import Scattering
@@ -27,13 +29,17 @@ def scattered(images: np.ndarray, opponent: bool = False) -> np.ndarray:
         opponent: Of brightness and two differences in place of red, green and blue.
     """
     transform = Scattering(images.shape[1], SCALES, ANGLES)
-    result = []
+    result, bar = (
+        [],
+        keras.utils.Progbar(len(images), unit_name="image", verbose=int(sys.stdout.isatty())),
+    )
     for start in range(0, len(images), 100):
         batch = images[start : start + 100].astype("float32") / 255
         if opponent:
             batch = batch @ OPPONENT.T.astype("float32")
         found = [transform(batch[..., c]) for c in range(batch.shape[-1])]
         result.append(tf.concat(found, -1).numpy().astype("float16"))
+        bar.update(start + len(batch))
     return np.concatenate(result)
 
 

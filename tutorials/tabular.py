@@ -15,6 +15,7 @@ Bounds of the columns are public. Beside them stand the same models without priv
 """
 
 import argparse
+import sys
 import time
 
 import keras
@@ -147,7 +148,8 @@ def train(x, y, epsilon: float | None, ledger, options, seed, hidden=(), rate=0.
         optimizer = tfdp.keras.DPOptimizer(optimizer, query, ledger=ledger)
         model = tfdp.keras.make_private(model)
     model.compile(optimizer, keras.losses.BinaryCrossentropy(from_logits=True))
-    model.fit(x, y, batch_size=options.batch_size, epochs=options.epochs, verbose=0)
+    shown = int(sys.stdout.isatty())
+    model.fit(x, y, batch_size=options.batch_size, epochs=options.epochs, verbose=shown)
     return model
 
 

@@ -8,6 +8,7 @@ a speaker, with the same noise: the epsilon of groups of as many characters as o
 """
 
 import argparse
+import sys
 import time
 
 import fedavg_shakespeare
@@ -46,7 +47,7 @@ def train(data: dict, width: int, most: int, options: argparse.Namespace, seed: 
         max_examples_per_user=most,
         batch_size=cohort,
         steps_per_epoch=options.steps,
-        verbose=0,
+        verbose=int(sys.stdout.isatty()),
     )
     return model
 

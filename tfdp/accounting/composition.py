@@ -85,7 +85,7 @@ class BasicComposition(_Composition):
     Guarantees:
         Epsilon and delta are upper bounds, and hardly useful ones beyond a few steps. A Gaussian
         step is priced by its exact trade-off between epsilon and delta, on a sample by the
-        amplification theorem; the delta of the whole is shared equally among the steps that need
+        amplification theorem. The delta of the whole is shared equally among the steps that need
         one.
 
     Example:

@@ -14,13 +14,13 @@ follows from the steps that a unit may be in.
   `SeparatedGaussian` where it is one pass of such samples. A pass that was left cannot be taken up
   again, because nobody knows who waits; steps of a run in two passes have no known price.
 
-A step that was taken m times, from copies of one state, released m values with fresh z each. With
-m the most of all steps, in a fixed order all of them are the rows of C g, each at most m times with
-independent noise: the squared sensitivity is at most m times as large, which m runs cost. That is
-so row by row: the bound of absolute values holds for every row by itself, whatever copies the sums
-in it come from, so it does not matter which copy went on and which one ended. Of random samples,
-each of the m draws of a turn is in rows that were released at most m times: m draws, each of them
-with sqrt(m) times the sensitivity. A pass of separated samples with such a step is refused.
+A step that was taken m times, from copies of one state, released m values with fresh z each. Let m
+be the most of all steps. In a fixed order all of them are the rows of C g, each at most m times
+with independent noise. So the squared sensitivity is at most m times as large, which m runs cost.
+That is so row by row: the bound of absolute values holds for every row by itself, whatever copies
+the sums in it come from. So it does not matter which copy went on and which one ended. Of random
+samples, each of the m draws of a turn is in rows that were released at most m times: m draws, each
+of them with sqrt(m) times the sensitivity. A pass of separated samples with such a step is refused.
 """
 
 import functools

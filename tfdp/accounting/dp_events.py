@@ -1,8 +1,8 @@
 """Between ledgers and the events of dp-accounting. Imports dp_accounting only when called.
 
-Both directions keep the cost, not the wording: dp-accounting has no word for a population or for
-several sums with their own bounds, and its accountants differ on what they accept inside a sample.
-So `to_dp_event` gives the normal form of `tfdp.accounting.normal_form`: Gaussians and others with
+Both directions keep the cost, not the wording. dp-accounting has no word for a population or for
+several sums with their own bounds. Its accountants differ on what they accept inside a sample. So
+`to_dp_event` gives the normal form of `tfdp.accounting.normal_form`: Gaussians and others with
 floating-point noise multipliers, Poisson-sampled where that is how the sample was drawn.
 """
 
@@ -95,7 +95,7 @@ def to_dp_event(entries: Iterable[LedgerEntry]) -> "dp_accounting.DpEvent":
 
     Guarantees:
         Its noise multipliers already contain the factor two of a replacement. dp-accounting's RDP
-        accountant reads them so; its PLD accountant doubles a Gaussian's sensitivity under
+        accountant reads them so. Its PLD accountant doubles a Gaussian's sensitivity under
         REPLACE_ONE once more, and its epsilon is then an upper bound that is not tight.
 
     Raises:

@@ -20,7 +20,7 @@ def _mu_of_pure(epsilon: float) -> float:
     """Returns mu of Gaussian privacy that epsilon-differential privacy implies.
 
     The trade-off curve of the latter goes in straight lines from (0, 1) by (t, t) to (1, 0), with
-    t = 1 / (1 + e^epsilon); a convex one from the same ends by the same point is below it.
+    t = 1 / (1 + e^epsilon). A convex one from the same ends by the same point is below it.
     """
     from scipy import special
 

@@ -6,7 +6,7 @@ Let D be the discrete Gaussian of parameter s over the integers. For integers v 
 
 and the last sum is at most one, which it attains where a v is an integer (Canonne, Kamath and
 Steinke 2020, arXiv:2004.00010, proposition 5 and theorem 14). So a shift by an integer vector of
-norm S has divergences of at most a S^2 / (2 s^2) at every order a: as with a Gaussian,
+norm S has divergences of at most a S^2 / (2 s^2) at every order a. As with a Gaussian,
 rho = S^2 / (2 s^2), whatever s and the number of coordinates are.
 
 The sum of n such noises is no discrete Gaussian. Let P_k be the distribution of the sum of k, and
@@ -23,7 +23,7 @@ between, so that the logarithm of the ratio stays within an interval of the leng
 and a convolution with D keeps the interval of log(P_k / Q_k). So that of log(P_n / Q_n) has at most
 the length T = w_1 + ... + w_(n-1). (Kairouz, Liu and Steinke 2021, arXiv:2102.06387, bound it by
 10 q each.) A logarithmic ratio within an interval of this length is T^2 / 8-concentrated (Cesar and
-Rogers 2021, arXiv:2004.07223), and the square root of rho obeys the triangle inequality (Bun and
+Rogers 2021, arXiv:2004.07223). The square root of rho obeys the triangle inequality (Bun and
 Steinke 2016, arXiv:1605.02065, section 5). From P_n moved by v to Q_n moved by v, to Q_n, to P_n:
 
     sqrt(2 rho) <= T / 2 + |v| / (s sqrt(n)) + T / 2.

@@ -130,7 +130,7 @@ class SeparatedGaussian(Mechanism):
         """How far a unit moves what is released at most, in standard deviations of its noise.
 
         Columns of two steps of the unit have no row in common, and those of later steps are cut off
-        earlier, so that the steps 0, b, 2 b, ... move it furthest.
+        earlier. So the steps 0, b, 2 b, ... move it furthest.
         """
         whole = max(0, (self.num_steps - max(map(len, self.columns))) // self.min_separation + 1)
         moved = [math.sqrt(whole) * x for column in self.columns for x in column]
@@ -146,7 +146,7 @@ class TruncatedGaussian(Mechanism):
 
     With the probability tau the others' sample is so large that one more unit in it drives another
     one out. Whether that is so does not depend on the unit. So the pair is, with probability 1 -
-    tau, that of `SampledGaussian`; with probability tau the sample holds the unit with probability
+    tau, that of `SampledGaussian`. With probability tau the sample holds the unit with probability
     q at most, and then the sum moves by 2 at most. It is that of a `SampledGaussian`, too, or where
     a unit that contributes nothing takes a place, that of a `FixedSizeGaussian`.
 

@@ -42,7 +42,7 @@ class DeltaInterval(NamedTuple):
 def mean_bound(mean: float, draws: int, log_risk: float, upper: bool) -> float:
     """Returns a bound of the expectation of numbers between 0 and 1, by Chernoff and Hoeffding.
 
-    It is the m with draws * KL(mean, m) = -log_risk, of Bernoulli distributions: with a probability
+    It is the m with draws * KL(mean, m) = -log_risk, of Bernoulli distributions. With a probability
     of at least 1 - e^log_risk the expectation is not beyond it (Hoeffding 1963, theorem 1).
 
     Args:
@@ -77,11 +77,11 @@ class MonteCarloAccountant(Accountant):
     Guarantees:
         With probability `confidence`, over the draws, all answers about what is composed are upper
         bounds: every delta, every epsilon. Each is the bound of Chernoff and Hoeffding for the
-        mean; the risk is shared out over the two directions, over the two sides of
+        mean. The risk is shared out over the two directions, over the two sides of
         `get_delta_interval` and over a fixed grid of epsilons, 0.4 % apart. Between two of these
-        delta falls, so that the smaller one counts. The same events have the same answer, so
-        that nobody is told less for asking again; but who tries many plans, or many seeds, and
-        keeps the cheapest has taken that risk as often.
+        delta falls, so that the smaller one counts. The same events have the same answer, so that
+        nobody is told less for asking again. But who tries many plans, or many seeds, and keeps the
+        cheapest has taken that risk as often.
 
     Edge cases:
         A delta below about log(2e4 / (1 - confidence)) / num_samples cannot be shown: epsilon is

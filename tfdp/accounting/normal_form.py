@@ -10,9 +10,9 @@ The sampling policy and the neighbouring relation give f and the amplification b
 (`tfdp.accounting.sampling_rules`). Three probabilities go into delta. One is that by which discrete
 Gaussian noise differs from Gaussian noise (`tfdp.accounting.discrete_noise`), because the former is
 priced as the latter. Another is that of samples of which a policy drops a part. The third is the
-delta of a release that is (epsilon, delta)-private: it is dominated by a pair of outputs that are
-told apart with probability delta, and are those of a pure mechanism otherwise (Kairouz, Oh and
-Viswanath 2015, arXiv:1311.0776, theorem 3.4).
+delta of a release that is (epsilon, delta)-private. Such a release is dominated by a pair of
+outputs that are told apart with probability delta, and are those of a pure mechanism otherwise
+(Kairouz, Oh and Viswanath 2015, arXiv:1311.0776, theorem 3.4).
 """
 
 import math

@@ -1,12 +1,12 @@
 """The worst of several parts: what releases about disjoint parts of the data cost together.
 
-A unit is in one part, so that neighbours differ in one part, and a release about disjoint parts
-costs what the dearest of them costs (McSherry 2009, "Privacy integrated queries", theorem 4). Let
-each part i be dominated by the composition of mechanisms M_i1, M_i2, ... Mechanisms of one kind are
+A unit is in one part, so that neighbours differ in one part. A release about disjoint parts costs
+what the dearest of them costs (McSherry 2009, "Privacy integrated queries", theorem 4). Let each
+part i be dominated by the composition of mechanisms M_i1, M_i2, ... Mechanisms of one kind are
 ordered by one number. So sort those of every part from the dearest on, and take the dearest of all
-first ones, of all second ones, and so on: each M_ij is dominated by that at its place, or replaces
-nothing there, and hence every part by the composition of what was taken. Where all parts are pure,
-the largest sum of epsilons is an upper bound, too.
+first ones, of all second ones, and so on. Each M_ij is dominated by that at its place, or replaces
+nothing there. Hence every part is dominated by the composition of what was taken. Where all parts
+are pure, the largest sum of epsilons is an upper bound, too.
 """
 
 import itertools

@@ -4,9 +4,10 @@ samples in which a unit's steps are so far apart.
 A unit is in one of the t steps of a pass. If all steps have noise of one multiplier, the pass is an
 `AllocatedGaussian`. If multipliers differ, more noise can be added to each step than the least has,
 so that the pass costs at most what it would cost if all had the least. If steps differ in kind,
-the pass costs at most what each kind costs by itself where it is known which step a unit is in:
-outputs are mixtures over that step, and divergences are jointly quasi-convex. All of that is so of
-the steps that a unit is in where these are several, and the pass is a `SeparatedGaussian`.
+the pass costs at most what each kind costs by itself where it is known which step a unit is in. The
+reason is that outputs are mixtures over that step, and divergences are jointly quasi-convex. All of
+that is so of the steps that a unit is in where these are several, and the pass is a
+`SeparatedGaussian`.
 """
 
 from collections.abc import Iterator, Sequence

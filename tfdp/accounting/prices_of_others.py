@@ -36,9 +36,10 @@ def register_price(
     Args:
         event_class: A registered class of events (`tfdp.events.register`).
         price: A function of an event, of a factor f and of the neighbouring relation. It returns
-            what one such release is, about a sample that neighbours change by f units: a mechanism
-            of `tfdp.accounting.mechanisms` whose sampling probability, if it has one, is 1; or None
-            where the release says nothing about the sample. Sampling is taken care of elsewhere.
+            what one such release is, about a sample that neighbours change by f units. That is a
+            mechanism of `tfdp.accounting.mechanisms` whose sampling probability, if it has one, is
+            1. It is None where the release says nothing about the sample. Sampling is taken care of
+            elsewhere.
 
     Raises:
         TypeError: the class is not registered, or the price cannot be called.

@@ -69,7 +69,7 @@ class PRVAccountant(Accountant):
     """Composes privacy loss random variables on a grid, with a proven error on both sides.
 
     The losses of every dominating pair (`tfdp.accounting.losses.pairs`) are rounded to a grid,
-    tilted and convolved by the fast Fourier transform; adding and removing a unit are composed
+    tilted and convolved by the fast Fourier transform. Adding and removing a unit are composed
     apart, and the larger epsilon counts.
 
     Guarantees:
@@ -82,15 +82,15 @@ class PRVAccountant(Accountant):
     Edge cases:
         Where nothing but Renyi divergences is known of a release (integer noise), all that was
         composed costs what `RDPAccountant` says. Gaussians without sampling are priced in closed
-        form. If sampling is so rare that most runs
-        never see a given unit (q times the number of steps below about 1), then epsilon is far
-        smaller than the losses are, and the bounds are wide. Take `PLDAccountant` for such runs.
-        The bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500
-        the upper bound is what Renyi divergences give, and the lower bound is zero. The lower bound
-        is also zero if no neighbours are known for which the bound is attained (samples of fixed
-        size, random allocation, truncated samples, exponential mechanisms). It is about what is
-        charged for an event (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for
-        example, this may be more than the event costs.
+        form. Sampling may be so rare that most runs never see a given unit (q times the number of
+        steps below about 1). Then epsilon is far smaller than the losses are, and the bounds are
+        wide. Take `PLDAccountant` for such runs. The bounds are wide, too, if a grid would have
+        more than 2^22 points. Beyond epsilon = 500 the upper bound is what Renyi divergences give,
+        and the lower bound is zero. The lower bound is also zero if no neighbours are known for
+        which the bound is attained (samples of fixed size, random allocation, truncated samples,
+        exponential mechanisms). It is about what is charged for an event
+        (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example, this may be
+        more than the event costs.
 
     Args:
         relative_error: How far apart the bounds should be, relative to epsilon.

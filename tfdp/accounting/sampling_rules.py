@@ -30,15 +30,15 @@ f = 2 (Birrell et al. 2024, arXiv:2408.10456).
 In a fixed order a unit that is added moves all units behind it by one place: in every step one may
 come in and another go out. In groups that take turns it moves them to other groups, for which there
 is no price. Noise that is independent from step to step is charged in every step of a fixed order,
-as if each unit were in all of them; what correlated noise costs follows the order
+as if each unit were in all of them. What correlated noise costs follows the order
 (`tfdp.accounting.correlated`).
 
 Random allocation gives each unit one of the t steps of a pass, uniformly, whatever the others have.
 The steps of a pass cost together one mixture (`tfdp.accounting.losses.allocation`). A begun pass
-costs as much as a whole one. If a unit is in k of t steps, these are k times one of floor(t / k):
-whoever knows a random division of the steps into k equal parts, and some that are left over, none
-of which has two of them, knows no more than that (Feldman and Shenfeld 2025, arXiv:2502.08202,
-section 4).
+costs as much as a whole one. If a unit is in k of t steps, these are k times one of floor(t / k)
+(Feldman and Shenfeld 2025, arXiv:2502.08202, section 4). To see it, divide the steps at random into
+k equal parts, and some that are left over, so that no part has two of the unit's. Whoever knows
+that division as well sees k times one of floor(t / k), and no more.
 
 Of samples in which a unit's steps are at least b apart it is in at most ceil(n / b) of the n steps
 of a pass. So a pass costs at most so many of its steps without sampling, whatever is released. What

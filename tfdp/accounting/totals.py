@@ -2,7 +2,7 @@
 
 Steps that amount to the same mechanisms are of one kind, whatever their events look like. If a clip
 norm adapts, for example, every step is another event, but all are of one kind. If there are too
-many kinds all the same, steps are charged a little more, so that fewer kinds remain: noise
+many kinds all the same, steps are charged a little more, so that fewer kinds remain. Noise
 multipliers are rounded down, and sampling probabilities up, to ever fewer decimal digits.
 """
 

@@ -22,8 +22,8 @@ from tfdp.events import Event, UnsupportedEventError
 class ZCDPAccountant(Accountant):
     """Adds up rho, where the Renyi divergence of every order a is at most rho a.
 
-    A Gaussian with noise multiplier z has rho = 1 / (2 z^2), exactly; a pure mechanism at most
-    epsilon^2 / 2 (proposition 3.3), one of bounded range epsilon^2 / 8 (Cesar and Rogers 2021,
+    A Gaussian with noise multiplier z has rho = 1 / (2 z^2), exactly. A pure mechanism has at most
+    epsilon^2 / 2 (proposition 3.3), and one of bounded range epsilon^2 / 8 (Cesar and Rogers 2021,
     arXiv:2004.07223).
 
     Guarantees:

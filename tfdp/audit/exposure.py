@@ -2,7 +2,7 @@
 
 A secret is drawn from a space of R texts that were all equally likely, such as "my number is" and
 nine random digits. The log-perplexity of a text is minus the log-probability that the model gives
-it, and the rank of the secret is the number of texts of the space that are at least as probable, it
+it. The rank of the secret is the number of texts of the space that are at least as probable, it
 included:
 
     exposure = log2 R - log2 rank,

@@ -2,15 +2,16 @@
 
 Before the run, a fair coin decides for each of m canaries whether it is in the data. The attacker
 guesses r coins. Let p_i be the probability that exactly i guesses are right. Turning over the coin
-of a canary that was guessed right makes i - 1 of them right and its own wrong, and changes the
+of a canary that was guessed right makes i - 1 of them right and its own wrong. It changes the
 probability of the guesses by f at most. As F = 1 - f is concave, means over canaries and coins obey
 
     sum_{i > j} (i / m) p_i  <=  F( sum_{i >= j} ((r - i) / m) p_i )    for every j.
 
 So a tail P[v or more are right] = p demands so much probability of fewer right guesses, of which
 these demand more, that p is refuted where the sum exceeds one. The demand is smallest where all of
-the tail is at v and nothing has more than it needs: with R and H for the two sums, a surplus of H
-at j adds j / (r - j) times as much to R, and the next step takes back less, (j - 1) / (r - j + 1).
+the tail is at v and nothing has more than it needs. To see it, call the two sums R and H. A surplus
+of H at j adds j / (r - j) times as much to R, and the next step takes back less,
+(j - 1) / (r - j + 1).
 """
 
 import math

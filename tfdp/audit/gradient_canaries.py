@@ -41,9 +41,9 @@ class _Coordinates(keras.layers.Layer):
 class GradientCanaries:
     """A model with canaries beside its records, and what training does along their gradients.
 
-    `model` has one input and one output more than the model that it is made from: the number of a
-    canary (0 for an ordinary record), and the weight that this canary pulls at. Its other layers
-    are those of the original model, so training one trains the other.
+    `model` has one input and one output more than the model that it is made from. The input is the
+    number of a canary (0 for an ordinary record), and the output is the weight that this canary
+    pulls at. Its other layers are those of the original model, so training one trains the other.
 
     By default canaries pull at weights that were added for them. Ordinary records do not move
     these, and a canary does not move the others', so scores of different canaries are independent,
@@ -165,7 +165,7 @@ class CanarySums(keras.callbacks.Callback):
     Under plain SGD the change of a weight is -learning_rate / denominator times the noised sum of
     gradients. So this is what the mechanism released. A canary in a step moves it by its clip norm.
     Another optimizer changes weights by some function of that, which is a score as well, if a
-    weaker one: the sum over steps is then the change of the weights, up to a factor.
+    weaker one. The sum over steps is then the change of the weights, up to a factor.
 
     Attributes:
         sums: [steps, canaries], larger where a canary is believed to be in.

@@ -1,9 +1,9 @@
 """Membership inference: how well a trained model's predictions tell who was in its training data.
 
 Every score is larger where the attacker believes more in membership. An attack is a threshold: all
-records whose score is not below it are called members. With n members and m others, the true
-positive rate of a threshold is the share of the members that are called so, and the false positive
-rate the share of the others.
+records whose score is not below it are called members. Let there be n members and m others. The
+true positive rate of a threshold is the share of the members that are called so, and the false
+positive rate the share of the others.
 """
 
 import dataclasses

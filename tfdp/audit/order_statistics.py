@@ -4,15 +4,15 @@ Before the run, a fair coin decides for each of m canaries whether it is in the 
 guesses r coins, and v guesses are right. The mechanism is f-private for every canary, and what the
 attacker sees of one canary is independent of the coins of the others and of what is seen of these.
 
-*The best attacker.* What is seen of a canary can then be made, with fresh randomness, from one
-observation of a symmetric pair of distributions whose trade-off function is f (Blackwell 1953;
-Dong, Roth and Su 2019, arXiv:1905.02383, theorem 2.10). So no attacker does better than one who
-sees all m of these observations. Given them, guesses are right independently of each other, each
-with its own probability, so it is best to guess the r coins with the largest ones: the top order
-statistics.
+*The best attacker.* There is a symmetric pair of distributions whose trade-off function is f. What
+is seen of a canary can then be made, with fresh randomness, from one observation of that pair
+(Blackwell 1953; Dong, Roth and Su 2019, arXiv:1905.02383, theorem 2.10). So no attacker does better
+than one who sees all m of these observations. Given them, guesses are right independently of each
+other, each with its own probability, so it is best to guess the r coins with the largest ones: the
+top order statistics.
 
-*Their distribution.* With F(x) = 1 - f(x), the largest true positive rate at false positive rate x,
-the most telling share u of all observations consists of a test with false positive rate x for
+*Their distribution.* Let F(x) = 1 - f(x), the largest true positive rate at false positive rate x.
+The most telling share u of all observations consists of a test with false positive rate x for
 presence and of its mirror image for absence, where x + F(x) = u. Guesses there are right with
 probability a(u) = F(x) / u = 1 - x / u. The share beyond the (r + 1)-th most telling one of m
 observations is Beta(r + 1, m - r), and given it the r are independent, so that

@@ -38,8 +38,9 @@ def lira(
             each: better below some 64 models.
 
     Raises:
-        ValueError: shapes differ, a number is not finite, or a record has too few models: two with
-            it and two without it, or one with a fixed variance; or all variances are zero.
+        ValueError: shapes differ, a number is not finite, all variances are zero, or a record has
+            too few models. It needs two with it and two without it, or one of each with a fixed
+            variance.
         TypeError: `memberships` is not boolean.
 
     Example:

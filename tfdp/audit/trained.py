@@ -1,7 +1,7 @@
 """Membership scores by classifiers that are trained to tell members from others (scikit-learn).
 
 The attacker of Shokri et al. 2017 (arXiv:1610.05820), with the records themselves in place of
-shadow models: one part of the members and others is known to the attacker, and trains a classifier
+shadow models. One part of the members and others is known to the attacker, and trains a classifier
 of predictions. The rest are attacked. Then the parts change places. Every record's score comes from
 a classifier that has not seen it.
 """

@@ -39,8 +39,8 @@ EXAMPLE = "tfdp audit epsilon canaries.npz --ledger run.ledger --delta 1e-5"
 _OF_MEMBERSHIP = (
     "tfdp audit membership predictions.npz --ledger run.ledger --delta 1e-5 --plot attacks.png"
 )
-# Shares of the canaries that are guessed where --guesses is not given: what shows most of a
-# Gaussian with mu = 1 where canaries may depend on each other, and where they do not.
+# Shares of the canaries that are guessed where --guesses is not given. They show most of a Gaussian
+# with mu = 1 where canaries may depend on each other, and where they do not.
 _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
 _SMALLEST_RATE = 1e-4
 # Of the trade-off curve of each noise that is asked about.

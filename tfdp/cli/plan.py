@@ -1,9 +1,12 @@
 """The command `tfdp plan`: runs of equal budget, compared."""
 
 import argparse
+import contextlib
+import sys
 
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import PLOTS, check_out, read_delta
+from tfdp.cli.counter import counter
 
 HELP = "compare runs of equal budget by their noise-batch ratio"
 EXAMPLE = (
@@ -42,7 +45,10 @@ def run(arguments: argparse.Namespace) -> str:
 
     if arguments.plot is not None:
         check_out(arguments.plot, PLOTS, [], "--plot")
-    with named_by_options():
+    # With --json there is one object, and nothing else.
+    is_json = arguments.format == "json"
+    counted = contextlib.nullcontext() if is_json else counter("plans", sys.stderr)
+    with named_by_options(), counted as progress:
         table = plan(
             arguments.epsilon,
             read_delta(arguments.delta),
@@ -53,6 +59,7 @@ def run(arguments: argparse.Namespace) -> str:
             accountant=arguments.accountant,
             sampling=arguments.sampling,
             neighboring_relation=relation_of(arguments),
+            progress=progress,
         )
     if arguments.plot is not None:
         table.plot(arguments.plot)

@@ -108,7 +108,7 @@ class CorrelatedGaussianSumEvent(_StepOfRun):
     denominator(x), and z is standard normal, independent of everything before. So the steps of a
     run are together one Gaussian mechanism on C times the sums (Denisov et al. 2022,
     arXiv:2202.08312, theorem 2.1, also where sums depend on what was released before). A run that
-    stops early is charged as a whole one; a step of a run that was taken more than once, as after
+    stops early is charged as a whole one. A step of a run that was taken more than once, as after
     an older checkpoint was restored, makes as many runs of it.
 
     Attributes:
@@ -164,8 +164,8 @@ class TreeGaussianSumEvent(_StepOfRun):
     """One step of a run of `num_steps` sums, whose running sums are sums of noised nodes of a tree.
 
     Every node of a binary tree over the steps is the sum of its steps with independent noise of
-    deviation `noise_stddev`, and what is released is a function of the nodes that have ended
-    (`tfdp.factorizations.BinaryTree`). A run that stops early is charged as a whole one; a step of
+    deviation `noise_stddev`. What is released is a function of the nodes that have ended
+    (`tfdp.factorizations.BinaryTree`). A run that stops early is charged as a whole one. A step of
     a run that was taken more than once, as after an older checkpoint was restored, makes as many
     runs of it.
 

@@ -37,8 +37,8 @@ def common_protection(protections: Iterable[Protection]) -> Protection | None:
 
     Where relations differ it is about ZERO_OUT, which every price covers. A null unit contributes
     zero, which is one of the contributions within the bound, so REPLACE_ONE covers it. Under
-    ADD_OR_REMOVE_ONE the unit's contribution is taken from the same samples, or, for samples of
-    fixed size, is in the sample with probability n / N in place of something within 2 S: by
+    ADD_OR_REMOVE_ONE the unit's contribution is taken from the same samples. For samples of fixed
+    size it is instead in the sample with probability n / N, in place of something within 2 S. By
     advanced joint convexity (Balle et al. 2018, arXiv:1807.01647, theorem 2) the zeroed one costs
     no more than that.
 

@@ -98,10 +98,10 @@ class GaussianSumEvent(NoisySum):
 class DiscreteGaussianSumEvent(NoisySum):
     """A sum of vectors of whole numbers of grid steps was released with discrete Gaussian noise.
 
-    With g the granularity, every coordinate of the sum is g times an integer, and the noise is g
+    Let g be the granularity. Every coordinate of the sum is g times an integer. The noise is g
     times an integer x with probability proportional to exp(-x^2 g^2 / (2 noise_stddev^2)), exactly
-    (Canonne, Kamath and Steinke 2020, arXiv:2004.00010, definition 1). No floating-point number
-    has a part in it until the noise has been added.
+    (Canonne, Kamath and Steinke 2020, arXiv:2004.00010, definition 1). No floating-point number has
+    a part in it until the noise has been added.
 
     Attributes:
         l2_norm_bound: S, as in `GaussianSumEvent`. It holds exactly, not up to rounding.
@@ -174,8 +174,8 @@ class ExponentialMechanismEvent(Event):
     The utility u of every candidate moves by at most Delta when one privacy unit is added to or
     removed from the sample. Where all utilities move in one direction only, exp(epsilon u / Delta)
     is the same event. Over the candidates, the logarithm of the ratio of two neighbours'
-    probabilities then has a range of at most epsilon: epsilon-bounded range (Durfee and Rogers
-    2019, arXiv:1905.04273), which costs less than epsilon-differential privacy.
+    probabilities then has a range of at most epsilon. That is epsilon-bounded range (Durfee and
+    Rogers 2019, arXiv:1905.04273), which costs less than epsilon-differential privacy.
 
     Attributes:
         epsilon: Positive.

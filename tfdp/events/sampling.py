@@ -256,9 +256,9 @@ class FixedOrderSampling(Sampling):
 @register
 @dataclasses.dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
-    """Groups of the data, which are fixed, take turns; of the group whose turn it is, every unit is
-    in the sample independently, with the same probability (Choquette-Choo et al. 2023,
-    arXiv:2306.08153, section 5).
+    """Fixed groups of the data take turns. Of the group whose turn it is, every unit is in the
+    sample independently, with the same probability (Choquette-Choo et al. 2023, arXiv:2306.08153,
+    section 5).
 
     Attributes:
         sampling_probability: q, in (0, 1], of a unit when it is its group's turn.
@@ -304,8 +304,8 @@ class MinSeparationSampling(Sampling):
     one with the same probability, independently of all other units (Dong and Ganesh 2026,
     arXiv:2602.09338).
 
-    A unit may wait already when a pass begins: with probability 1 / (1 + (b - 1) p) it does not,
-    and else it waits 1 to b - 1 steps, each equally likely. So it is in every step with probability
+    A unit may wait already when a pass begins. With probability 1 / (1 + (b - 1) p) it does not.
+    Else it waits 1 to b - 1 steps, each equally likely. So it is in every step with probability
     p / (1 + (b - 1) p). Whoever was in the last steps of a pass may be in the first of the next.
 
     Attributes:

@@ -118,8 +118,8 @@ def _log_loss(
 ) -> tuple[float, np.ndarray]:
     """Returns log(sensitivity^2) + log(sum_t w_t b_t^2), and its gradient by p_1, p_2, ...
 
-    With d the series of 1 / p, b its running sums: the derivative of d by p_j is -d * d, j steps
-    later, and that of b likewise minus the running sums e of d * d.
+    Let d be the series of 1 / p, and b its running sums. The derivative of d by p_j is -d * d, j
+    steps later. That of b is likewise minus the running sums e of d * d.
     """
     from scipy import signal
 
@@ -224,7 +224,7 @@ def _log_loss_of_buffers(
     """Returns log(sensitivity^2) + log(sum_t w_t b_t^2), and its gradient.
 
     The series C has the derivative C x / (1 - v x) by the v of a denominator, and minus that by one
-    of a numerator; the series of 1 / C has the same with the other sign.
+    of a numerator. The series of 1 / C has the same with the other sign.
     """
     from scipy import signal
 

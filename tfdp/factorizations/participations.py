@@ -2,8 +2,8 @@
 
 A unit is in at most k steps, any two of them at least b steps apart (b-min-separation: McMahan, Xu,
 Zhang 2024, arXiv:2408.08868). What it moves is sum_i C_(t_i) u_i with vectors u_i of norm 1. The
-squared norm is sum_ij <C_(t_i), C_(t_j)> <u_i, u_j>, so with no negative entry in C the worst u_i
-are equal, and the square is the sum of the inner products of the columns.
+squared norm is sum_ij <C_(t_i), C_(t_j)> <u_i, u_j>. So with no negative entry in C the worst u_i
+are equal. The square is then the sum of the inner products of the columns.
 """
 
 import itertools
@@ -20,7 +20,7 @@ def squares_of_columns(column: np.ndarray, separation: int, participations: int 
 
     Of the absolute values of `column` the smallest sequence d_0 >= d_1 >= ... above them is taken.
 
-    Proof that the steps 0, b, 2b, ... are the worst for it: the inner product of columns s < t is
+    Proof that the steps 0, b, 2b, ... are the worst for it. The inner product of columns s < t is
     sum_{v < n - t} d_v d_(v + t - s). It falls with t, because there are fewer terms, and with
     t - s, because d falls. Of steps t_0 < t_1 < ... every t_i is at least i b, and every t_i - t_j
     at least (i - j) b. So no inner product is larger than that of the steps 0, b, 2b, ...; and as
@@ -43,8 +43,8 @@ def squares_of_tree(n: int, separation: int, participations: int | None, efficie
     """Returns the largest sum, over nodes of a binary tree, of squared numbers of a unit's steps.
 
     Exact, by dynamic programming over the levels, where that takes below 2^30 sums; else an upper
-    bound, level by level: a node of w steps has at most ceil(w / b) of the unit's, and squares add
-    up to most where as few nodes as possible have them all.
+    bound, level by level. A node of w steps has at most ceil(w / b) of the unit's. Squares add up
+    to most where as few nodes as possible have them all.
 
     Args:
         n: Steps.
@@ -70,8 +70,8 @@ def _bound_of_tree(n: int, b: int, k: int) -> int:
 def _most_of_tree(n: int, b: int, k: int, efficient: bool) -> int:
     """Returns the largest sum of squares, from the leaves up.
 
-    A table says for c of the unit's steps in a node, at least i steps before the first of them and
-    j after the last, how much they are at most: table[c - 1][i, j], 0 <= i, j < b. Nodes of one
+    A table says how much c of the unit's steps in a node are at most, with at least i steps before
+    the first of them and j after the last. That is table[c - 1][i, j], 0 <= i, j < b. Nodes of one
     level are alike.
     """
     leaf = np.full([b, b], -np.inf)

@@ -35,7 +35,7 @@ class RoundStrategy(Strategy):
     """Runs the rounds of a `tfdp.federated.Server` on the nodes of a Flower grid.
 
     The names of the server's clients are ids of nodes. The cohort is drawn by the server among all
-    registered nodes, connected or not, and a node that is not there, too slow, or sends something
+    registered nodes, connected or not. A node that is not there, is too slow, or sends something
     else than an update, counts as zero.
 
     Guarantees:

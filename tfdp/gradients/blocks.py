@@ -2,9 +2,9 @@
 
 The code of a block is traced on a batch of unknown length. What it does between the calls of its
 layers is looked at, operation by operation. If all of that is known to keep the records apart, and
-the same happens with a batch of one, the block runs on the batch, and every layer in it as its own
-rule says. Otherwise the block runs record by record. A block may have no layers in it, and it may
-have weights of its own (`own_weights`).
+the same happens with a batch of one, the block runs on the batch. Every layer in it then runs as
+its own rule says. Otherwise the block runs record by record. A block may have no layers in it, and
+it may have weights of its own (`own_weights`).
 """
 
 import contextlib

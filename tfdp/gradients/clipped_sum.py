@@ -80,7 +80,7 @@ def clipped_gradient_sum(
     Guarantees:
         With one example a record, adding or removing one example moves the sum by at most the
         query's bound. In a microbatch of several, one example changes the mean that it is part of,
-        from one vector within the bound to another: the sum moves by at most twice the bound
+        from one vector within the bound to another. So the sum moves by at most twice the bound
         (`tfdp.events.scale_sensitivity`). With `examples_per_record`, adding or removing a record,
         with all of its rows, moves the sum by at most the bound.
 

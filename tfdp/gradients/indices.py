@@ -3,7 +3,7 @@
 TensorFlow leaves it to the device what happens where such an integer is out of range. A kernel may
 stop the run, XLA clamps or skips, and where records have been put into one tensor the place may
 be another record's. So every such operation that a record's own integers reach is replaced by one
-that gives the same where they are in range, and else NaN: a record with a NaN contributes nothing.
+that gives the same where they are in range, and else NaN. A record with a NaN contributes nothing.
 """
 
 from collections.abc import Callable

@@ -12,12 +12,11 @@ _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def corrupts_memory(graph: tf.Graph) -> bool:
     """Returns whether a graph may hit a heap corruption in oneDNN's batched matrix product.
 
-    In TensorFlow 2.21 (and, as reported, 2.20) on a CPU, a product of rank 4 or more whose operands
-    differ in their batch dimensions, one of which is 1, writes out of bounds
-    (github.com/tensorflow/tensorflow/issues/117700). A Dense layer over a sequence becomes just
-    that under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In
-    graphs inside graphs only the shapes of results are recorded: there, any product of rank 4
-    counts.
+    TensorFlow 2.21 (and, as reported, 2.20) on a CPU writes out of bounds in some products of rank
+    4 or more (github.com/tensorflow/tensorflow/issues/117700). They are those whose operands differ
+    in their batch dimensions, one of which is 1. A Dense layer over a sequence becomes just that
+    under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In graphs
+    inside graphs only the shapes of results are recorded: there, any product of rank 4 counts.
     """
     if any(_is_faulty(op) for op in graph.get_operations() if op.type in _MATMULS):
         return True

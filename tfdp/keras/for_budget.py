@@ -37,9 +37,9 @@ def for_budget(
 ) -> Any:
     """Returns a `DPOptimizer` with the least noise that keeps a run within (epsilon, delta).
 
-    The query is `GaussianAverageQuery(l2_norm_clip, z * f, denominator)`: z is what
-    `tfdp.noise_for_budget` finds, f is 2 where one example of a microbatch of several moves a
-    sum by twice the clip, else 1, and the denominator is the expected number of records.
+    The query is `GaussianAverageQuery(l2_norm_clip, z * f, denominator)`. Here z is what
+    `tfdp.noise_for_budget` finds, and the denominator is the expected number of records. f is 2
+    where one example of a microbatch of several moves a sum by twice the clip, else 1.
 
     Guarantees:
         A run with these numbers ends within the budget by the accountant. The numbers are a

@@ -26,7 +26,7 @@ def convert_norm(model: keras.Model, groups: int = 32) -> tuple[keras.Model, lis
     Args:
         model: A built functional or sequential model, whose parts may be such models too.
         groups: Most groups of channels. A layer gets the largest number up to this that divides its
-            channels; one on vectors [n, channels] gets one group, since of a single number in a
+            channels. One on vectors [n, channels] gets one group, since of a single number in a
             group nothing would be left.
 
     Returns:

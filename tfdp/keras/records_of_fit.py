@@ -21,7 +21,7 @@ class RecordsOfFit(NamedTuple):
     Attributes:
         max_examples_per_user: Rows of a user in a batch; None where rows are records.
         user_gradient: "mean" or "sum" of the gradients of a user's rows.
-        views: How often each row is seen in a step, each time with random numbers of its own; the
+        views: How often each row is seen in a step, each time with random numbers of its own. The
             gradient of a row is the mean over its views (De et al. 2022, Unlocking high-accuracy
             differentially private image classification through scale, arXiv:2204.13650, sec. 3.2).
         augment: What makes a view of an example; None where only the model draws.

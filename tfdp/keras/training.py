@@ -192,7 +192,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 same shapes and types, and must see no other example.
             constant_batch_size: Whether samples from arrays are padded to three standard deviations
                 more than expected, so that time and memory say next to nothing about the size of a
-                sample; by default only where XLA compiles the step, and with microbatches. False
+                sample. By default only where XLA compiles the step, and with microbatches. False
                 pads to half a standard deviation more at most, which takes less time.
 
         Raises:

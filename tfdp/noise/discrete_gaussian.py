@@ -28,7 +28,7 @@ class DiscreteGaussian:
         2^v exp(-x^2 / (2 variance)) / c <= 1,
 
     c being a rational number of the size of the largest such value. That is rejection, as in
-    algorithm 3 of the paper, from proposals that need no Bernoulli trials of their own: there is
+    algorithm 3 of the paper, from proposals that need no Bernoulli trials of their own. There is
     one comparison of a uniform with an exponential, where the paper's Laplace proposals make
     several.
 

@@ -16,10 +16,11 @@ _ANGLE_WORDS = {tf.float32: 1, tf.float64: 2}
 _BITS = 31
 _LOW = 2**_BITS - 1
 # The numbers of 31 bits whose product with this factor, modulo 2^31, begins with a given number of
-# zeros lie evenly between 0 and 2^31, because they are the first multiples of a golden section.
+# zeros lie evenly between 0 and 2^31. The reason is that they are the first multiples of a golden
+# section.
 _SPREAD = pow(round(2**_BITS * (math.sqrt(5) - 1) / 2) | 1, -1, 2**_BITS)
-# The number of terms of power series: so many that the terms left out are less than half a unit in
-# the last place, for atanh at 1 / 3 and for the sine at pi / 2.
+# The number of terms of power series, for atanh at 1 / 3 and for the sine at pi / 2. There are so
+# many that the terms left out are less than half a unit in the last place.
 _ATANH_TERMS = 17
 _SINE_TERMS = 12
 
@@ -56,10 +57,10 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
 
         (+-r cos theta, r sin theta),  r^2 / 2 = k ln 2 - ln(1 - v / 2)
 
-    k is geometric, P(k >= j) = 2^-j, and v is uniform, so r^2 / 2 is exponential: it is at least
-    ln 2 half of the time, and then it is ln 2 and an exponential again. theta, with its sign, is
-    between -pi / 2 and pi / 2. v has 31 (62) bits, k ends at 62 (93) in float32 (float64), and
-    theta has 32 (63) bits; draws reach 9.2 (11.3) standard deviations. Everything is element-wise:
+    k is geometric, P(k >= j) = 2^-j, and v is uniform. So r^2 / 2 is exponential. Half of the time
+    it is at least ln 2, and then it is ln 2 and an exponential again. theta, with its sign, is
+    between -pi / 2 and pi / 2. In float32 (float64) v has 31 (62) bits, k ends at 62 (93), and
+    theta has 32 (63) bits. Draws reach 9.2 (11.3) standard deviations. Everything is element-wise:
     under XLA it is one loop, fused with what is done to the result.
 
     Guarantees:

@@ -25,8 +25,8 @@ class Skellam:
 
     Guarantees:
         The distribution is exact. Cumulative probabilities are integers between proven bounds, in
-        units of 2^-96; a uniform number of 64 bits that is as near to one as the bounds, or beyond
-        the last, gets more bits, and is compared with a table of more digits.
+        units of 2^-96. A uniform number of 64 bits that is as near to one as the bounds, or beyond
+        the last, gets more bits. It is then compared with a table of more digits.
 
     Args:
         variance: m; between 2^-40 and 2^28.

@@ -301,10 +301,10 @@ def staged(
     Edge cases:
         Eagerly, and inside another `staged`, `fn` is simply called. If the arguments are small,
         `fn` is not compiled, but there is still a single host call for all draws. In some cases
-        `fn` is traced into the graph as it is, without XLA: if a draw inside `fn` stands in a loop
-        or a nested `tf.function`, if its shape is not known when the graph is built, or if `fn`
-        calls the host itself. Inside of a function that is itself compiled by XLA there is no host,
-        and XLA refuses the draw: call `staged` outside of it.
+        `fn` is traced into the graph as it is, without XLA. That is so if a draw inside `fn` stands
+        in a loop or a nested `tf.function`, if its shape is not known when the graph is built, or
+        if `fn` calls the host itself. Inside of a function that is itself compiled by XLA there is
+        no host, and XLA refuses the draw: call `staged` outside of it.
 
     Args:
         fn: Operations that XLA can compile. Arguments and closure may be any tensors.

@@ -30,7 +30,7 @@ def successes(fill: Fill, number: int, probability: float) -> np.ndarray:
     """Returns which of `number` independent trials of one probability p succeed, in time
     proportional to how many do.
 
-    The failures between two successes are a geometric number, P(G >= k) = (1 - p)^k, whose binary
+    The failures between two successes are a geometric number, P(G >= k) = (1 - p)^k. Its binary
     digits are independent: digit i is one with probability 1 / (1 + (1 - p)^(-2^i)).
 
     Guarantees:

@@ -177,7 +177,7 @@ def with_product_error(squares: tf.Tensor, magnitudes: tf.Tensor | None = None) 
 
     Let a gradient be a sum of products a_t b_t, m = sum_t |a_t| |b_t|, and r = `factor_error()`.
     Rounded factors change the gradient by (2 r + r^2) m at most. That is so where the norm comes
-    from rounded factors, and again in the sum, where one of them has been scaled before; 8 r more
+    from rounded factors, and again in the sum, where one of them has been scaled before. 8 r more
     are for the rounding of m itself.
 
     Args:
@@ -195,8 +195,8 @@ def additions(count: Count, dtype: tf.DType) -> float | tf.Tensor:
     """Returns a bound on the error of an inner product of so many numbers, as a multiple of u
     and of the norms of its (rounded) factors.
 
-    Hardware that rounds factors may also cut off, in place of rounding, when it adds up; four
-    times as much leaves room for that, and for a bound that is itself made of such products.
+    Hardware that rounds factors may also cut off, in place of rounding, when it adds up. Four times
+    as much leaves room for that, and for a bound that is itself made of such products.
     """
     more = 4.0 if products_are_rounded(dtype) else 1.0
     return more * as_number(count, dtype)
@@ -205,11 +205,12 @@ def additions(count: Count, dtype: tf.DType) -> float | tf.Tensor:
 def down(value: float | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns a bound on norms less the ten roundings that may lie between it and a clipped record.
 
-    They are: its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product; the
-    square root and the quotient of a clipping factor; factor times coordinate; and where there is a
-    weight, scale or number of examples, two quotients and two products more. Where the sum over
-    records is a matrix product that may round them first, to the 8 digits of bfloat16 at worst,
-    they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes away.
+    Two are its own, in the dtype (0.1 is 0.10000000149 in float32), and that of this product. Then
+    come the square root and the quotient of a clipping factor, and factor times coordinate. Where
+    there is a weight, scale or number of examples, there are two quotients and two products more.
+    The sum over records may be a matrix product that may round the records first, to the 8 digits
+    of bfloat16 at worst. Then they become larger by 2^-8 / (1 + 2^-8) at most, which 1 - 2^-8 takes
+    away.
     """
     refuse_half_precision()
     less = 1 - 10 * unit(dtype) - (_BFLOAT_16 if products_are_rounded(dtype) else 0)

@@ -16,7 +16,7 @@ def traced_once(function: Function) -> Function:
 
     The first step of a deep model is slow because each of its layers adds hundreds of operations
     to the graph, one by one. Calls of such a function whose arguments have the same shapes and
-    dtypes, and are otherwise equal, share one graph; TensorFlow puts it in the place of each call
+    dtypes, and are otherwise equal, share one graph. TensorFlow puts it in the place of each call
     when it optimizes the step.
 
     Guarantees:

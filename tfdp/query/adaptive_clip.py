@@ -70,7 +70,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         expected_num_records: Expected number of records in a sample; public.
         geometric_update: Whether C changes by factors (default) or by differences.
         normalize_by_clip: Whether the result is divided by C. Then C has no part in the size of an
-            update: a learning rate is right for whatever C becomes, and the noise of the first
+            update. A learning rate is right for whatever C becomes, and the noise of the first
             steps does no harm where C begins far too large (De et al. 2022, arXiv:2204.13650,
             section 2).
         min_l2_norm_clip: C gets no smaller; by default a millionth of `initial_l2_norm_clip`.

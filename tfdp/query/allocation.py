@@ -1,9 +1,9 @@
 """How noise is divided between the layers of a model, at one price.
 
-With a clip S_g and noise sigma_g for every group of variables, such as those of a layer, all
-together are one Gaussian sum with the noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2)
-(McMahan et al. 2018, arXiv:1812.06210, section 3). So if z is given, less noise on one group means
-more noise on another. G groups have d_g coordinates each, and d in all:
+Every group g of variables, such as those of a layer, has a clip S_g and noise sigma_g. All together
+are one Gaussian sum with the noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2) (McMahan et al.
+2018, arXiv:1812.06210, section 3). So if z is given, less noise on one group means more noise on
+another. G groups have d_g coordinates each, and d in all:
 
 | strategy | sigma_g | what it evens out |
 |---|---|---|

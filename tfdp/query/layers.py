@@ -71,9 +71,10 @@ def by_layer(model: Any, queries: Mapping[str, DPQuery]) -> ArrangedQuery:
 
     Args:
         model: A built Keras model.
-        queries: For the path of every layer with trainable variables, such as "dense" or
-            "block/dense_1" (what stands before the last "/" in `variable.path`, without the model's
-            name), a query; its records are lists of the layer's trainable variables.
+        queries: For the path of every layer with trainable variables, a query, whose records are
+            lists of the layer's trainable variables. A path is, for example, "dense" or
+            "block/dense_1": what stands before the last "/" in `variable.path`, without the model's
+            name.
 
     Raises:
         ValueError: a layer has no query, or a query no layer.

@@ -16,8 +16,8 @@ from tfdp.query.structure import flatten_up_to, paths_of
 class NestedQuery(DPQuery):
     """Applies each of `queries` to its own part of every record.
 
-    `queries` is a structure whose leaves are queries, and a prefix of the structure of the records:
-    with `NestedQuery([a, {"k": b, "b": c}])` a record is `[x, {"k": y, "b": z}]`, where x, y, z may
+    `queries` is a structure whose leaves are queries, and a prefix of the structure of the records.
+    With `NestedQuery([a, {"k": b, "b": c}])` a record is `[x, {"k": y, "b": z}]`, where x, y, z may
     be structures. Sample states, global states and results have the structure of `queries`.
 
     Guarantees:

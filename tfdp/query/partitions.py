@@ -322,9 +322,9 @@ class GaussianHistogramQuery(_PartitionsQuery):
         `threshold_delta` beside it `EpsilonDeltaEvent(0, threshold_delta)`. That is what they cost
         together: let X and X' be the results of neighbours without the partitions that only the
         larger one has. These are released with probability d <= `threshold_delta` at most, so that
-        the larger data set's result is (1 - d) X' + d Y; and of h(a), the hockey-stick divergence
-        of X and X' at a, which is convex with h(0) = 1, that of X and (1 - d) X' + d Y is at most
-        h(a (1 - d)) <= (1 - d) h(a) + d.
+        the larger data set's result is (1 - d) X' + d Y. Let h(a) be the hockey-stick divergence of
+        X and X' at a, which is convex with h(0) = 1. Then that of X and of (1 - d) X' + d Y is at
+        most h(a (1 - d)) <= (1 - d) h(a) + d.
 
     Edge cases:
         As in `HistogramQuery`.

@@ -23,9 +23,9 @@ class SparseEmbeddingSumQuery(DPQuery):
     """Sum of clipped gradients of an embedding table, with noise in rows that are selected
     privately, and nothing in all others (DP-AdaFEST).
 
-    With u_i the vector that has a one for every row of the table that is not zero in record r_i,
-    and C_1 = `contribution_clip`, s_1 = `selection_stddev`, C = `l2_norm_clip`, row v is selected
-    where
+    Let u_i be the vector that has a one for every row of the table that is not zero in record r_i.
+    With C_1 = `contribution_clip`, s_1 = `selection_stddev` and C = `l2_norm_clip`, row v is
+    selected where
 
         sum_i u_iv min(1, C_1 / |u_i|) + N(0, s_1^2) > threshold,
 
@@ -35,7 +35,7 @@ class SparseEmbeddingSumQuery(DPQuery):
 
     Rows that no record uses take part: they are selected with probability P(N(0, s_1^2) >
     threshold) each. They are not compared one by one. Places of successes of so many trials are
-    drawn by their gaps, which is the same in distribution; the time follows the number of rows that
+    drawn by their gaps, which is the same in distribution. The time follows the number of rows that
     are used or selected, not the size of the table.
 
     Guarantees:

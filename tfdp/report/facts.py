@@ -119,8 +119,9 @@ def gather(
         attacks: What `tfdp.audit.attack` found on the model that was trained, to be shown beside
             what the ledger allows. The report says that they are not from the ledger.
         attacked: What the attacks had, such as a file's name and digest, to be shown.
-        group_sizes: Of groups of units whose epsilon is shown as well: all accounts of a person, or
-            all rows that one person has a part in, where a unit is an account or a row.
+        group_sizes: Of groups of units whose epsilon is shown as well. Where a unit is an account
+            or a row, a group is all accounts of a person, or all rows that one person has a part
+            in.
 
     Raises:
         TypeError: a group size is not an integer.

@@ -1,9 +1,9 @@
 """What a membership attacker can achieve, from the privacy profile delta(epsilon).
 
 An attacker sees everything that was released and decides between two neighbouring data sets: the
-unit is in the data, or it is not. With FPR the probability of saying "in" where it is not, and TPR
-that of saying "in" where it is, (epsilon, delta)-privacy implies (Wasserman and Zhou 2010; Kairouz,
-Oh and Viswanath 2015, arXiv:1311.0776, theorem 2.1)
+unit is in the data, or it is not. Let FPR be the probability of saying "in" where it is not, and
+TPR that of saying "in" where it is. Then (epsilon, delta)-privacy implies (Wasserman and Zhou 2010;
+Kairouz, Oh and Viswanath 2015, arXiv:1311.0776, theorem 2.1)
 
     TPR <= e^epsilon FPR + delta    and    1 - FPR <= e^epsilon (1 - TPR) + delta.
 

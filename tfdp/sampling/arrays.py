@@ -59,8 +59,8 @@ def batches(
         row_multiple: What the number of rows is a multiple of, so that replicas can share them.
         users: Whose rows come and go together, instead of `examples_per_unit`.
         constant_size: Whether samples are padded to `policy.padded_size` units, which few exceed,
-            so that XLA compiles one step and shapes say next to nothing about a sample; else to
-            multiples of `policy.size_step`, which takes less time.
+            so that XLA compiles one step and shapes say next to nothing about a sample. Else they
+            are padded to multiples of `policy.size_step`, which takes less time.
     """
     # tf.nest.map_structure would call the function on None leaves.
     source = x if isinstance(x, Source) else None

@@ -18,9 +18,9 @@ def bound_contributions(
 ) -> np.ndarray:
     """Returns rows of which nobody has a part in more than K; the others are to be left out.
 
-    Rows are looked at in random order, and one is kept where none of its owners has K yet (the
-    greedy algorithm of Ganesh et al. 2025, It's my data too, arXiv:2503.03622, section 4). No row
-    that is left out could be added.
+    Rows are looked at in random order, and one is kept where none of its owners has K yet. This is
+    the greedy algorithm of Ganesh et al. 2025, It's my data too, arXiv:2503.03622, section 4. No
+    row that is left out could be added.
 
     Guarantees:
         Where the rows that are kept are trained on as examples, one user changes at most K of

@@ -27,8 +27,8 @@ class Poisson(SamplingPolicy):
             default.
         population_size: Number of units, where it is known.
         neighboring_relation: ZERO_OUT by default, under which the number of units is public. Under
-            ADD_OR_REMOVE_ONE it is not: the probability is then a public number of its own, which
-            has to be given, and nothing of a run or its ledger follows the number of units.
+            ADD_OR_REMOVE_ONE it is not. The probability is then a public number of its own, which
+            has to be given. Nothing of a run or its ledger follows the number of units.
     """
 
     sampling_probability: float | None = None

@@ -43,7 +43,7 @@ class Users:
         """Returns rows of some users, int64 [number of users, K]; -1 where there is none.
 
         Of a user of more than K rows each set of K is as likely as any other, whatever is in them
-        and whoever else is there, and is drawn anew at every call.
+        and whoever else is there. It is drawn anew at every call.
 
         Args:
             users: int64, in 0 .. len(self) - 1.

@@ -82,7 +82,7 @@ class PrivateColumn:
         """Returns the mean of the clipped values.
 
         With m = (low + high) / 2 a row moves the sum of x - m by (high - low) / 2 and the count by
-        1; each of the two takes half of epsilon. The answer is m + noised sum / noised count, and
+        1. Each of the two takes half of epsilon. The answer is m + noised sum / noised count, and
         between the bounds.
 
         Args:

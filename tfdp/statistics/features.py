@@ -42,7 +42,7 @@ def select(
     """Returns names of columns, one selection after another; see `PrivateData.select_features`.
 
     Of each column that is left there are two candidates, whose scores are the products and the
-    negative products: the larger sum is the absolute one, and a row moves both by at most one.
+    negative products. The larger sum is the absolute one, and a row moves both by at most one.
 
     Args:
         account: Is charged once for all selections.

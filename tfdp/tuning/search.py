@@ -57,8 +57,9 @@ def private_search(
     What is not checked: that `run` shows what it sees by its score and its output only (no prints,
     files or callbacks), and that both are as private as its ledger says. A score on the private
     data themselves has to be noised, and its event is part of the plan. A score on public data
-    costs nothing. Whoever can tell how many runs there were, by a clock for example, knows more
-    than the event says. The ledger of a model that won is that of its run.
+    costs nothing. Whoever can tell how many runs there were, by a clock or a progress bar for
+    example, knows more than the event says. So the search itself shows no progress. The ledger of a
+    model that won is that of its run.
 
     Args:
         run: A function of a candidate and of an empty ledger, to which it writes what it does. It

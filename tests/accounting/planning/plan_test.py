@@ -37,6 +37,14 @@ def test_every_combination_is_calibrated():
         assert row.plan.epsilon(1e-5, "rdp") <= row.target_epsilon
 
 
+def test_progress_is_told_after_each_row():
+    told = []
+    changes = {"target_epsilons": [8.0], "epochs": [2], "batch_sizes": [64, 128, 256]}
+    table = _table(**changes, progress=lambda *counts: told.append(counts))
+    assert table == _table(**changes)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_ratio_falls_with_batch_and_budget_and_rises_with_steps():
     """At a number of steps the ratio gains from every larger batch: McKenna et al. 2025."""
     table = _table(epochs=(), steps=[100, 1000], batch_sizes=[64, 1024, 16_384, 60_000])

@@ -152,8 +152,8 @@ def allocation_ratio(num_steps: int, noise_multiplier: float) -> Ratio:
 
     Guarantees:
         E[max(0, R - c)] and E[max(0, 1 - c R)] under Q, with the share `lost`, are at least the
-        true ones for every c, and so are all moments of R (`tfdp.accounting.renyi.allocation`), up
-        to the rounding of double precision (a relative 1e-12).
+        true ones for every c. So are all moments of R (`tfdp.accounting.renyi.allocation`). Both
+        hold up to the rounding of double precision (a relative 1e-12).
 
     Args:
         num_steps: t, from 2 to 2^20.

@@ -1,7 +1,7 @@
 """Privacy losses that are drawn: of a mechanism's pair, from either of the two.
 
-With P the outputs of the data set that has the unit, and Q those of the other, the loss of removing
-the unit is log P(y) / Q(y), y from P, and that of adding it log Q(y) / P(y), y from Q.
+Let P be the outputs of the data set that has the unit, and Q those of the other. The loss of
+removing the unit is log P(y) / Q(y), y from P. That of adding it is log Q(y) / P(y), y from Q.
 
 The ratio of a `SeparatedGaussian` is a sum over all steps that a unit may be in. No two of these
 are in the same row, so that the ratio for given steps is a product over them, and the sum a linear

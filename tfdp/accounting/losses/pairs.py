@@ -42,9 +42,9 @@ class LossPair(NamedTuple):
     """How probable losses are under P and under Q.
 
     Attributes:
-        cells: From increasing edges to the probabilities, under P and under Q, of losses up to the
-            first edge, between neighbouring edges, and above the last: two vectors that are one
-            longer than the edges. Their relative accuracy is that of the nearer tail.
+        cells: From increasing edges to two vectors that are one longer than the edges. They are the
+            probabilities, under P and under Q, of losses up to the first edge, between neighbouring
+            edges, and above the last. Their relative accuracy is that of the nearer tail.
         bounds: From log t, for a small t, to bounds that losses exceed on either side with
             probability t at most: (low, high) under P, (low, high) under Q.
     """
@@ -153,10 +153,10 @@ def _on_sample(pair: LossPair, q: float) -> LossPair:
 def _fixed_size(q: float, z: float) -> list[LossPair]:
     """Zhu, Dong and Wang 2022, for samples without replacement, one unit replaced.
 
-    With the pair (P, Q) of a replacement inside the sample, delta(epsilon) is at most that of
-    ((1 - q) Q + q P, Q) for epsilon >= 0 and that of (P, (1 - q) P + q Q) below. That curve belongs
-    to a pair with the positive losses of the first, the negative ones of the second, and what is
-    left of the probability, (1 - q) TV(P, Q), at the loss zero.
+    Let (P, Q) be the pair of a replacement inside the sample. Then delta(epsilon) is at most that
+    of ((1 - q) Q + q P, Q) for epsilon >= 0 and that of (P, (1 - q) P + q Q) below. That curve
+    belongs to a pair with the positive losses of the first and the negative ones of the second.
+    What is left of the probability, (1 - q) TV(P, Q), is at the loss zero.
     """
     from scipy import special
 

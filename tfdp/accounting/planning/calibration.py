@@ -138,7 +138,7 @@ def calibrate(
     Guarantees:
         `accountant` gives at most `target_epsilon` for the plan that is returned. A noise
         multiplier is less than 0.1 % above the smallest that does so and has six significant
-        digits; one step more, or one unit more in a batch, is beyond the budget.
+        digits. One step more, or one unit more in a batch, is beyond the budget.
 
     Edge cases:
         If a batch of the whole population is within the budget, it is returned. Steps of shuffled

@@ -3,7 +3,7 @@
 The noise that privacy adds to an average gradient has, in units of the clip norm, the standard
 deviation noise_multiplier / batch_size on every coordinate. Given the model, the batch size and the
 number of steps, the loss of private training depends on the privacy budget through this one number
-(McKenna et al. 2025, arXiv:2501.18914), so runs of equal budget are compared by it, before anything
+(McKenna et al. 2025, arXiv:2501.18914). So runs of equal budget are compared by it, before anything
 is trained.
 """
 
@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
@@ -170,6 +170,7 @@ def plan(
     accountant: AccountantChoice = DEFAULT_ACCOUNTANT,
     sampling: str = "poisson",
     neighboring_relation: NeighboringRelation | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PlanTable:
     """Returns the least noise for every combination of budget, batch size and length of a run.
 
@@ -186,6 +187,7 @@ def plan(
         accountant: As in `calibrate`.
         sampling: As in `calibrate`.
         neighboring_relation: As in `calibrate`.
+        progress: Called with (rows that are done, all) after each.
 
     Raises:
         ValueError: not exactly one of `steps` and `epochs` is given, or a number is out of range.
@@ -207,7 +209,8 @@ def plan(
             f"Received: {target_epsilons=}, {batch_sizes=}."
         )
     rows = []
-    for epsilon, length, size in itertools.product(target_epsilons, steps or epochs, sizes):
+    wanted = list(itertools.product(target_epsilons, steps or epochs, sizes))
+    for epsilon, length, size in wanted:
         count = length if steps else steps_of_epochs(length, size, population_size, sampling)
         found, problem = None, ""
         try:
@@ -225,5 +228,7 @@ def plan(
             problem = str(error)
         shown = f"{length:g} {'steps' if steps else 'epochs'}"
         rows.append(PlanRow(epsilon, size, int(count), shown, found, problem))
+        if progress is not None:
+            progress(len(rows), len(wanted))
     name = accountant_name(accountant)
     return PlanTable(population_size, target_delta, name, tuple(rows))

@@ -2,8 +2,8 @@
 
 A divergence of order a that is at most rdp implies exactly those (epsilon, delta) that hold for all
 pairs of Bernoulli distributions with that divergence (Asoodeh et al. 2021, arXiv:2008.06529,
-section III), because the event on which any P and Q differ most makes such a pair of them. If this
-event has probability p under P and r under Q, then the worst pairs are those with
+section III). The reason is that the event on which any P and Q differ most makes such a pair of
+them. If this event has probability p under P and r under Q, then the worst pairs are those with
 
     p^a r^(1 - a) + (1 - p)^a (1 - r)^(1 - a) = exp((a - 1) rdp),    r < p.
 

@@ -3,10 +3,11 @@
 A sample of n of N units, drawn without replacement, holds the replaced unit with probability
 q = n / N. If one unit of the sample is replaced, the worst outputs are P = N(1, z^2) and
 Q = N(0, z^2).
-Neighbours' outputs are then no further apart, at every epsilon of at least zero, than
-(1 - q) Q + q P and Q (Balle, Barthe and Gaboardi 2018, arXiv:1807.01647, theorem 9), and at every
-epsilon below zero than P and (1 - q) P + q Q, which is the same with neighbours exchanged (Zhu,
-Dong and Wang 2022, arXiv:2106.08567). One pair of distributions has both: the likelihood ratio
+At every epsilon of at least zero neighbours' outputs are then no further apart than (1 - q) Q + q P
+and Q (Balle, Barthe and Gaboardi 2018, arXiv:1807.01647, theorem 9). At every epsilon below zero
+they are no further apart than P and (1 - q) P + q Q, which is the same with neighbours exchanged
+(Zhu, Dong and Wang 2022, arXiv:2106.08567). One pair of distributions has both: the likelihood
+ratio
 
     R(x) = 1 + q (exp((2x - 1) / (2z^2)) - 1)    of the former where x > 1/2,
 

@@ -129,8 +129,8 @@ class SampledGaussians:
 
     Edge cases:
         Where an order is so large, or the noise so small, that an integral would take more than
-        four million points, a mechanism is priced as if it saw everything: orders above 4096 with
-        z = 0.05, and above 10^8 with z = 100.
+        four million points, a mechanism is priced as if it saw everything. Such are orders above
+        4096 with z = 0.05, and above 10^8 with z = 100.
 
     Args:
         q: Sampling probabilities in (0, 1].

@@ -15,7 +15,7 @@ order a:
   unit's own value and of each other one are h = 1 - p + p / k and l = p / k. Two units: as pure
   epsilon, with e = log(h / l), times l (1 + e^e). A unit and a null unit: R is k h or k l.
 - Laplace with scale z: R is exp(-1/z) and exp(1/z) outside of (0, 1), and exp((2x - 1) / z) between
-  (Mironov 2017, arXiv:1702.07476, proposition 6). On a Poisson sample R is 1 - q + q R; the
+  (Mironov 2017, arXiv:1702.07476, proposition 6). On a Poisson sample R is 1 - q + q R. The
   divergence with the record from that without it is the larger one (Mironov, Talwar and Zhang 2019,
   arXiv:1908.10530, theorem 5).
 """

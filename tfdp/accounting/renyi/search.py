@@ -37,7 +37,7 @@ def minimize_over_orders(
         values_at: A function from a vector of orders to as many values, perhaps infinite at large
             orders.
         inverse: Whether x = 1 / (order - 1), and not order - 1. An epsilon is nearly convex in the
-            former, the logarithm of a delta in the latter: with K(a) convex, so are
+            former, the logarithm of a delta in the latter. With K(a) convex, so are
             x (K(1 + 1/x) + log(1/delta)) and K(1 + x) - x epsilon.
         first: The order at which the search begins.
         factor: Ratio of the first orders' distances from 1, above 1.

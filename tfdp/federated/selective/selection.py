@@ -67,7 +67,7 @@ class RandomAboveThreshold:
     """Shares some of the changes whose magnitude is above a threshold.
 
     Of the changes d with |bound(d, gamma)| > tau, theta_u n are drawn, each set of so many with the
-    same probability, and bounded to [-gamma, gamma]; all of them, if they are fewer.
+    same probability; all of them, if they are fewer. What is shared is bounded to [-gamma, gamma].
 
     Args:
         theta_u: The fraction of all n changes that is shared at most; in [0, 1].

@@ -1,8 +1,8 @@
 """The book-keeping engine: norms and clipped sums from one forward and one backward pass.
 
 The backward pass goes to the outputs of the layers only. What a layer received and the gradient at
-its output give the norm of every record's gradient, by a rule for the layer, and once the norms
-have given the clipping factors, the sum of clipped gradients as well (Bu et al. 2022,
+its output give the norm of every record's gradient, by a rule for the layer. Once the norms have
+given the clipping factors, they give the sum of clipped gradients as well (Bu et al. 2022,
 arXiv:2210.00038, algorithm 1).
 """
 

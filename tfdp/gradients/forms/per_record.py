@@ -3,8 +3,7 @@ come cheaply.
 
 Bu et al. 2022 (arXiv:2210.00038) call this book-keeping: the gradient of a record is rarely needed
 itself. Where a layer multiplies its input by a matrix it is a product of two things that
-backpropagation has at hand anyway, and both its norm and the clipped sum over records come from
-those.
+backpropagation has at hand anyway. Both its norm and the clipped sum over records come from those.
 """
 
 import abc

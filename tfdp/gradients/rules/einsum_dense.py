@@ -127,7 +127,7 @@ class EinsumDenseRule(LayerRule):
         if layer.lora_enabled:
             a, b = layer.lora_kernel_a, layer.lora_kernel_b
             scale = layer.lora_alpha / layer.lora_rank
-            # A is a kernel that produces the axis of the low rank in the place of the last axis; B
+            # A is a kernel that produces the axis of the low rank in the place of the last axis. B
             # is a kernel that turns the axis of the low rank into the last axis.
             last, rank = c.kernel[-1], next(x for x in string.ascii_letters if x not in "".join(c))
             to_rank = Contraction(c.inputs, c.kernel[:-1] + rank, c.outputs.replace(last, rank))

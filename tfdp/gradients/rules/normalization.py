@@ -41,8 +41,8 @@ class NormalizationRule(LayerRule):
 
     Every record has a factor and a shift of its own, so backpropagation gives their gradients by
     record. (The gradient of the factor includes what reaches it through the shift.) From these
-    follow the gradient of the offset, which is that of the shift, and the gradient of the scale,
-    which is that of the factor divided by the standard deviation. Both are added up over the axes
+    follow the gradients of offset and scale. That of the offset is that of the shift. That of the
+    scale is that of the factor divided by the standard deviation. Both are added up over the axes
     that offset and scale do not have.
     """
 
