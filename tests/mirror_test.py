@@ -56,6 +56,7 @@ ABOUT_SEVERAL = {
     "cli/ledger_files_test.py": "files that every command reads",
     "cli/main_test.py": "the command line as a whole",
     "cli/options_test.py": "options that several commands share",
+    "factorizations/published_values_test.py": "errors that others publish",
     "federated/answers_test.py": "which answers to a round count, once each",
     "federated/queries_test.py": "every query within rounds",
     "federated/supernodes_test.py": "rounds on processes of Flower, honest and not",
