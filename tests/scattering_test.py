@@ -113,7 +113,9 @@ def run(monkeypatch, capsys, *options):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("normalization", "model"), [("data", "linear"), ("group", "cnn")])
+@pytest.mark.parametrize(
+    ("normalization", "model"), [("data", "linear"), ("group", "cnn"), ("data", "dense")]
+)
 def test_moments_are_charged_and_groups_are_free(
     features, normalization, model, tmp_path, monkeypatch, capsys
 ):

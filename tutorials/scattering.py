@@ -104,6 +104,8 @@ def make_model(kind: str, shape: tuple[int, ...]) -> keras.Model:
     hidden = {
         "linear": [],
         "cnn": [layers.Conv2D(64, 3, strides=2, padding="same", activation="tanh")],
+        # The dense layers of Abadi et al. 2016 (arXiv:1607.00133), section 5.3.
+        "dense": [layers.Flatten(), *(layers.Dense(384, "tanh") for _ in range(2))],
     }[kind]
     return tfdp.keras.DPSequential(
         [
@@ -196,7 +198,7 @@ def main() -> None:
     parser.add_argument("--cache", type=pathlib.Path, help="an .npz for features, read or written")
     parser.add_argument("--epsilon", type=float, default=3.0, help="of everything")
     parser.add_argument("--delta", type=float, default=1e-5)
-    parser.add_argument("--model", choices=["linear", "cnn"])
+    parser.add_argument("--model", choices=["linear", "cnn", "dense"])
     parser.add_argument("--normalization", choices=["group", "data", "none"])
     parser.add_argument("--groups", type=int, default=27, help="of channels")
     parser.add_argument("--moments-noise", type=float, default=8.0, help="of data normalization")

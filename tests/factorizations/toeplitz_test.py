@@ -1,11 +1,12 @@
 """tfdp.factorizations.toeplitz against dense matrices, all participations and closed forms."""
 
+import fractions
 import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy import linalg
+from scipy import linalg, signal
 
 from tfdp.factorizations import (
     ToeplitzFactorization,
@@ -155,3 +156,39 @@ def test_refuses_what_is_no_factorization(make):
         make()
     with pytest.raises(TypeError, match="must be an integer"):
         independent().column(2.0)
+
+
+def of_roots(values):
+    """Returns the coefficients of prod (1 - v x)."""
+    return tuple(np.poly(values).tolist())
+
+
+def exact_column(numerator, denominator, n):
+    """Returns the series in rational numbers."""
+    p, r = ([fractions.Fraction(v) for v in c] for c in (numerator, denominator))
+    column = []
+    for i in range(n):
+        value = p[i] if i < len(p) else fractions.Fraction(0)
+        value -= sum(r[k] * column[i - k] for k in range(1, min(len(r), i + 1)))
+        column.append(value)
+    return [float(value) for value in column]
+
+
+def test_columns_of_close_roots_keep_all_digits():
+    """In float64 the recursion loses them, and the sensitivity could come out too small."""
+    denominator = of_roots([0.9999, 0.9997, 0.9991, 0.997, 0.99, 0.96])
+    numerator = of_roots([0.9998, 0.9994, 0.998, 0.995, 0.98, 0.9])
+    factorization = ToeplitzFactorization(numerator, denominator)
+    expected = exact_column(numerator, denominator, 300)
+    np.testing.assert_allclose(factorization.column(300), expected, rtol=1e-15)
+    impulse = np.zeros(300)
+    impulse[0] = 1
+    lost = signal.lfilter(numerator, denominator, impulse)
+    assert np.abs(lost / expected - 1).max() > 1e-8
+
+
+def test_columns_that_would_lose_digits_are_refused_where_they_are_too_long():
+    factorization = ToeplitzFactorization(denominator=of_roots([0.9] * 10))
+    with pytest.raises(ValueError, match="cannot be computed safely for 1048576 steps"):
+        factorization.sensitivity(2**20)
+    assert len(factorization.inverse_column(2**20)) == 2**20

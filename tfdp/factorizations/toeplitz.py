@@ -6,6 +6,7 @@ A the lower triangle of ones and B = A C^-1, the running sums of x have the erro
 """
 
 import dataclasses
+import decimal
 import functools
 import math
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ from tfdp.factorizations.participations import squares_of_columns
 
 # More steps, or coefficients, than this are refused: columns are computed as a whole.
 MAX_STEPS, MAX_COEFFICIENTS = 2**20, 1024
+# Digits of exact recursions, and how many operations one of them may take: some seconds.
+_DIGITS, _MOST_EXACT = 100, 2**23
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +55,19 @@ class ToeplitzFactorization:
         return max(len(self.numerator), len(self.denominator)) - 1
 
     def column(self, num_steps: int) -> np.ndarray:
-        """Returns the first column of C, [num_steps]."""
+        """Returns the first column of C, [num_steps].
+
+        Raises:
+            ValueError: it overflows, or it is too long for exact operations and others would lose
+                digits.
+        """
         return _series(self.numerator, self.denominator, check_steps("num_steps", num_steps))
 
     def inverse_column(self, num_steps: int) -> np.ndarray:
         """Returns the first column of C^-1, [num_steps]."""
-        return _series(self.denominator, self.numerator, check_steps("num_steps", num_steps))
+        # Errors follow from it, and no sensitivity: where it is long, some digits may be lost.
+        n = check_steps("num_steps", num_steps)
+        return _series(self.denominator, self.numerator, n, exact=False)
 
     def sensitivity(self, num_steps: int, period: int | None = None) -> float:
         """Returns how far C g moves, in l2 norm, when one unit's sums of norm 1 are taken away.
@@ -182,16 +192,54 @@ def periodic_sum(column: np.ndarray, period: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _series(numerator: tuple[float, ...], denominator: tuple[float, ...], n: int) -> np.ndarray:
+def _series(
+    numerator: tuple[float, ...], denominator: tuple[float, ...], n: int, exact: bool = True
+) -> np.ndarray:
     from scipy import signal
 
     impulse = np.zeros(n)
     impulse[0] = 1
-    found = signal.lfilter(numerator, denominator, impulse)
+    if _cancels(numerator, denominator) and (exact or n * len(denominator) <= _MOST_EXACT):
+        found = _in_many_digits(numerator, denominator, n)
+    else:
+        found = signal.lfilter(numerator, denominator, impulse)
     if not np.all(np.isfinite(found)):
         raise ValueError(_overflow(numerator, denominator, n))
     found.setflags(write=False)
     return found
+
+
+def _cancels(numerator: tuple[float, ...], denominator: tuple[float, ...]) -> bool:
+    """Returns whether digits may be lost: a recursion has terms of both signs."""
+    return len(denominator) > 1 and (min(numerator) < 0 or max(denominator[1:]) > 0)
+
+
+def _in_many_digits(
+    numerator: tuple[float, ...], denominator: tuple[float, ...], n: int
+) -> np.ndarray:
+    """Returns the series of the given coefficients, rounded only at the end.
+
+    Where several roots are close to 1, as with buffers, the recursion in float64 loses all digits
+    within thousands of steps, and a sensitivity that is made of it may be too small.
+    """
+    if n * len(denominator) > _MOST_EXACT:
+        raise ValueError(
+            f"The column of this factorization cannot be computed safely for {n} steps: that would "
+            f"take {n * len(denominator)} exact operations, and at most {_MOST_EXACT} are made. "
+            "Use fewer steps or fewer coefficients."
+        )
+    first = [decimal.Decimal(value) for value in numerator]
+    terms = [(k, decimal.Decimal(-v)) for k, v in enumerate(denominator) if k and v]
+    found: list[decimal.Decimal] = []
+    with decimal.localcontext(decimal.Context(prec=_DIGITS, traps=[])):
+        for i in range(n):
+            value = first[i] if i < len(first) else decimal.Decimal(0)
+            for k, coefficient in terms:
+                if k > i:
+                    break
+                value += coefficient * found[i - k]
+            found.append(value)
+        return np.array([float(value) for value in found])
 
 
 def _overflow(numerator: tuple[float, ...], denominator: tuple[float, ...], n: int) -> str:
