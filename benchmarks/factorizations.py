@@ -66,7 +66,7 @@ def measure(num_steps: int, period: int | None) -> list[dict[str, float | str]]:
     ]
 
 
-def private_model(factorization: Any, kind: str) -> tuple[Any, Any, Any]:
+def private_model(factorization: Any, kind: str, steps: int) -> tuple[Any, Any, Any]:
     """Returns (compiled model, inputs, labels) of one batch; without a factorization DP-SGD."""
     import keras
     import numpy as np
@@ -89,7 +89,7 @@ def private_model(factorization: Any, kind: str) -> tuple[Any, Any, Any]:
     query: tfdp.query.DPQuery = tfdp.query.GaussianSumQuery(1.0, 1.0)
     if factorization is not None:
         query = tfdp.query.CorrelatedGaussianSumQuery(
-            1.0, 1.0, factorization, 10_000, 1, network.trainable_variables
+            1.0, 1.0, factorization, steps, 1, network.trainable_variables
         )
     model = tfdp.keras.make_private(network)
     optimizer = tfdp.keras.DPOptimizer(
@@ -107,10 +107,13 @@ def step_times(kind: str, rounds: int) -> Iterator[dict[str, Any]]:
         "4 bands": banded_square_root(4),
         "16 bands": banded_square_root(16),
         "2 buffers": optimal_buffered(10_000, 2),
-        "4 buffers": optimal_buffered(10_000, 4),
+        "4 buffers": optimal_buffered(1_000, 4),  # Longer runs of them need float64.
         "binary tree": BinaryTree(),
     }
-    models = {name: private_model(each, kind) for name, each in kinds.items()}
+    models = {
+        name: private_model(each, kind, 1_000 if name == "4 buffers" else 10_000)
+        for name, each in kinds.items()
+    }
     parameters = models["independent"][0].count_params()
     times: dict[str, list[float]] = {name: [] for name in models}
     for number in range(rounds + 2):

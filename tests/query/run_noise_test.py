@@ -12,6 +12,7 @@ from tfdp.factorizations import (
     banded_inverse_square_root,
     banded_square_root,
     independent,
+    optimal_buffered,
 )
 from tfdp.noise import staged
 from tfdp.query.run_noise import filtered, memory_shapes
@@ -99,3 +100,36 @@ def test_levels_that_a_compiled_step_leaves_alone_stay_where_they_are():
     (compiled,) = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
     # The noise and the node, and no level of the tree.
     assert len([out for out in compiled.outputs if out.shape.num_elements() > 1]) == 2
+
+
+def test_noise_that_rounding_would_change_is_refused():
+    """With several roots near 1, what is rounded off in a step grows for thousands of steps."""
+
+    def first_step(n, buffers, dtype):
+        factorization = optimal_buffered(n, buffers)
+        memory = [tf.zeros(s, dtype) for s in memory_shapes(factorization, n, [2])]
+        position = tf.constant(0, tf.int64)
+        return filtered(factorization, n, position, [tf.ones([2], dtype)], [memory])[0][0]
+
+    with pytest.raises(ValueError, match="Use fewer buffers"):
+        first_step(10_000, 4, tf.float32)
+    for accepted in ((10_000, 4, tf.float64), (10_000, 2, tf.float32), (500, 4, tf.float32)):
+        np.testing.assert_allclose(first_step(*accepted), 1)
+
+
+def test_rounded_noise_is_within_the_estimate():
+    """C times the noise in float32 is what was fresh, but for what the estimate allows."""
+    n, rng = 400, np.random.default_rng(0)
+    factorization = optimal_buffered(n, 4)
+    fresh = rng.normal(size=(n, 64)).astype(np.float32)
+    memory = [tf.zeros(s) for s in memory_shapes(factorization, n, [64])]
+    noises = []
+    step = tf.function(lambda i, z, m: filtered(factorization, n, i, [z], [m]))
+    for i in range(n):
+        (noise,), (memory,) = step(tf.constant(i, tf.int64), tf.constant(fresh[i]), list(memory))
+        noises.append(noise.numpy().astype(float))
+    lower = linalg.toeplitz(factorization.column(n), np.zeros(n))
+    off = np.std(lower @ np.stack(noises) - fresh)
+    series = ToeplitzFactorization(denominator=factorization.denominator).column(n)
+    unit = 2.0**-24 * np.linalg.norm(series)
+    assert unit / 10 < off < 4 * unit < 0.01

@@ -167,8 +167,9 @@ def optimal_buffered(
 
     Args:
         num_steps: n.
-        buffers: How many numbers of a coordinate are remembered; 1 to 10. Four are enough for
-            thousands of steps.
+        buffers: How many numbers of a coordinate are remembered; 1 to 10. Two are enough for
+            thousands of steps. More need float64 in long runs, because noise in float32 is then
+            rounded too much, and refused.
         period: As in `ToeplitzFactorization.sensitivity`.
         error: "root_mean_squared" or "max".
 

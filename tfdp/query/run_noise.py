@@ -1,18 +1,24 @@
 """The noise of one step of a run, from what is fresh in it and what is remembered."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.noise import one_of, zero_if
+from tfdp.numerics import rounding
 
 Memory = tuple[tf.Tensor, ...]
 
 # Of a node of a level below this, the sums over the levels below it are compiled for that level. A
 # higher one, in one step of 32, reads all levels, of which most count with zero.
 _LOW_LEVELS = 5
+
+# How much rounding may change noise, in its standard deviations.
+_MOST_ROUNDED = 0.01
 
 
 def memory_shapes(
@@ -53,10 +59,30 @@ def filtered(
     of_leaf = _of_bands if _is_shifted(factorization) else _of_series
     noises, kept = [], []
     for leaf, memory in zip(fresh, memories, strict=True):
+        if memory and of_leaf is _of_series:
+            _refuse_rounded(factorization, num_steps, leaf.dtype)
         noise, new = of_leaf(factorization, leaf, memory) if memory else (leaf, memory)
         noises.append(noise)
         kept.append(tuple(zero_if(ends, one) for one in new))
     return noises, kept
+
+
+def _refuse_rounded(factorization: ToeplitzFactorization, num_steps: int, dtype: tf.DType) -> None:
+    """Refuses noise that rounding would change by more than a hundredth of what is charged.
+
+    With p(S) y = r(S) z + e, where e is rounded off at each step, the noise is that of
+    z + r(S)^-1 e. Roots of r near 1 make e grow with the length of the run. What was measured is 1 to 4 times
+    u |1 / r|, the l2 norm of the series 1 / r in units of rounding.
+    """
+    series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
+    off = 4 * rounding.unit(dtype) * math.sqrt(float(np.sum(np.square(series))))
+    if not off <= _MOST_ROUNDED:
+        raise ValueError(
+            f"In {dtype.name}, rounding would change the noise of this factorization by about "
+            f"{off:.2g} of its standard deviation within {num_steps} steps, and at most "
+            f"{_MOST_ROUNDED} is accepted. Use fewer buffers (tfdp.factorizations.optimal_buffered("
+            f"{num_steps}, 2)), bands, or variables of float64."
+        )
 
 
 def _is_shifted(factorization: ToeplitzFactorization | BinaryTree) -> bool:
