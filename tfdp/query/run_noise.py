@@ -71,8 +71,8 @@ def _refuse_rounded(factorization: ToeplitzFactorization, num_steps: int, dtype:
     """Refuses noise that rounding would change by more than a hundredth of what is charged.
 
     With p(S) y = r(S) z + e, where e is rounded off at each step, the noise is that of
-    z + r(S)^-1 e. Roots of r near 1 make e grow with the length of the run. What was measured is 1 to 4 times
-    u |1 / r|, the l2 norm of the series 1 / r in units of rounding.
+    z + r(S)^-1 e. Roots of r near 1 make e grow with the length of the run. What was measured is
+    1 to 4 times u |1 / r|, the l2 norm of the series 1 / r in units of rounding.
     """
     series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
     off = 4 * rounding.unit(dtype) * math.sqrt(float(np.sum(np.square(series))))
