@@ -384,6 +384,22 @@ CORRELATED = in_folder(
         f"{QUERY}/correlated_test.py",
     ),
     (
+        "rounded_noise_is_accepted",
+        "noise is released that rounding has changed by any part of its standard deviation",
+        "tfdp/query/run_noise.py",
+        "if not off <= _MOST_ROUNDED:",
+        "if False:",
+        f"{QUERY}/run_noise_test.py",
+    ),
+    (
+        "columns_lose_digits",
+        "the column that a sensitivity is made of comes from a recursion that loses its digits",
+        "tfdp/factorizations/toeplitz.py",
+        "if _cancels(numerator, denominator) and (",
+        "if False and (",
+        "tests/factorizations/toeplitz_test.py",
+    ),
+    (
         "bands_remember_what_is_fresh",
         "noise of banded matrices takes back a part of what was fresh, in place of all of it",
         "tfdp/query/run_noise.py",
