@@ -15,8 +15,8 @@ with runpy.run_path(str(_ROOT / "tutorials" / "quiet.py"))["starting"]():
     import tensorflow as tf
 
 # The first call of a TensorFlow function traces it, which no deadline should count; and the same
-# examples every time, so that a failure is somebody's change. (Nearly: Hypothesis also tries numbers
-# that it reads in the modules of a process.) `--hypothesis-profile=explore` tries others each time.
+# examples every time, so that a failure is somebody's change. (Nearly: Hypothesis also tries
+# numbers that it reads in the modules of a process.) `--hypothesis-profile=explore` tries others.
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.register_profile("tfdp", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tfdp")

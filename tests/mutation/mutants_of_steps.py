@@ -180,10 +180,26 @@ RANDOMNESS = in_folder(
     (
         "open_hdf5_file_is_mapped",
         "a file is read past the library that still holds what was written",
-        "source.py",
+        "mapped.py",
         'file.mode == "r" and file.driver',
         "file.driver",
-        "tests/sampling/source_test.py",
+        "tests/sampling/mapped_test.py",
+    ),
+    (
+        "filtered_pieces_are_mapped",
+        "compressed bytes of a file are taken for rows",
+        "mapped.py",
+        "if not of_whole_rows or is_filtered or not",
+        "if not of_whole_rows or not",
+        "tests/sampling/mapped_test.py",
+    ),
+    (
+        "pieces_are_in_the_order_of_the_file",
+        "a row that was drawn is another one, where pieces were not written in order",
+        "mapped.py",
+        "column.id.chunk_iter(note)",
+        "column.id.chunk_iter(note), starts.sort()",
+        "tests/sampling/mapped_test.py",
     ),
     (
         "users_have_all_their_rows",

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tfdp.sampling import FullBatch, Poisson, RandomAllocation, Source, SourceError, Users, batches
-from tfdp.sampling.source import taken
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -59,10 +58,11 @@ def hdf5(folder):
     )
 
 
-def hdf5_in_one_piece(folder):
+def hdf5_as_in_memory(folder, rows_of_piece):
     with h5py.File(folder / "data.h5", "w") as file:
         for name, array in {"x": X, "y": Y, "w": W}.items():
-            file.create_dataset(name, data=array)
+            chunks = rows_of_piece and (rows_of_piece, *array.shape[1:])
+            file.create_dataset(name, data=array, chunks=chunks)
     file = h5py.File(folder / "data.h5")
     return tuple(file[name] for name in "xyw")
 
@@ -75,7 +75,8 @@ SOURCES = {
     "arrays": lambda folder: Source((X, Y, W)),
     "memory maps": lambda folder: Source(memory_maps(folder)),
     "hdf5": lambda folder: Source(hdf5(folder)),
-    "hdf5 in one piece": lambda folder: Source(hdf5_in_one_piece(folder)),
+    "hdf5 in one piece": lambda folder: Source(hdf5_as_in_memory(folder, None)),
+    "hdf5 in pieces": lambda folder: Source(hdf5_as_in_memory(folder, 7)),
     "hdf5 in threads": lambda folder: Source(hdf5(folder), workers=3),
     "one by one": lambda folder: Source(Examples()),
     "one by one in threads": lambda folder: Source(Examples(), workers=4),
@@ -243,6 +244,15 @@ def test_a_memory_map_whose_file_was_cut_does_not_end_the_process(tmp_path):
         source.read(np.array([1999]))
 
 
+def test_an_hdf5_file_in_pieces_that_was_cut_does_not_end_the_process(tmp_path):
+    x, _, _ = hdf5_as_in_memory(tmp_path, 7)
+    source = Source(x)
+    with open(tmp_path / "data.h5", "r+b") as file:
+        file.truncate(512)
+    with pytest.raises(SourceError, match="changed their size"):
+        source.read(np.array([39]))
+
+
 def test_others_than_asked_for_are_an_error():
     class Loses(Together):
         def __getitems__(self, rows):
@@ -250,38 +260,6 @@ def test_others_than_asked_for_are_an_error():
 
     with pytest.raises(SourceError, match="others came back"):
         Source(Loses()).read(np.array([1, 2]))
-
-
-def test_an_hdf5_data_set_in_one_piece_is_read_without_the_library(tmp_path):
-    parts = hdf5_in_one_piece(tmp_path)
-    source = Source(parts)
-    parts[0].file.close()
-    np.testing.assert_array_equal(source.read(np.array([3, 39, 3]))[0], X[[3, 39, 3]])
-
-
-@pytest.mark.parametrize("kind", ["chunks", "compressed", "userblock", "virtual", "written"])
-def test_an_hdf5_data_set_that_is_not_in_one_piece_is_read_by_the_library(kind, tmp_path):
-    path, options = tmp_path / "data.h5", {}
-    if kind == "userblock":
-        options["userblock_size"] = 512
-    with h5py.File(path, "w", **options) as file:
-        if kind == "virtual":
-            with h5py.File(tmp_path / "other.h5", "w") as other:
-                other["x"] = X
-            layout = h5py.VirtualLayout(X.shape, X.dtype)
-            layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", X.shape)
-            file.create_virtual_dataset("x", layout)
-        elif kind == "compressed":
-            file.create_dataset("x", data=X, compression="gzip")
-        else:
-            file.create_dataset("x", data=X, chunks=(7, 3) if kind == "chunks" else None)
-    column = h5py.File(path, "r+" if kind == "written" else "r")["x"]
-    if kind == "written":
-        # Stays in the library's memory as long as the data set is open.
-        column[3] = 0
-    (found,) = Source(column).read(np.array([3, 39, 3]))
-    expected = X[[3, 39, 3]] * (np.array([[0], [1], [0]]) if kind == "written" else 1)
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 def test_parts_are_consecutive():
@@ -373,24 +351,3 @@ def test_array_records(tmp_path):
 
     with array_record_data_source.ArrayRecordDataSource(path) as data:
         _rows(Source(data, map=decode, workers=2))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8, np.bool_, np.complex64])
-@pytest.mark.parametrize("width", [3, 1 << 17])
-def test_taken_rows_are_those_of_the_array_and_its_own(dtype, width):
-    array = np.arange(5 * width).reshape(5, width).astype(dtype)
-    rows = np.array([4, 0, 4])
-    first, second = taken(array, rows), taken(array, rows[:2])
-    np.testing.assert_array_equal(first, array[rows])
-    np.testing.assert_array_equal(second, array[rows[:2]])
-    assert first.dtype == dtype
-    assert not np.shares_memory(first, array)
-    first[:] = 0
-    np.testing.assert_array_equal(second, array[rows[:2]])
-
-
-@pytest.mark.parametrize("row", [5, -6])
-@pytest.mark.parametrize("width", [3, 1 << 17])
-def test_rows_that_do_not_exist_are_not_taken(row, width):
-    with pytest.raises(IndexError):
-        taken(np.zeros([5, width], np.float32), np.array([0, row]))

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.noise import host_generator
+from tfdp.sampling.mapped import taken
 from tfdp.sampling.policy import SamplingPolicy
-from tfdp.sampling.source import Source, taken
+from tfdp.sampling.source import Source
 from tfdp.sampling.users import Users
 
 

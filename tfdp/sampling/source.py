@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.noise import memory
+from tfdp.sampling.mapped import Chunks, mapped, taken
 
 
 class SourceError(ValueError):
@@ -76,7 +76,7 @@ class Source:
         self._map = map
         self._structure = _opaque(data)
         parts = [p.data for p in tf.nest.flatten(self._structure) if p is not None]
-        self._columns = [_mapped(part) if _is_hdf5(part) else part for part in parts]
+        self._columns = [mapped(part) if _is_hdf5(part) else part for part in parts]
         for column in self._columns:
             if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
                 raise TypeError(
@@ -277,56 +277,19 @@ def _arrays(value: Any) -> Any:
 
 
 def _is_array(column: Any) -> bool:
-    return isinstance(column, np.ndarray) or _is_hdf5(column)
+    return isinstance(column, (np.ndarray, Chunks)) or _is_hdf5(column)
 
 
 def _is_hdf5(column: Any) -> bool:
     return type(column).__module__.split(".")[0] == "h5py"
 
 
-def _mapped(column: Any) -> Any:
-    """Returns an HDF5 data set; where it lies in its file in one piece, a memory map of that, which
-    is read much faster.
-    """
-    is_data_set = hasattr(column, "id") and hasattr(column, "chunks")
-    if not is_data_set or column.chunks is not None or column.is_virtual or column.external:
-        return column
-    file, offset = column.file, column.id.get_offset()
-    # What is written may not be in the file yet.
-    is_plain = file.mode == "r" and file.driver == "sec2" and not file.userblock_size
-    if offset is None or not is_plain or not column.size or column.dtype.kind not in "biuf":
-        return column
-    return np.memmap(file.filename, column.dtype, "r", offset, column.shape)
-
-
-def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns rows of an array, in memory that is used again once nobody can read them.
-
-    Args:
-        array: [n, ...].
-        rows: int64 [m], in 0 .. n - 1.
-
-    Raises:
-        IndexError: there is no such row.
-    """
-    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
-        return array[rows]  # np.take would first copy all of the array.
-    shape = (len(rows), *array.shape[1:])
-    if array.dtype.kind not in "biuf" or not memory.is_kept(shape, array.dtype):
-        return np.take(array, rows, axis=0)  # Faster than indexing.
-    if not 0 <= rows.min() <= rows.max() < len(array):
-        raise IndexError(
-            f"There are rows 0 .. {len(array) - 1}. Received: {rows.min()} .. {rows.max()}."
-        )
-    found = memory.rows(shape, array.dtype)
-    # NumPy would write to a copy of `found` first where it may raise an error on the way.
-    return np.take(array, rows, axis=0, out=found, mode="clip")
-
-
 def _rows_of(column: Any, rows: np.ndarray) -> Any:
     """Returns what stands at some positions, one after the other."""
     if isinstance(column, np.ndarray):
         return taken(np.asarray(column), rows)
+    if isinstance(column, Chunks):
+        return column.take(rows)
     if _is_hdf5(column):  # It takes ascending positions only.
         distinct, places = np.unique(rows, return_inverse=True)
         return column[distinct][places]
@@ -339,7 +302,8 @@ def _size(column: Any) -> tuple[int, int | None]:
     """Returns the length, and the bytes of the file beneath a memory map: to read beyond the end of
     one that was cut would end the process.
     """
-    file = getattr(column, "filename", None) if isinstance(column, np.memmap) else None
+    array = column.file if isinstance(column, Chunks) else column
+    file = getattr(array, "filename", None) if isinstance(array, np.memmap) else None
     return len(column), None if file is None else os.path.getsize(file)
 
 

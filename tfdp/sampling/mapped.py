@@ -1,0 +1,162 @@
+"""Rows of arrays, and of files that are mapped into memory."""
+
+import contextlib
+import mmap
+from typing import Any
+
+import numpy as np
+
+from tfdp.noise import memory
+
+# Pages of smaller arrays are soon in memory, however they are read.
+_WORTH_ASKING_BYTES = 1 << 26
+
+
+class Chunks:
+    """Rows of an HDF5 data set that lies in its file in pieces, each as it is in memory.
+
+    The library reads the whole piece that a row is in. This reads the row.
+
+    Args:
+        file: uint8, the whole file.
+        starts: int64, where each piece begins in the file, in the order of rows.
+        rows_of_piece: Rows that each piece has room for.
+        shape: [n, ...], that of the data set.
+        dtype: That of the data set.
+    """
+
+    def __init__(
+        self,
+        file: np.memmap,
+        starts: np.ndarray,
+        rows_of_piece: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+    ):
+        self.file = file
+        self._starts = starts
+        self._rows_of_piece = rows_of_piece
+        self._shape = shape
+        self._dtype = dtype
+        self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        # One element for every byte: the row that would begin there.
+        rows_anywhere = (file.nbytes - self._row_bytes + 1,)
+        row = np.dtype((np.void, self._row_bytes))
+        self._rows = np.ndarray(rows_anywhere, row, buffer=file, strides=(1,))
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.take(np.array([row]))[0]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Returns rows, [m, ...].
+
+        Args:
+            rows: int64 [m], in 0 .. n - 1.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        _check(rows, len(self))
+        pieces, places = np.divmod(rows, self._rows_of_piece)
+        starts = self._starts[pieces] + places * self._row_bytes
+        _read_ahead(self.file, starts, self._row_bytes)
+        return self._rows[starts].view(self._dtype).reshape(len(rows), *self._shape[1:])
+
+
+def mapped(column: Any) -> Any:
+    """Returns an HDF5 data set; where its rows lie in its file as they are in memory, an
+    `np.memmap` or `Chunks` of them, which are read much faster.
+
+    Args:
+        column: What h5py gave.
+    """
+    if not (hasattr(column, "id") and hasattr(column, "chunks")):
+        return column
+    file = column.file
+    # What is written may not be in the file yet.
+    is_plain = file.mode == "r" and file.driver == "sec2" and not file.userblock_size
+    is_elsewhere = column.is_virtual or column.external
+    if not is_plain or is_elsewhere or not column.size or column.dtype.kind not in "biuf":
+        return column
+    if column.chunks is None:
+        offset = column.id.get_offset()
+        if offset is None:
+            return column
+        return np.memmap(file.filename, column.dtype, "r", offset, column.shape)
+    return _in_pieces(column)
+
+
+def _in_pieces(column: Any) -> Any:
+    of_whole_rows = column.chunks[1:] == column.shape[1:]
+    is_filtered = column.id.get_create_plist().get_nfilters()
+    if not of_whole_rows or is_filtered or not hasattr(column.id, "chunk_iter"):
+        return column
+    rows_of_piece = column.chunks[0]
+    starts = np.full(-(-len(column) // rows_of_piece), -1, np.int64)
+
+    def note(piece: Any) -> None:
+        starts[piece.chunk_offset[0] // rows_of_piece] = piece.byte_offset
+
+    column.id.chunk_iter(note)
+    if (starts < 0).any():  # What was never written is in no file.
+        return column
+    whole = np.memmap(column.file.filename, np.uint8, "r")
+    return Chunks(whole, starts, rows_of_piece, column.shape, column.dtype)
+
+
+def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of an array, in memory that is used again once nobody can read them.
+
+    Args:
+        array: [n, ...].
+        rows: int64 [m], in 0 .. n - 1.
+
+    Raises:
+        IndexError: there is no such row.
+    """
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        return array[rows]  # np.take would first copy all of the array.
+    if array.nbytes >= _WORTH_ASKING_BYTES and len(rows):
+        _check(rows, len(array))
+        _read_ahead(array, rows * array.strides[0], array.strides[0])
+    shape = (len(rows), *array.shape[1:])
+    if array.dtype.kind not in "biuf" or not memory.is_kept(shape, array.dtype):
+        return np.take(array, rows, axis=0)  # Faster than indexing.
+    _check(rows, len(array))
+    found = memory.rows(shape, array.dtype)
+    # NumPy would write to a copy of `found` first where it may raise an error on the way.
+    return np.take(array, rows, axis=0, out=found, mode="clip")
+
+
+def _check(rows: np.ndarray, length: int) -> None:
+    if len(rows) and not 0 <= rows.min() <= rows.max() < length:
+        raise IndexError(
+            f"There are rows 0 .. {length - 1}. Received: {rows.min()} .. {rows.max()}."
+        )
+
+
+def _read_ahead(array: np.ndarray, starts: np.ndarray, size: int) -> None:
+    """Asks the system for parts of a mapped file, all at once.
+
+    It would else read one after the other as each is first touched, with 128 KiB around it.
+
+    Args:
+        array: An array; nothing happens where it does not lie in a mapped file.
+        starts: int64 [m], where the parts begin, in bytes from the start of the array.
+        size: Bytes of each part.
+    """
+    whole: Any = array
+    while isinstance(whole, np.ndarray):
+        whole = whole.base
+    if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    start = array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+    firsts = starts + start
+    pages = firsts - firsts % mmap.PAGESIZE
+    lengths = firsts + size - pages
+    with contextlib.suppress(OSError):  # Advice that is not taken changes nothing.
+        for page, length in zip(pages.tolist(), lengths.tolist(), strict=True):
+            whole.madvise(mmap.MADV_WILLNEED, page, length)
