@@ -1,7 +1,9 @@
 """Compares book-keeping with the loop on random models: run by hand; the test suite has a few.
 
     python tests/fuzz/fuzz_graphs.py --first 0 --count 400
+    python tests/fuzz/fuzz_graphs.py --first 0 --count 400 --blocks
 
+With `--blocks` a model is one block of random code that has weights of its own.
 A finding is a model for which the two disagree, and is printed.
 """
 
@@ -16,13 +18,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--first", type=int, default=0, help="number of the first model")
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--blocks", action="store_true")
     arguments = parser.parse_args()
     sys.path.insert(0, os.fspath(pathlib.Path(__file__).resolve().parents[2]))
-    from tests.fuzz import random_graphs
+    from tests.fuzz import random_blocks, random_graphs
 
+    make = random_blocks.random_model if arguments.blocks else random_graphs.random_model
     counts = dict.fromkeys(["agree", "differ", "refused", "both fail"], 0)
     for seed in range(arguments.first, arguments.first + arguments.count):
-        outcome = random_graphs.compare(seed)
+        outcome = random_graphs.compare(seed, make)
         counts[random_graphs.verdict(outcome)] += 1
         if random_graphs.verdict(outcome) == "differ":
             print(

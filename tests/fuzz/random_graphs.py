@@ -6,7 +6,8 @@ fits, and nothing fails where a layer mixes records: it gives other gradients th
 
 import math
 import random
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -141,12 +142,17 @@ def verdict(outcome: Outcome) -> str:
     return "agree" if outcome.difference < 1e-6 else "differ"
 
 
-def compare(seed: int) -> Outcome:
-    """Returns what came of the model with this number."""
+def compare(seed: int, make: Callable[..., Any]) -> Outcome:
+    """Returns what came of the model with this number.
+
+    Args:
+        seed: Of everything.
+        make: Returns a model and its parts from a `random.Random`.
+    """
     draw = random.Random(seed)
     with floatx("float64"):
         keras.utils.set_random_seed(seed)
-        model, parts = _random_model(draw)
+        model, parts = make(draw)
         rng = np.random.default_rng(seed)
         inputs = [rng.normal(size=(N, *x.shape[1:])) for x in model.inputs]
         for x in inputs:
@@ -172,7 +178,12 @@ def _sum(loss, examples, engine):
         return None
 
 
-def _random_model(draw):
+def random_model(draw):
+    """Returns a model of random layers, and what it is made of.
+
+    Args:
+        draw: `random.Random`.
+    """
     inputs = [keras.Input(draw.choice(INPUTS)) for _ in range(draw.randint(1, 3))]
     tensors = [L.Dense(N)(x) if len(x.shape) > 1 else x for x in inputs]
     parts = [f"inputs {[x.shape[1:] for x in inputs]}"]

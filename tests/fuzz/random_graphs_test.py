@@ -14,7 +14,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("first", range(0, 24, 3))
 def test_engines_agree(first):
-    outcomes = [random_graphs.compare(first + i) for i in range(3)]
+    outcomes = [random_graphs.compare(first + i, random_graphs.random_model) for i in range(3)]
     assert not [o.parts for o in outcomes if random_graphs.verdict(o) == "differ"]
     assert "agree" in map(random_graphs.verdict, outcomes)
 
@@ -26,5 +26,5 @@ def test_layers_that_mix_records_would_be_found(monkeypatch):
         "_record_by_record",
         lambda recording, operation, call, args, kwargs: call(*args, **kwargs),
     )
-    outcomes = (random_graphs.compare(seed) for seed in range(60))
+    outcomes = (random_graphs.compare(seed, random_graphs.random_model) for seed in range(60))
     assert any(random_graphs.verdict(outcome) == "differ" for outcome in outcomes)

@@ -91,6 +91,11 @@ ON_BATCH = {
         lambda b, x: b.dense(x * b.scale) + b.shift, {"dense": dense}, scale=(4,), shift=()
     ),
     "class_token": own(class_token, {"dense": dense}, token=(1, 4)),
+    "broadcast_product": own(
+        lambda b, x: K.matmul(x[:, None] * K.ones((1, 2, 1, 1)), b.kernel)[:, 1] * b.scale,
+        kernel=(1, 4, 4),
+        scale=(4,),
+    ),
     "kernel": own(lambda b, x: K.einsum("btd,de->bte", x, b.kernel), kernel=(4, 4)),
     "kernel_of_a_dense_layer": own(
         lambda b, x: K.matmul(x, b.kernel) + b.bias, kernel=(4, 4), bias=(4,)

@@ -101,11 +101,13 @@ def vectorized(
             one = tf.function(lambda *record: fn(list(record)), autograph=False)
             refuse_side_effects(one.get_concrete_function(*_specs(leaves, 1)).graph)
             raise
+    if corrupts_memory(call.graph):
+        # Traced now: when it is first called, `fn` may mean something else.
+        compiled = tf.function(stacked, autograph=False, jit_compile=True)
+        with _without_notes_to_tensorflow():
+            call = compiled.get_concrete_function(*_specs(leaves, rows))
     _refuse_other_records(call.graph)
     refuse_side_effects(call.graph)
-    if corrupts_memory(call.graph):
-        function = tf.function(stacked, autograph=False, jit_compile=True)
-        return function, call.structured_outputs
     return call, call.structured_outputs
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -35,6 +35,7 @@ def test_largest_values_are_those_of_the_definition(changes, theta_u, gamma):
     ]
 
 
+@example([0.001], 1.0, 0.0, 0)  # No float32.
 @given(CHANGES, FRACTIONS, st.sampled_from([0.0, 0.5, 0.75, 1.0]), st.integers(0, 3))
 def test_random_ones_are_some_above_the_threshold(changes, theta_u, tau, seed):
     gamma = 0.75
@@ -43,7 +44,7 @@ def test_random_ones_are_some_above_the_threshold(changes, theta_u, tau, seed):
     found = shared(select(np.array(changes, np.float32)))
     assert len(found) == min(len(above), int(theta_u * len(changes)))
     assert set(found) <= set(above)
-    assert all(found[i] == bounded(changes[i], gamma) for i in found)
+    assert all(found[i] == np.float32(bounded(changes[i], gamma)) for i in found)
 
 
 def test_every_set_of_random_ones_is_as_likely():
