@@ -4,6 +4,7 @@ Layers of the same shapes share the graphs of these functions (`traced_once`): t
 is mostly tracing its convolutions.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ from tfdp.numerics.norms import (
     weighted_sum,
 )
 from tfdp.numerics.shared_graphs import traced_once
+
+# These functions take long enough for calls of their own.
+_kept_apart = functools.partial(traced_once, inlined=False)
 
 # The product of two numbers is finite if the square of each is below this.
 _LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
@@ -85,7 +89,7 @@ class Layout(NamedTuple):
         return tf.reshape(products, [-1, *self.kernel_shape])
 
 
-@traced_once
+@_kept_apart
 def gradients(
     layout: Layout, source: tf.Tensor, positions: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -127,7 +131,7 @@ def sum_of_gradients(factors: tf.Tensor, products: tf.Tensor, masks_factors: boo
     return weighted_sum(tf.cast(factors, products.dtype), products)
 
 
-@traced_once
+@_kept_apart
 def squares_in_turn(
     layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int
 ) -> tf.Tensor:
