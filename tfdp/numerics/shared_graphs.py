@@ -11,7 +11,7 @@ from tfdp.numerics import rounding
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def traced_once(function: Function, inlined: bool = True) -> Function:
+def traced_once(function: Function, inlined: bool = True, any_sizes: bool = False) -> Function:
     """Makes a function of tensors trace its operations once for each kind of arguments.
 
     The first step of a deep model is slow because each of its layers adds hundreds of operations
@@ -29,10 +29,17 @@ def traced_once(function: Function, inlined: bool = True) -> Function:
         function: Its results follow from its arguments and from `rounding.factor_error()` alone.
             Tensors are float or int; what else it takes can be hashed.
         inlined: Whether calls are replaced by what they do.
+        any_sizes: Whether arguments of other sizes share a graph, too, in which the sizes are not
+            known.
     """
     attributes = None if inlined else {"_noinline": True}
 
-    @functools.partial(tf.function, autograph=False, experimental_attributes=attributes)
+    @functools.partial(
+        tf.function,
+        autograph=False,
+        reduce_retracing=any_sizes,
+        experimental_attributes=attributes,
+    )
     def shared(factor_error, args, kwargs):
         del factor_error  # A part of what decides whether there is a graph already.
         return function(*args, **kwargs)
