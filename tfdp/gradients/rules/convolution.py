@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution import ConvolutionGradient
+from tfdp.gradients.forms.convolution_depthwise import depthwise
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.recording import Recording
@@ -47,10 +48,17 @@ class ConvolutionRule(LayerRule):
 
         def kernel_gradient(g):
             padded, padding = padded_inputs(layer, inputs)
+            shape = kernel_of(layer).shape
+            if layer.groups > 1 and shape[-2] == 1 and len(shape) <= 4:
+                # Every channel is a group. This kernel's numbers are in the same order.
+                by_channel = (*shape[:-2], layer.groups, shape[-1] // layer.groups)
+                options = (layer.strides, padding, layer.dilation_rate, layer.data_format)
+                gradients = depthwise(padded, g, by_channel, *options).explicit()
+                return Explicit(tf.reshape(gradients, [-1, *shape]))
             return ConvolutionGradient(
                 padded,
                 g,
-                kernel_of(layer).shape,
+                shape,
                 layer.strides,
                 padding,
                 layer.dilation_rate,
