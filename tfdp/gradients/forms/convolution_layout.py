@@ -139,6 +139,12 @@ def squares_in_turn(
 
     The records are handled in so many parts, which are turns of a loop: the operations for one of
     them are traced, and not those for each.
+
+    Args:
+        layout: Of the convolution.
+        source: Its inputs, [n, *spatial, channels].
+        positions: Its output gradients, [n, *windows, filters].
+        number: Of parts.
     """
     if number == 1:
         return squares_of_grams(layout, source, positions)
