@@ -164,6 +164,12 @@ def resnet50() -> keras.Model:
     return tfdp.keras.convert_norm(model)[0]
 
 
+def efficientnet() -> keras.Model:
+    make = keras.applications.EfficientNetB0
+    model = make(weights=None, input_shape=(64, 64, 3), classes=10, classifier_activation=None)
+    return tfdp.keras.convert_norm(model)[0]
+
+
 def bert() -> keras.Model:
     import keras_hub
 
@@ -237,5 +243,6 @@ MODELS = {
     "random_flip": FitModel(flipped, images(32, 32, 3), 64),
     "bert": FitModel(bert, bert_rows, 32, 10, "keras_hub"),
     "resnet50": FitModel(resnet50, images(64, 64, 3), 16, 5),
+    "efficientnet_b0": FitModel(efficientnet, images(64, 64, 3), 16, 5),
     "convnext_tiny": FitModel(convnext, images(64, 64, 3), 8, 5),
 }

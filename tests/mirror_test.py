@@ -14,6 +14,7 @@ WITHOUT = {
     "federated/selective/charging.py": "private_uploads_test.py tests what is charged when.",
     "gradients/attached.py": "gradients/mixing_test.py tests masks and logits of records.",
     "gradients/engines/batched.py": "gradients/clipped_sum_test.py compares the engines.",
+    "gradients/forms/convolution_layout.py": "forms/convolution_test.py tests it by its gradients.",
     "gradients/indices.py": "gradients/integers_test.py tests it with the rewriting.",
     "gradients/plan.py": "gradients/explaining_test.py tests it by what explain says.",
     "gradients/record_wise_checks.py": "gradients/record_wise_operations_test.py has its tables.",

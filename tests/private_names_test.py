@@ -31,6 +31,7 @@ TEXTS = {
     "_initializer": "the end of public names of layers",
     "_regularizer": "the end of public names of layers",
     "_constraint": "the end of public names of layers",
+    "_noinline": "the name of a function's attribute; without an effect, calls are inlined",
     "_mask": "the end of TensorFlow's names of attributes of a slice",
 }
 # Where private names of another package than Keras and TensorFlow are used, and which.

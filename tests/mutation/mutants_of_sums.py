@@ -176,6 +176,14 @@ SUMS = in_folder(
         f"{CLIPPING_TRAPS}::test_fast_path_differs_from_the_explicit_path",
     ),
     (
+        "groups_are_joined",
+        "small variables of different norm groups are clipped as one",
+        "engines/batched.py",
+        "(group, clip, None if clip is None else i)",
+        "(0, clip, None if clip is None else i)",
+        f"{GRADIENTS}/clipped_sum_test.py::test_nested_structures_of_variables_and_double_precision",
+    ),
+    (
         "padding_counts",
         "the mask of padding is ignored",
         "engines/batched.py",

@@ -76,3 +76,11 @@ def test_weighted_sums():
     assert norms.weighted_sum(tf.ones([2]), tf.ones([2])).shape == ()
     assert norms.weighted_sum(tf.ones([2]), tf.ones([2, 0, 3])).shape == (0, 3)
     assert float(norms.weighted_sum(tf.ones([0]), tf.ones([0, 1]))[0]) == 0
+
+
+def test_a_call_is_kept_where_its_graph_is_not_inlined():
+    function = traced_once(lambda tensor: tensor * 2, inlined=False)
+    total = graph_of(lambda x: function(x) + function(x + 1))
+    assert float(total(tf.constant(1.0))) == 6
+    [shared] = total.get_concrete_function(tf.constant(1.0)).graph.as_graph_def().library.function
+    assert shared.attr["_noinline"].b

@@ -103,7 +103,7 @@ class Recording:
         self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
-        self._aliases = [tf.identity(v.value) for v in self._variables]
+        self._aliases = copies([v.value for v in self._variables])
         self._tape.watch(self._aliases)
         self.scope = RecordScope(Seeds(self.seeds_of_batch), self.aliases, metrics)
 
@@ -315,6 +315,11 @@ class Recording:
     def add_found(self, variable: Any, gradients: tf.Tensor) -> None:
         """Takes gradients of a variable that the backward pass has computed, [n, ...], scaled."""
         self._found.append((variable, gradients))
+
+
+def copies(tensors: Sequence[Any]) -> list[tf.Tensor]:
+    """Returns the tensors as others of the same values, by one operation."""
+    return list(tf.identity_n([tf.convert_to_tensor(tensor) for tensor in tensors]))
 
 
 def wanted_of(operation: Any, wanted: set[int]) -> list[Any]:

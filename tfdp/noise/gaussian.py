@@ -1,5 +1,6 @@
 """Standard normal draws from random words (Box and Muller 1958)."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,6 @@ def words_per_pair(dtype: tf.DType) -> int:
     return _RADIUS_WORDS[dtype] + _ANGLE_WORDS[dtype]
 
 
-@traced_once
 def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = None) -> tf.Tensor:
     """Returns standard normal draws, two from every column of words.
 
@@ -111,6 +111,7 @@ def uniforms_from_words(words: tf.Tensor) -> tf.Tensor:
     return power * (1 - v / 2)
 
 
+@functools.partial(traced_once, any_sizes=True)
 def _pairs(columns: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     radius_words, angle_words = columns[: _RADIUS_WORDS[dtype]], columns[_RADIUS_WORDS[dtype] :]
     radius = tf.sqrt(_twice_exponential(radius_words, dtype))

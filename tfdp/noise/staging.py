@@ -24,6 +24,8 @@ _HOST_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 # Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
 _POOLED = 2**15
+# Parts of an array of words begin at multiples of so many.
+_ALIGNED = 16
 # If the arguments hold no more numbers than this, compiling with XLA takes more time than it saves.
 _SMALL = 2**14
 # If the arguments hold more numbers than this, the words are drawn only once the arguments have
@@ -38,22 +40,23 @@ class _NotStageable(Exception):  # noqa: N818, never seen by a caller.
 
 @dataclasses.dataclass
 class _Requests:
-    """Draws that stand one after another in an array: (writer of words, number of words)."""
+    """Draws that stand one after another in an array: (writer of words, which words)."""
 
-    draws: list[tuple[Write, int]] = dataclasses.field(default_factory=list)
+    draws: list[tuple[Write, slice]] = dataclasses.field(default_factory=list)
     size: int = 0
 
     def add(self, write: Write, count: int) -> slice:
-        self.draws.append((write, count))
-        self.size += count
-        return slice(self.size - count, self.size)
+        # TensorFlow copies a part of an array that begins elsewhere.
+        start = self.size + -self.size % _ALIGNED
+        self.size = start + count
+        self.draws.append((write, slice(start, self.size)))
+        return self.draws[-1][1]
 
     def write(self) -> np.ndarray:
         """Draws them all."""
-        words = left = memory.words(self.size)
-        for write, count in self.draws:
-            write(left[:count])
-            left = left[count:]
+        words = memory.words(self.size)
+        for write, part in self.draws:
+            write(words[part])
         return words
 
 
@@ -66,16 +69,25 @@ class _Pool:
         self._draws: tf.Tensor | None = None
         self._size = 0
 
-    def take(self, fill: Write, size: int, words: tf.Tensor) -> tf.Tensor | None:
-        """Returns draws that nobody else gets; None where the pool is filled by something else."""
+    def take(
+        self, fill: Write, size: int, words: tf.Tensor, make: Callable[..., tf.Tensor]
+    ) -> tf.Tensor | None:
+        """Returns draws that nobody else gets; None where the pool is filled by something else.
+
+        Args:
+            fill: Writes the words.
+            size: How many draws.
+            words: Of the pool.
+            make: Returns the draws, given rows of words and a dtype.
+        """
         if self._draws is None:
             self._fill = fill
             rows = gaussian.words_per_pair(self._dtype)
-            self._draws = gaussian.normals_from_words(tf.reshape(words, [rows, -1]), self._dtype)
+            self._draws = make(tf.reshape(words, [rows, -1]), self._dtype)
         if fill != self._fill:
             return None
         self._size += size
-        return self._draws[self._size - size : self._size]
+        return tf.slice(self._draws, [self._size - size], [size])
 
     def write(self) -> np.ndarray:
         """Draws the words of the pool."""
@@ -101,11 +113,21 @@ class _Kept:
 
 
 class _Stage:
-    """What a function asked for while it was traced, and where it finds it when it runs."""
+    """What a function asked for while it was traced, and where it finds it when it runs.
 
-    def __init__(self, after: list[tf.Tensor]):
+    Words and draws are parted outside of the function. XLA compiles equal loops once, and loops
+    that read at different places of an array are not equal.
+
+    Args:
+        after: What the words wait for.
+        jit_compile: Whether XLA compiles the function.
+    """
+
+    def __init__(self, after: list[tf.Tensor], jit_compile: bool):
         self.clear()
         self._graph: tf.Graph | None = None
+        self._outside = tf.compat.v1.get_default_graph()
+        self._make = _compiled_normals if jit_compile else gaussian.normals_from_words
         with tf.control_dependencies(after):
             # Requests are read when the graph runs, long after the function has been traced.
             self._words, *pooled = tf.numpy_function(
@@ -151,13 +173,16 @@ class _Stage:
 
     def draw(self, write: Write, count: Any) -> tf.Tensor:
         self._check(count)
-        return self._words[self._requests.add(write, count)]
+        part = self._requests.add(write, count)
+        with self._outside.as_default():
+            return tf.slice(self._words, [part.start], [count])
 
     def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
         self._check(size)
         if size >= _POOLED:
             return None
-        return self._pools[dtype].take(fill, size, self._pooled[dtype])
+        with self._outside.as_default():
+            return self._pools[dtype].take(fill, size, self._pooled[dtype], self._make)
 
     def _check(self, count: Any) -> None:
         # The body of a loop, or of a function that is called twice, is traced only once. Each run
@@ -329,7 +354,9 @@ def staged(
         return _called(fn, args, after)
     tensors = [leaf for leaf in tf.nest.flatten(args) if isinstance(leaf, tf.Tensor)]
     size = sum(leaf.shape.num_elements() or 0 for leaf in tensors)
-    stage = _Stage(tensors if size > _LATE else [])
+    if jit_compile is None:
+        jit_compile = not tensors or size > _SMALL
+    stage = _Stage(tensors if size > _LATE else [], jit_compile)
     # XLA's loops over several axes are slower, so tensors go in and out as rows.
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
@@ -354,8 +381,6 @@ def staged(
         )
         return outputs, others, [one.index for one in kept]
 
-    if jit_compile is None:
-        jit_compile = not tensors or size > _SMALL
     try:
         with attempt():
             function = tf.function(

@@ -30,8 +30,10 @@ def weighted_sum(factors: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
         tensor: [n, ...], with lengths that are known but for the first.
     """
     shape = tensor.shape[1:]
-    rows = tf.reshape(tensor, [tf.shape(tensor)[0], shape.num_elements()])
-    return tf.reshape(tf.matmul(factors[tf.newaxis], rows), shape)
+    # -1 cannot stand for the number of records where each has no numbers.
+    records = -1 if shape.num_elements() else tf.shape(tensor)[0]
+    rows = tensor if shape.rank == 1 else tf.reshape(tensor, [records, shape.num_elements()])
+    return tf.reshape(tf.matmul(tf.expand_dims(factors, 0), rows), shape)
 
 
 def drop_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tfdp.gradients import microbatches
+from tfdp.gradients.forms.joined import Joined
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.microbatches import Consecutive
@@ -68,19 +69,18 @@ def batched_sum(
     # Which rows a microbatch uses is seen in its mean alone.
     has_counts = _has_counts(query, variables)
     if groups is None:
-        initial = query.initial_sample_state(variables)
+        initial = _start(query, variables, whole)
 
         def add(state, records, mask, ids, weights):
-            return query.merge_sample_states(state, sum_records(clipping, records, mask, weights))
+            return _merged(query, state, sum_records(clipping, records, mask, weights))
 
         def finish(state):
             return state
     elif isinstance(groups, Consecutive):
-        initial = query.initial_sample_state(variables)
+        initial = _start(query, variables, whole)
 
         def add(state, records, mask, ids, weights):
-            one = sum_consecutive(clipping, records, mask, groups)
-            return query.merge_sample_states(state, one)
+            return _merged(query, state, sum_consecutive(clipping, records, mask, groups))
 
         def finish(state):
             return state
@@ -115,6 +115,19 @@ def batched_sum(
     return finish(state), losses, aux
 
 
+def _start(query: DPQuery, variables: Any, whole: bool) -> Any:
+    """Returns the sample state of no records; None where no addition of zeros is needed, since a
+    sum of all records follows.
+    """
+    if whole and query.is_sum and query.num_norm_groups is not None:
+        return None
+    return query.initial_sample_state(variables)
+
+
+def _merged(query: DPQuery, state: Any, more: Any) -> Any:
+    return more if state is None else query.merge_sample_states(state, more)
+
+
 def sum_records(
     clipping: Clipping, records: list[PerRecordGradient], mask: tf.Tensor, weights: Weights
 ) -> Any:
@@ -128,12 +141,11 @@ def sum_records(
     """
     weighed = clipping.weighed(weights)
     query = weighed.query
-    if query.num_norm_groups is not None:
-        records = _as_clipped(weighed, records)
-    squares = [record.squared_norms() for record in records]
+    joined = _as_clipped(weighed, records) if query.num_norm_groups is not None else None
+    squares = [record.squared_norms() for record in (joined.records if joined else records)]
     keep = mask & _all_finite(squares)
     if query.num_norm_groups is not None:
-        return _scaled_sum(weighed, records, squares, keep, lambda factors: factors)
+        return _scaled_sum(weighed, joined, squares, keep, lambda factors: factors)
 
     explicit = [record.explicit() for record in records]
     explicit = [tf.where(_like(keep, r), r, tf.zeros_like(r)) for r in explicit]
@@ -170,13 +182,13 @@ def sum_microbatches(
         groups: The microbatch of every example.
     """
     ids, number = groups
-    records = _as_clipped(clipping, records)
+    joined = _as_clipped(clipping, records)
     counts = segment_sum(tf.ones_like(ids, tf.float64), mask, ids, number)
 
     def over_counts(values):
         return values / tf.cast(tf.maximum(counts, 1), values.dtype)
 
-    squares = [record.segment_squared_norms(mask, ids, number) for record in records]
+    squares = [record.segment_squared_norms(mask, ids, number) for record in joined.records]
     squares = [over_counts(over_counts(square)) for square in squares]
     keep = (counts > 0) & _all_finite(squares)
 
@@ -184,16 +196,29 @@ def sum_microbatches(
         factors = tf.gather(over_counts(factors), ids)
         return tf.where(mask, factors, tf.zeros_like(factors))
 
-    return _scaled_sum(clipping, records, squares, keep, of_examples)
+    return _scaled_sum(clipping, joined, squares, keep, of_examples)
 
 
-def _as_clipped(clipping, records):
-    """Returns the records times the numbers by which the query multiplies their coordinates."""
-    scales = clipping.query.coordinate_scales(clipping.params, clipping.variables)
-    return [
+def _as_clipped(clipping: Clipping, records: list[PerRecordGradient]) -> Joined:
+    """Returns the records times the numbers by which the query multiplies their coordinates. What
+    is joined has the same norm group; rows that are counted are a variable's own.
+    """
+    query, variables = clipping.query, clipping.variables
+    scaled = [
         record if scale is None else record.scaled(scale)
-        for record, scale in zip(records, scales, strict=True)
+        for record, scale in zip(
+            records, query.coordinate_scales(clipping.params, variables), strict=True
+        )
     ]
+    clips = query.contribution_clips(variables)
+    groups = query.norm_groups(variables)
+    return Joined(
+        scaled,
+        [
+            (group, clip, None if clip is None else i)
+            for i, (group, clip) in enumerate(zip(groups, clips, strict=True))
+        ],
+    )
 
 
 def sum_consecutive(
@@ -216,25 +241,24 @@ def sum_consecutive(
     return sum_records(clipping, joined, counts > 0, ())
 
 
-def _scaled_sum(clipping, records, squares, keep, of_examples):
+def _scaled_sum(clipping, joined, squares, keep, of_examples):
     """Returns the sum of records times the query's factors, which are functions of their norms."""
     query, variables = clipping.query, clipping.variables
-    groups = query.norm_groups(variables)
-    squares = [tf.where(keep, s, tf.zeros_like(s)) for s in squares]
+    groups = [group for group, *_ in joined.keys]
     norms = norm_factors.group_norms(squares, groups, query.num_norm_groups)
+    norms = tf.where(keep[:, None], norms, tf.zeros_like(norms))
     factors = query.scale_factors(clipping.params, norms)
     factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))
     by_group = [of_examples(factors[:, g]) for g in range(query.num_norm_groups)]
-    clips = query.contribution_clips(variables)
     sums = [
         record.weighted_sum(by_group[g])
         if clip is None
         else record.weighted_rows(by_group[g], keep, clip)
-        for g, clip, record in zip(groups, clips, records, strict=True)
+        for record, (g, clip, _) in zip(joined.records, joined.keys, strict=True)
     ]
     statistics = query.norm_statistics(clipping.params, norms)
     statistics = tf.where(keep[:, None], statistics, tf.zeros_like(statistics))
-    scaled = tf.nest.pack_sequence_as(variables, sums)
+    scaled = tf.nest.pack_sequence_as(variables, joined.by_variable(sums))
     return query.pack_scaled(scaled, tf.reduce_sum(statistics, 0))
 
 
@@ -243,10 +267,8 @@ def _has_counts(query: DPQuery, variables: Any) -> bool:
 
 
 def _all_finite(squares: list[tf.Tensor]) -> tf.Tensor:
-    finite = tf.math.is_finite(tf.add_n([tf.cast(s, tf.float64) for s in squares]))
-    for square in squares:
-        finite &= tf.math.is_finite(square)
-    return finite
+    # None is negative, so a sum is finite only where all of them are.
+    return tf.math.is_finite(tf.add_n([tf.cast(s, tf.float64) for s in squares]))
 
 
 def _accumulate_one_by_one(query, state, preprocessed, keep):

@@ -18,7 +18,7 @@ from tfdp.gradients.example import one_number
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.record_scope import metrics_of
-from tfdp.gradients.recording import Recording
+from tfdp.gradients.recording import Recording, copies
 from tfdp.gradients.watching import watching
 
 
@@ -101,7 +101,8 @@ def _record_losses(
         (example, seeds), values = rebuild(record[: len(leaves)]), record[len(leaves) :]
         # These are copies, so that a use of a weight in the loss is seen here, even if something
         # else has used the weight before.
-        weights = [(variable, tf.identity(alias)) for variable, alias in recording.aliases]
+        variables, aliases = zip(*recording.aliases, strict=True)
+        weights = list(zip(variables, copies(aliases), strict=True))
         at = [i for i, value in enumerate(values) if value.dtype.is_floating]
         sources = [*(values[i] for i in at), *(weight for _, weight in weights)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -1,43 +1,22 @@
 """Gradients of all records with respect to the kernel of a convolution."""
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdp.gradients.forms import convolution_cost as cost
-from tfdp.gradients.forms.convolution_windows import Windows, flatten_positions, spatial_sizes
+from tfdp.gradients.forms.convolution_layout import (
+    Layout,
+    gradients,
+    sizes_of_parts,
+    squares_in_turn,
+    sum_of_gradients,
+)
+from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.numerics import rounding
-from tfdp.numerics.norms import (
-    drop_records,
-    scale_records,
-    squares_from_grams,
-    sum_of_squares,
-    to_accumulate,
-    weighted_sum,
-)
-
-# The product of two numbers is finite if the square of each is below this.
-_LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
-
-
-def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the tensor with zeros for the records whose products might not be finite, and which
-    records are kept, bool [n].
-
-    Masking two factors is cheaper than masking their product where the product is larger. Float32
-    records with a norm above 3e18 are treated as if they were not finite.
-    """
-    kept = sum_of_squares(tensor) <= tf.constant(_LARGEST_SQUARE[tensor.dtype], tensor.dtype)
-    return scale_records(tensor, tf.cast(kept, tensor.dtype)), kept
-
-
-def _infinite_unless(kept: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
-    """Returns the squares of the records that are kept, infinity for others."""
-    return tf.where(kept, squares, squares + tf.constant(math.inf, squares.dtype))
+from tfdp.numerics.norms import drop_records, scale_records, sum_of_squares, to_accumulate
 
 
 def channels_last(tensor: tf.Tensor, data_format: str) -> tf.Tensor:
@@ -138,20 +117,17 @@ class ConvolutionGradient(PerRecordGradient):
     ):
         self._source = channels_last(inputs, data_format)
         self._positions = channels_last(output_gradient, data_format)
-        self._kernel_shape = tuple(kernel_shape)
-        self._groups = groups
-        self._windows = make_windows(self._kernel_shape[:-2], strides, padding, dilation_rate)
-        self._way = self._choose() if way is None else way
-        if self._way not in cost.WAYS:
+        windows = make_windows(kernel_shape[:-2], strides, padding, dilation_rate)
+        way = self._cheapest(windows, groups) if way is None else way
+        if way not in cost.WAYS:
             raise ValueError(f"way must be one of {cost.WAYS}. Received: way={way!r}.")
-        if self._way == cost.PIXEL_GRAM and (groups > 1 or set(self._windows.strides) != {1}):
+        if way == cost.PIXEL_GRAM and (groups > 1 or set(windows.strides) != {1}):
             raise ValueError(
                 f"way={way!r} is for strides of 1 and one group. Received: "
-                f"strides={self._windows.strides}, groups={groups}."
+                f"strides={windows.strides}, groups={groups}."
             )
-        p, q = math.prod(self._kernel_shape[:-1]), self._kernel_shape[-1] // groups
-        self._turned = cost.is_narrow(q, p)
-        self._products: list[tuple[tf.Tensor, tf.Tensor]] | None = None
+        self._layout = Layout(tuple(kernel_shape), windows, groups, way)
+        self._gradients: list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
 
     @classmethod
     def transposed(
@@ -191,182 +167,95 @@ class ConvolutionGradient(PerRecordGradient):
             way=way,
         )
 
-    def _choose(self) -> str:
+    def _cheapest(self, windows: Windows, groups: int) -> str:
         return cost.cheapest(
-            self._windows.kernel,
-            self._windows.strides,
-            self._windows.dilations,
+            windows.kernel,
+            windows.strides,
+            windows.dilations,
             self._positions.shape.as_list()[1:-1],
             self._source.shape[-1],
             self._positions.shape[-1],
-            self._groups,
+            groups,
         )
 
-    def _patches(self, source: tf.Tensor) -> tf.Tensor:
-        """Returns [n * groups, positions, p]."""
-        counts = spatial_sizes(self._positions)
-        windows = self._windows
-        if self._groups == 1 and cost.convolution_makes_patches(
-            windows.kernel, windows.strides, source.shape[-1]
-        ):
-            return windows.patches_by_convolution(source, counts)
-        return windows.patches(source, counts, self._groups)
-
-    def _by_group(self, positions: tf.Tensor) -> tf.Tensor:
-        """Returns [n * groups, positions, q] from the output gradients."""
-        flat = flatten_positions(positions)
-        if self._groups == 1:
-            return flat
-        q = flat.shape[2] // self._groups
-        n, number = tf.shape(flat)[0], math.prod(spatial_sizes(positions))
-        split = tf.transpose(tf.reshape(flat, [n, number, self._groups, q]), [0, 2, 1, 3])
-        return tf.reshape(split, [n * self._groups, number, q])
-
     def _number_of_parts(self) -> int:
-        """Returns in how many parts to handle the records."""
-        n, counts = self._source.shape[0], self._positions.shape[1:-1]
-        numbers = None
-        if None not in counts:
-            positions = math.prod(counts)
-            p, q = math.prod(self._kernel_shape[:-1]), self._kernel_shape[-1]
-            made = p * q if self._way == cost.PATCHES else positions**2
-            numbers = positions * p * self._groups + made
-        return cost.number_of_parts(n, numbers)
-
-    def _parts(self) -> list[slice]:
-        """Returns which records to handle together."""
-        n, number = self._source.shape[0], self._number_of_parts()
-        n = tf.shape(self._source)[0] if n is None else n
-        bounds = [n * i // number for i in range(number + 1)]
-        return [slice(*pair) for pair in itertools.pairwise(bounds)]
-
-    def _in_parts(self, function: Callable[..., Any]) -> list[Any]:
-        """Returns the function's results for inputs and output gradients of some records each.
+        """Returns in how many parts to handle the records.
 
         Patches and other intermediate results then take less memory, and are still in the cache
         when they are used, which saves a quarter of the time of large layers.
         """
-        results: list[Any] = []
-        for part in self._parts():
-            with tf.control_dependencies(tf.nest.flatten(results[-1:])):
-                tensors = tf.identity(self._source[part]), tf.identity(self._positions[part])
-                results.append(function(*tensors))
-        return results
+        n, counts = self._source.shape[0], self._positions.shape[1:-1]
+        layout, numbers = self._layout, None
+        if None not in counts:
+            positions = math.prod(counts)
+            p, q = layout.sizes
+            made = p * q * layout.groups if layout.way == cost.PATCHES else positions**2
+            numbers = positions * p * layout.groups + made
+        return cost.number_of_parts(n, numbers)
 
-    def _concatenated(self, function: Callable[..., tf.Tensor]) -> tf.Tensor:
-        """Returns the function's results [m], in parts as in `_in_parts`, as one tensor [n].
-
-        If the number of records is not known, the parts are the turns of a loop, so that the
-        operations for one of them are traced, and not those for each.
-        """
+    def _in_parts(self, *tensors: tf.Tensor) -> list[list[tf.Tensor]]:
+        """Returns the records of tensors [n, ...] that are handled together, part by part."""
         number = self._number_of_parts()
-        if number == 1 or self._source.shape[0] is not None:
-            return tf.concat(self._in_parts(function), 0)
-        n = tf.shape(self._source)[0]
-        results = tf.TensorArray(
-            self._source.dtype, number, infer_shape=False, element_shape=[None]
-        )
+        if number == 1:
+            return [list(tensors)]
+        n = self._source.shape[0]
+        sizes = sizes_of_parts(tf.shape(self._source)[0] if n is None else n, number)
+        by_tensor = [tf.split(tensor, sizes, num=number) for tensor in tensors]
+        return [list(part) for part in zip(*by_tensor, strict=True)]
 
-        def body(i, results):
-            part = slice(n * i // number, n * (i + 1) // number)
-            return i + 1, results.write(i, function(self._source[part], self._positions[part]))
-
-        _, results = tf.while_loop(
-            lambda i, _: i < number, body, (tf.constant(0), results), parallel_iterations=1
-        )
-        return results.concat()
-
-    def _masks_factors(self) -> bool:
-        """Returns whether inputs and output gradients are masked, not the gradients."""
-        shapes = [self._source.shape[1:], self._positions.shape[1:]]
-        numbers = [shape.num_elements() for shape in shapes]
-        return None not in numbers and sum(numbers) < math.prod(self._kernel_shape)
-
-    def _made(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns, by parts, the gradients [m, groups * p * q] and which records are not left out,
-        bool [m]; the same tensors each time.
-        """
-
-        def products(source, positions):
-            kept = tf.ones([tf.shape(source)[0]], tf.bool)
-            if self._masks_factors():
-                source, keep_source = _finite_part(source)
-                positions, keep_positions = _finite_part(positions)
-                kept = keep_source & keep_positions
-            left, right = self._patches(source), self._by_group(positions)
-            if self._turned:
-                left, right = right, left
-            product = tf.matmul(left, right, transpose_a=True)
-            product = tf.reshape(product, [-1, math.prod(self._kernel_shape)])
-            return product, kept
-
-        if self._products is None:
-            self._products = self._in_parts(products)
-        return self._products
-
-    def _restore(self, products: tf.Tensor) -> tf.Tensor:
-        """Returns [m, *kernel_shape] from [m, groups * p * q]."""
-        *kernel, c, filters = self._kernel_shape
-        p, q = math.prod(kernel) * c, filters // self._groups
-        if self._turned:
-            products = tf.transpose(tf.reshape(products, [-1, self._groups, q, p]), [0, 3, 1, 2])
-        elif self._groups > 1:
-            products = tf.transpose(tf.reshape(products, [-1, self._groups, p, q]), [0, 2, 1, 3])
-        return tf.reshape(products, [-1, *self._kernel_shape])
+    def _made(self) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """Returns `gradients` by parts; the same tensors each time."""
+        if self._gradients is None:
+            self._gradients = []
+            for part in self._in_parts(self._source, self._positions):
+                with tf.control_dependencies(tf.nest.flatten(self._gradients[-1:])):
+                    part = [tf.identity(tensor) for tensor in part]
+                    self._gradients.append(gradients(self._layout, *part))
+        return self._gradients
 
     def squared_norms(self) -> tf.Tensor:
-        if self._way == cost.PATCHES:
-            squares = [_infinite_unless(kept, sum_of_squares(x)) for x, kept in self._made()]
-            # The sum is computed as a product with clipping factors.
-            return rounding.with_product_error(tf.concat(squares, 0))
-        return self._concatenated(self._squares_from_grams)
-
-    def _squares_from_grams(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        if self._way == cost.PIXEL_GRAM:
-            grams = self._windows.gram_of_patches(source, positions)
-        else:
-            tall = self._patches(source), self._by_group(positions)
-            grams = tuple(tf.matmul(matrix, matrix, transpose_b=True) for matrix in tall)
-        p, q = math.prod(self._kernel_shape[:-1]), self._kernel_shape[-1] // self._groups
-        squares = squares_from_grams(*grams, p, q)
-        if self._groups == 1:
-            return squares
-        totals = tf.reduce_sum(tf.reshape(squares, [-1, self._groups]), 1)
-        return rounding.enlarged(totals, rounding.sum_error(self._groups, totals.dtype))
+        if self._layout.way != cost.PATCHES:
+            number = self._number_of_parts()
+            return squares_in_turn(self._layout, self._source, self._positions, number)
+        squares = [squares for *_, squares in self._made()]
+        # The sum is computed as a product with clipping factors.
+        return rounding.with_product_error(tf.concat(squares, 0))
 
     def magnitudes(self) -> tf.Tensor:
         # Each number is in at most as many patches as a window has places.
-        patches = math.prod(self._windows.kernel) * sum_of_squares(self._source)
+        patches = math.prod(self._layout.windows.kernel) * sum_of_squares(self._source)
         return tf.sqrt(patches * sum_of_squares(self._positions))
 
     def summands(self) -> int | tf.Tensor:
         return math.prod(spatial_sizes(self._positions))
 
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-        if self._way == cost.PATCHES:
-            parts = zip(self._made(), self._parts(), strict=True)
-            sums = []
-            for (products, _), at in parts:
-                if not self._masks_factors():
-                    products = drop_records(products, factors[at])
-                sums.append(weighted_sum(tf.cast(factors[at], products.dtype), products))
-            return self._restore(tf.add_n(sums)[None])[0]
+        if self._layout.way == cost.PATCHES:
+            masks_factors = self._layout.masks_factors(self._source, self._positions)
+            sums = [
+                sum_of_gradients(part, products, masks_factors)
+                for (products, *_), [part] in zip(
+                    self._made(), self._in_parts(factors), strict=True
+                )
+            ]
+            return self._layout.restored(tf.add_n(sums)[None])[0]
         return self._filter_gradient(
             drop_records(self._source, factors), scale_records(self._positions, factors)
         )
 
     def _filter_gradient(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         # TensorFlow has no grouped convolutions on a CPU.
-        by_group = [tf.split(tensor, self._groups, -1) for tensor in (source, positions)]
-        gradients = [self._windows.filter_gradient(*g) for g in zip(*by_group, strict=True)]
-        return tf.concat(gradients, -1)
+        by_group = [tf.split(tensor, self._layout.groups, -1) for tensor in (source, positions)]
+        windows = self._layout.windows
+        return tf.concat([windows.filter_gradient(*g) for g in zip(*by_group, strict=True)], -1)
 
     def explicit(self) -> tf.Tensor:
         # A record with numbers that are not finite must be visible as such in its norm.
         products = [
-            tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype)) for x, kept in self._made()
+            tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype))
+            for x, kept, _ in self._made()
         ]
-        return self._restore(tf.concat(products, 0))
+        return self._layout.restored(tf.concat(products, 0))
 
     def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         if not isinstance(other, ConvolutionGradient):

@@ -22,15 +22,15 @@ def _as_2d(windows: Windows, *tensors: tf.Tensor) -> tuple[Windows, list[tf.Tens
     return flat, [tensor[:, None] for tensor in tensors]
 
 
-def _is_direct(windows: Windows) -> bool:
+def is_direct(windows: Windows) -> bool:
     """Returns whether TensorFlow has a depthwise convolution with these windows."""
     rows, columns = windows.strides
     return rows == columns and (rows == 1 or max(windows.dilations) == 1)
 
 
-def _depthwise(source: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> tf.Tensor:
+def convolve_by_channel(source: tf.Tensor, kernel: tf.Tensor, windows: Windows) -> tf.Tensor:
     """Returns the depthwise convolution along two axes, [n, *windows, channels * multiplier]."""
-    if _is_direct(windows):
+    if is_direct(windows):
         strides = [1, *windows.strides, 1]
         return tf.nn.depthwise_conv2d(
             source, kernel, strides, windows.padding, dilations=windows.dilations
@@ -67,7 +67,7 @@ def _by_filter_gradient(source: tf.Tensor, gradient: tf.Tensor, windows: Windows
     # Only the gradient's operation stays in the graph; the convolution is not run.
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(kernel)
-        output = _depthwise(source, kernel, windows)
+        output = convolve_by_channel(source, kernel, windows)
     return tape.gradient(output, kernel, output_gradients=gradient)[..., 0]
 
 
@@ -79,7 +79,7 @@ def _by_correlation(source: tf.Tensor, gradient: tf.Tensor, windows: Windows) ->
     source = windows.covered(source, spatial_sizes(gradient))
     kernel = tf.transpose(gradient, [1, 2, 3, 0])
     swapped = Windows(tuple(spatial_sizes(gradient)), windows.dilations, windows.strides, "VALID")
-    return _depthwise(source, kernel, swapped)[0]
+    return convolve_by_channel(source, kernel, swapped)[0]
 
 
 def depthwise(
@@ -117,7 +117,7 @@ def depthwise(
     *kernel, channels, multiplier = kernel_shape
     windows = make_windows(kernel, strides, padding, dilation_rate)
     windows, (source, positions) = _as_2d(windows, source, positions)
-    small = max(windows.kernel) <= _SMALL_KERNEL and _is_direct(windows)
+    small = max(windows.kernel) <= _SMALL_KERNEL and is_direct(windows)
     gradients_of = _by_filter_gradient if small else _by_correlation
     (folded,) = _records_as_channels(source)
     # oneDNN is fast with one filter for each channel only.
@@ -160,7 +160,7 @@ def separable(
     flat, (source_2d,) = _as_2d(windows, source)
     depthwise_kernel = tf.cast(depthwise_kernel, source.dtype)
     kernel_2d = tf.reshape(depthwise_kernel, [*flat.kernel, channels, multiplier])
-    middle = _depthwise(source_2d, kernel_2d, flat)
+    middle = convolve_by_channel(source_2d, kernel_2d, flat)
     middle = middle[:, 0] if rank == 1 else middle
     pointwise = tf.reshape(
         to_accumulate(pointwise_kernel), [channels * multiplier, pointwise_kernel.shape[-1]]

@@ -12,6 +12,7 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
+from tfdp.numerics.shared_graphs import traced_once
 
 
 class View(NamedTuple):
@@ -22,14 +23,15 @@ class View(NamedTuple):
         reduced: Axes along which mean and variance are taken.
         kept: Axes that scale and offset have.
         parameter_shape: Shape in which they broadcast with the reshaped input.
-        pooled: Replaces such means by their mean over everything else that is normalized together.
+        groups: Numbers of groups and of channels in each, where the last axis is that of channels
+            and such means are to be replaced by their mean over a group; None otherwise.
     """
 
     inputs: tf.Tensor
-    reduced: list[int]
-    kept: list[int]
+    reduced: tuple[int, ...]
+    kept: tuple[int, ...]
     parameter_shape: list[int]
-    pooled: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    groups: tuple[int, int] | None = None
 
 
 class NormalizationRule(LayerRule):
@@ -94,33 +96,60 @@ def _moments(view: View) -> tuple[tf.Tensor, tf.Tensor]:
     TensorFlow's own gradient of a mean is first made as large as the input and then divided, which
     takes more time.
     """
-    axes = view.reduced
-    sizes = tf.gather(tf.shape(view.inputs), axes)
-    count = tf.cast(tf.reduce_prod(sizes), view.inputs.dtype)
 
     @tf.custom_gradient
     def moments(x):
-        mean = view.pooled(tf.reduce_mean(x, axes, keepdims=True))
-        squares = tf.math.squared_difference(x, mean)
-        variance = view.pooled(tf.reduce_mean(squares, axes, keepdims=True))
+        mean, variance = _mean_and_variance(x, view.reduced, view.groups)
 
         def gradient(of_mean, of_variance):
-            # Pooling is a symmetric linear map, so its gradient is the same pooling.
-            slope = view.pooled(of_variance) * (2 / count)
-            return (x - mean) * slope + view.pooled(of_mean) / count
+            return _gradient_of_moments(x, mean, of_mean, of_variance, view.reduced, view.groups)
 
         return (mean, variance), gradient
 
     return moments(view.inputs)
 
 
-def _sum_of_others(tensor: tf.Tensor, kept: list[int], weights: tf.Tensor | None) -> tf.Tensor:
+@traced_once
+def _mean_and_variance(
+    x: tf.Tensor, axes: tuple[int, ...], groups: tuple[int, int] | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    mean = _pooled(tf.reduce_mean(x, axes, keepdims=True), groups)
+    squares = tf.math.squared_difference(x, mean)
+    return mean, _pooled(tf.reduce_mean(squares, axes, keepdims=True), groups)
+
+
+@traced_once
+def _gradient_of_moments(
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    of_mean: tf.Tensor,
+    of_variance: tf.Tensor,
+    axes: tuple[int, ...],
+    groups: tuple[int, int] | None,
+) -> tf.Tensor:
+    count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
+    # Pooling is a symmetric linear map, so its gradient is the same pooling.
+    slope = _pooled(of_variance, groups) * (2 / count)
+    return (x - mean) * slope + _pooled(of_mean, groups) / count
+
+
+def _pooled(means: tf.Tensor, groups: tuple[int, int] | None) -> tf.Tensor:
+    """Returns [n, 1, channels] with the mean over the channels of a group in the place of each."""
+    if groups is None:
+        return means
+    by_group = tf.reduce_mean(tf.reshape(means, [-1, 1, *groups]), 3, keepdims=True)
+    return tf.reshape(tf.tile(by_group, [1, 1, 1, groups[1]]), [-1, 1, math.prod(groups)])
+
+
+def _sum_of_others(
+    tensor: tf.Tensor, kept: tuple[int, ...], weights: tf.Tensor | None
+) -> tf.Tensor:
     """Returns the sum of tensor * weights over all axes but those of records and `kept`."""
     rank = tensor.shape.rank
     others = [axis for axis in range(1, rank) if axis not in kept]
     if weights is None:
         return tf.reduce_sum(tensor, others)
-    if kept == [rank - 1] and others and weights.shape[-1] == 1:
+    if kept == (rank - 1,) and others and weights.shape[-1] == 1:
         # As a matrix product this reads the tensor only once.
         n, features = tf.shape(tensor)[0], tensor.shape[-1]
         columns = tf.reshape(weights, [n, -1, 1])
@@ -133,7 +162,7 @@ class LayerNormalizationRule(NormalizationRule):
 
     def view(self, layer: Any, inputs: tf.Tensor) -> View:
         rank = inputs.shape.rank
-        axes = [axis % rank for axis in _axes(layer)]
+        axes = tuple(axis % rank for axis in _axes(layer))
         shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
         return View(inputs, axes, axes, shape)
 
@@ -143,7 +172,7 @@ class GroupNormalizationRule(NormalizationRule):
 
     def view(self, layer: Any, inputs: tf.Tensor) -> View:
         sizes, axis = list(inputs.shape), layer.axis % inputs.shape.rank
-        channels = [layer.groups, sizes[axis] // layer.groups]
+        channels = (layer.groups, sizes[axis] // layer.groups)
         dynamic = tf.shape(inputs)
         sizes = [dynamic[i] if size is None else size for i, size in enumerate(sizes)]
         if axis == len(sizes) - 1:
@@ -151,23 +180,17 @@ class GroupNormalizationRule(NormalizationRule):
         grouped = tf.reshape(inputs, [*sizes[:axis], *channels, *sizes[axis + 1 :]])
         shape = [1] * grouped.shape.rank
         shape[axis : axis + 2] = channels
-        reduced = [a for a in range(1, len(shape)) if a != axis]
-        return View(grouped, reduced, [axis, axis + 1], shape)
+        reduced = tuple(a for a in range(1, len(shape)) if a != axis)
+        return View(grouped, reduced, (axis, axis + 1), shape)
 
 
-def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: list[int]) -> View:
+def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: tuple[int, int]) -> View:
     """Returns a view of [n, positions, channels]: rows of all channels have fast loops, rows of one
     group's have not.
     """
     number = math.prod(channels)
-
-    def pooled(means):
-        groups = tf.reshape(means, [-1, 1, *channels])
-        groups = tf.reduce_mean(groups, 3, keepdims=True)
-        return tf.reshape(tf.tile(groups, [1, 1, 1, channels[1]]), [-1, 1, number])
-
     flat = tf.reshape(inputs, [sizes[0], math.prod(sizes[1:-1]), number])
-    return View(flat, [1], [2], [1, 1, number], pooled)
+    return View(flat, (1,), (2,), [1, 1, number], channels)
 
 
 class RMSNormalizationRule(LayerRule):

@@ -1,0 +1,198 @@
+"""What is computed from the inputs and output gradients of some records of a convolution.
+
+Layers of the same shapes share the graphs of these functions (`traced_once`): tracing a deep model
+is mostly tracing its convolutions.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdp.gradients.forms import convolution_cost as cost
+from tfdp.gradients.forms.convolution_windows import Windows, flatten_positions, spatial_sizes
+from tfdp.numerics import rounding
+from tfdp.numerics.norms import (
+    drop_records,
+    scale_records,
+    squares_from_grams,
+    sum_of_squares,
+    weighted_sum,
+)
+from tfdp.numerics.shared_graphs import traced_once
+
+# These functions take long enough for calls of their own.
+_kept_apart = functools.partial(traced_once, inlined=False)
+
+# The product of two numbers is finite if the square of each is below this.
+_LARGEST_SQUARE = {tf.float32: 1e37, tf.float64: 1e300}
+
+
+class Layout(NamedTuple):
+    """Everything about a convolution but its tensors.
+
+    Attributes:
+        kernel_shape: (*kernel size, channels / groups, filters).
+        windows: Where the windows lie.
+        groups: Groups of channels.
+        way: One of `convolution_cost.WAYS`.
+    """
+
+    kernel_shape: tuple[int, ...]
+    windows: Windows
+    groups: int
+    way: str
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Rows and columns of a gradient as a matrix, of each group of channels."""
+        return math.prod(self.kernel_shape[:-1]), self.kernel_shape[-1] // self.groups
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether gradients are made as matrices of [columns, rows]."""
+        rows, columns = self.sizes
+        return cost.is_narrow(columns, rows)
+
+    def masks_factors(self, source: tf.Tensor, positions: tf.Tensor) -> bool:
+        """Returns whether inputs and output gradients are masked, not the gradients."""
+        numbers = [tensor.shape[1:].num_elements() for tensor in (source, positions)]
+        return None not in numbers and sum(numbers) < math.prod(self.kernel_shape)
+
+    def patches(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Returns [n * groups, positions, rows]."""
+        counts, windows = spatial_sizes(positions), self.windows
+        if self.groups == 1 and cost.convolution_makes_patches(
+            windows.kernel, windows.strides, source.shape[-1]
+        ):
+            return windows.patches_by_convolution(source, counts)
+        return windows.patches(source, counts, self.groups)
+
+    def by_group(self, positions: tf.Tensor) -> tf.Tensor:
+        """Returns [n * groups, positions, columns] from the output gradients."""
+        flat = flatten_positions(positions)
+        if self.groups == 1:
+            return flat
+        q = flat.shape[2] // self.groups
+        n, number = tf.shape(flat)[0], math.prod(spatial_sizes(positions))
+        split = tf.transpose(tf.reshape(flat, [n, number, self.groups, q]), [0, 2, 1, 3])
+        return tf.reshape(split, [n * self.groups, number, q])
+
+    def restored(self, products: tf.Tensor) -> tf.Tensor:
+        """Returns [m, *kernel_shape] from [m, groups * rows * columns]."""
+        p, q = self.sizes
+        if self.is_turned:
+            products = tf.transpose(tf.reshape(products, [-1, self.groups, q, p]), [0, 3, 1, 2])
+        elif self.groups > 1:
+            products = tf.transpose(tf.reshape(products, [-1, self.groups, p, q]), [0, 2, 1, 3])
+        return tf.reshape(products, [-1, *self.kernel_shape])
+
+
+@_kept_apart
+def gradients(
+    layout: Layout, source: tf.Tensor, positions: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns gradients and their squared norms.
+
+    Args:
+        layout: Of the convolution.
+        source: Its inputs, [m, *spatial, channels].
+        positions: Its output gradients, [m, *windows, filters].
+
+    Returns:
+        [m, groups * rows * columns]; which records are not left out, bool [m]; [m], infinity where
+        a record is left out.
+    """
+    kept = tf.ones([tf.shape(source)[0]], tf.bool)
+    if layout.masks_factors(source, positions):
+        source, keep_source = _finite_part(source)
+        positions, keep_positions = _finite_part(positions)
+        kept = keep_source & keep_positions
+    left, right = layout.patches(source, positions), layout.by_group(positions)
+    if layout.is_turned:
+        left, right = right, left
+    products = tf.matmul(left, right, transpose_a=True)
+    products = tf.reshape(products, [-1, math.prod(layout.kernel_shape)])
+    return products, kept, _infinite_unless(kept, sum_of_squares(products))
+
+
+@traced_once
+def sum_of_gradients(factors: tf.Tensor, products: tf.Tensor, masks_factors: bool) -> tf.Tensor:
+    """Returns the sum of factors[i] * products[i]; of some a factor is zero, whatever they are.
+
+    Args:
+        factors: [m].
+        products: From `gradients`.
+        masks_factors: Whether they have been made finite there.
+    """
+    if not masks_factors:
+        products = drop_records(products, factors)
+    return weighted_sum(tf.cast(factors, products.dtype), products)
+
+
+@_kept_apart
+def squares_in_turn(
+    layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int
+) -> tf.Tensor:
+    """Returns the squared norms from Gram matrices, [n].
+
+    The records are handled in so many parts, which are turns of a loop: the operations for one of
+    them are traced, and not those for each.
+
+    Args:
+        layout: Of the convolution.
+        source: Its inputs, [n, *spatial, channels].
+        positions: Its output gradients, [n, *windows, filters].
+        number: Of parts.
+    """
+    if number == 1:
+        return squares_of_grams(layout, source, positions)
+    n = tf.shape(source)[0]
+    results = tf.TensorArray(source.dtype, number, infer_shape=False, element_shape=[None])
+
+    def body(i, results):
+        part = slice(n * i // number, n * (i + 1) // number)
+        return i + 1, results.write(i, squares_of_grams(layout, source[part], positions[part]))
+
+    _, results = tf.while_loop(
+        lambda i, _: i < number, body, (tf.constant(0), results), parallel_iterations=1
+    )
+    return results.concat()
+
+
+def squares_of_grams(layout: Layout, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Returns the squared norms from Gram matrices, [m]."""
+    if layout.way == cost.PIXEL_GRAM:
+        grams = layout.windows.gram_of_patches(source, positions)
+    else:
+        tall = layout.patches(source, positions), layout.by_group(positions)
+        grams = tuple(tf.matmul(matrix, matrix, transpose_b=True) for matrix in tall)
+    squares = squares_from_grams(*grams, *layout.sizes)
+    if layout.groups == 1:
+        return squares
+    totals = tf.reduce_sum(tf.reshape(squares, [-1, layout.groups]), 1)
+    return rounding.enlarged(totals, rounding.sum_error(layout.groups, totals.dtype))
+
+
+@traced_once
+def sizes_of_parts(records: tf.Tensor, number: int) -> tf.Tensor:
+    """Returns how many records each of so many parts has, [number]."""
+    bounds = records * tf.range(number + 1) // number
+    return bounds[1:] - bounds[:-1]
+
+
+def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the tensor with zeros for the records whose products might not be finite, and which
+    records are kept, bool [n].
+
+    Masking two factors is cheaper than masking their product where the product is larger. Float32
+    records with a norm above 3e18 are treated as if they were not finite.
+    """
+    kept = sum_of_squares(tensor) <= tf.constant(_LARGEST_SQUARE[tensor.dtype], tensor.dtype)
+    return scale_records(tensor, tf.cast(kept, tensor.dtype)), kept
+
+
+def _infinite_unless(kept: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
+    """Returns the squares of the records that are kept, infinity for others."""
+    return tf.where(kept, squares, squares + tf.constant(math.inf, squares.dtype))
