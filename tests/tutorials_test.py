@@ -147,6 +147,19 @@ def test_components_and_training_of_mnist_share_one_budget(
     assert saved.epsilon(1e-5) == pytest.approx(float(spent), abs=1e-4)
 
 
+def test_noise_that_leaves_no_epoch_is_left_out_of_the_effects(
+    tmp_path, small_mnist, monkeypatch, capsys
+):
+    plot = tmp_path / "p.png"
+    options = ["--data", small_mnist, "--show", "effects", "--vary", "noise_multiplier"]
+    options += ["--epsilon", 2, "--noise", 1.2, "--lot", 64, "--plot", plot]
+    output = run_here(monkeypatch, capsys, "abadi_mnist.py", *options)
+    found = re.findall(r"noise_multiplier +([\d.]+)  (left out. The budget|accuracy)", output)
+    assert [float(noise) for noise, _ in found] == [0.96, 1.2, 1.8, 2.4]
+    assert found[0][1].startswith("left out") and found[-1][1] == "accuracy"
+    assert plot.stat().st_size > 10_000
+
+
 def test_epsilon_of_the_paper_grows_slower_by_moments(tmp_path, monkeypatch, capsys):
     plot = tmp_path / "p.png"
     options = ["--show", "figure2", "--plot", plot]

@@ -31,6 +31,10 @@ from tfdp.statistics import PrivateData
 PAPER = {0.5: (0.90, 4.0, 16.0), 2.0: (0.95, 1.5, 7.0), 8.0: (0.97, 0.8, 4.0)}
 
 
+class TooFewSteps(SystemExit):
+    """The budget leaves less than an epoch of steps, beside the components."""
+
+
 class Setting(NamedTuple):
     """What figures 4 and 5 of the paper vary, and the noise."""
 
@@ -79,7 +83,7 @@ def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, ver
     per_epoch = max(1, round(len(x_train) / setting.lot))
     epochs = steps // per_epoch
     if epochs == 0:
-        raise SystemExit(f"The budget leaves {steps} steps, less than an epoch.")
+        raise TooFewSteps(f"The budget leaves {steps} steps, less than an epoch.")
     model = tfdp.keras.DPSequential(
         [
             keras.Input((setting.dimensions,)),
@@ -191,16 +195,20 @@ def show_effects(data, options: argparse.Namespace) -> None:
             usual.noise_multiplier * factor for factor in (0.8, 1.0, 1.5, 2.0)
         ),
     }
-    curves_found = {}
+    panels = {}
     for name in options.vary or varied:
-        accuracies = []
+        found = {}
         for value in varied[name]:
-            last = train(data, usual._replace(**{name: value}), budget, 0, 0)[0][-1]
-            accuracies.append(last)
-            print(f"{name:18} {value:8g}  accuracy {last:.4f}", flush=True)
-        curves_found[name] = (varied[name], {"accuracy": accuracies})
-    if options.plot:
-        _plot(options.plot, curves_found, "test accuracy")
+            try:
+                found[value] = train(data, usual._replace(**{name: value}), budget, 0, 0)[0][-1]
+            except TooFewSteps as reason:
+                print(f"{name:18} {value:8g}  left out. {reason}", flush=True)
+                continue
+            print(f"{name:18} {value:8g}  accuracy {found[value]:.4f}", flush=True)
+        if found:
+            panels[name] = (list(found), {"accuracy": list(found.values())})
+    if options.plot and panels:
+        _plot(options.plot, panels, "test accuracy")
 
 
 def _plot(path: pathlib.Path, panels: dict, ylabel: str) -> None:
