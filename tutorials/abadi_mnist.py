@@ -46,6 +46,7 @@ class Setting(NamedTuple):
     learning_rate: float = 0.2
     l2_norm_clip: float = 4.0
     input_scale: float = 6.0
+    whiten: float = 0.0
 
 
 def load_data(path: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -65,6 +66,19 @@ def load_data(path: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     return normed(x_train), y_train.astype("int32"), normed(x_test), y_test.astype("int32")
 
 
+def scaled_directions(components, whiten: float) -> np.ndarray:
+    """Returns float64 [784, dimensions]: directions, each over its noised scatter to a power.
+
+    Their mean square, weighed by scatter, is that of the directions times the root of their number,
+    so that inputs are of about one size, whatever the images are. The larger they are, the larger
+    are the gradients of the first layer beside the noise. What is noised costs nothing more.
+    """
+    scatter = np.maximum(components.scatter, 1.0)
+    sizes = scatter**-whiten
+    sizes *= np.sqrt(len(scatter) * np.sum(scatter) / np.sum(scatter * sizes**2))
+    return components.directions.T * sizes
+
+
 def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, verbose: int):
     """Returns the test accuracy after every epoch, and the ledger of components and training."""
     keras.utils.set_random_seed(seed)
@@ -73,9 +87,7 @@ def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, ver
     components = PrivateData(x_train, ledger=ledger, budget=budget).principal_components(
         setting.dimensions, l2_norm_clip=1.0, noise_multiplier=setting.pca_noise_multiplier
     )
-    # A constant: inputs of about this size, whatever the images are. The larger, the larger are
-    # the gradients of the first layer beside the noise.
-    scaled = components.directions.T * np.sqrt(setting.dimensions) * setting.input_scale
+    scaled = setting.input_scale * scaled_directions(components, setting.whiten)
     x_train, x_test = ((x @ scaled).astype("float32") for x in (x_train, x_test))
 
     plan = tfdp.accounting.TrainingPlan(len(x_train), setting.lot, 1, setting.noise_multiplier)
@@ -129,6 +141,7 @@ def make_setting(options: argparse.Namespace) -> Setting:
         lot=options.lot,
         learning_rate=options.learning_rate,
         input_scale=options.input_scale,
+        whiten=options.whiten,
     )
 
 
@@ -250,6 +263,7 @@ def main() -> None:
     parser.add_argument("--lot", type=int, default=600, help="expected images in a sample")
     parser.add_argument("--learning-rate", type=float, default=0.2, help="of the first step")
     parser.add_argument("--input-scale", type=float, default=6.0)
+    parser.add_argument("--whiten", type=float, default=0.0, help="a power, up to 0.5: all alike")
     parser.add_argument("--validation", type=int, metavar="N", help="test on N training images")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--vary", nargs="*", help="with --show effects: only these")

@@ -42,6 +42,7 @@ class Setting(NamedTuple):
     epochs: int = 30
     learning_rate: float = 8.0
     l2_norm_clip: float = 0.1
+    feature_scale: float = 1.0  # Of the inputs. The larger, the larger are their own gradients.
 
 
 def load_images(path: str | None, dataset: str) -> list[np.ndarray]:
@@ -186,6 +187,8 @@ def train(
         x_train, x_test = (group_normalized(x, options.groups) for x in (x_train, x_test))
     if options.weights and not random:
         x_train, x_test = (weighted(x, options.weights, options.color) for x in (x_train, x_test))
+    if setting.feature_scale != 1.0:
+        x_train, x_test = (x * np.float16(setting.feature_scale) for x in (x_train, x_test))
     size, batch = len(x_train), setting.batch_size
     per_epoch = round(size / batch)
     steps = setting.epochs * per_epoch
@@ -244,6 +247,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--l2-norm-clip", type=float)
+    parser.add_argument("--feature-scale", type=float, help="of inputs that have variance one")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--validation", type=int, metavar="N", help="test on N training images")
     parser.add_argument("--ledger", type=pathlib.Path, help="where to save the first ledger")
