@@ -82,18 +82,64 @@ def test_cells_cover_all_places(tutorial):
     np.testing.assert_array_equal(tutorial._cells(3, 3), np.eye(3))
 
 
-def test_a_private_model_of_random_features_is_within_its_epsilon(
-    tutorial, tmp_path, monkeypatch, capsys
-):
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for part, size in (("train", 256), ("test", 50)):
-        arrays[f"x_{part}"] = rng.random((size, 4, 4, 81)).astype("float16")
-        arrays[f"y_{part}"] = rng.integers(0, 10, size).astype("uint8")
-    np.savez(tmp_path / "f.npz", **arrays)
-    options = ["--cache", tmp_path / "f.npz", "--random-filters", 8, "--symmetric"]
-    options += ["--epsilon", 2, "--epochs", 1, "--batch-size", 64]
-    monkeypatch.setattr(sys, "argv", ["scattering.py", *map(str, options)])
-    runpy.run_path(str(TUTORIALS / "scattering.py"), run_name="__main__")
-    (spent,) = re.findall(r"epsilon ([\d.]+), 4 steps", capsys.readouterr().out)
+@pytest.fixture
+def trained(tutorial, tmp_path, monkeypatch, capsys):
+    """Runs the tutorial on features that are drawn at random, which are in `f.npz`."""
+
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        arrays = {}
+        for part, size in (("train", 256), ("test", 50)):
+            arrays[f"x_{part}"] = rng.random((size, 4, 4, 81)).astype("float16")
+            arrays[f"y_{part}"] = rng.integers(0, 10, size).astype("uint8")
+        np.savez(tmp_path / "f.npz", **arrays)
+
+    def run(*options, seed=0):
+        draw(seed)
+        usual = ["--cache", tmp_path / "f.npz", "--random-filters", 8, "--symmetric"]
+        usual += ["--epsilon", 2, "--epochs", 1, "--batch-size", 64]
+        monkeypatch.setattr(sys, "argv", ["scattering.py", *map(str, [*usual, *options])])
+        runpy.run_path(str(TUTORIALS / "scattering.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_private_model_of_random_features_is_within_its_epsilon(trained):
+    (spent,) = re.findall(r"epsilon ([\d.]+), 4 steps", trained())
     assert 1.9 < float(spent) <= 2.0
+
+
+def test_cached_random_features_are_those_of_the_convolution(tutorial, trained, tmp_path):
+    path = tmp_path / "r.npz"
+    first, second = trained("--random-cache", path), trained("--random-cache", path)
+    assert "random features in" in first and "random features in" not in second
+    assert re.search(r", 4 steps of noise multiplier", second)
+    with np.load(tmp_path / "f.npz") as source, np.load(path) as data:
+        made = tutorial.RandomFeatures(16, 1, 8, mirror=True)
+        for part in ("train", "test"):
+            np.testing.assert_array_equal(data[f"y_{part}"], source[f"y_{part}"])
+            np.testing.assert_allclose(data[f"x_{part}"], made(source[f"x_{part}"]), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "seed"),
+    [
+        (["--random-filters", 9], 0),
+        (["--cells", 1], 0),
+        (["--color", 0.7], 0),
+        (["--weights", 1, 1, 1], 0),
+        ([], 1),
+    ],
+)
+def test_cached_random_features_of_another_setting_are_refused(trained, tmp_path, options, seed):
+    path = tmp_path / "r.npz"
+    trained("--random-cache", path)
+    with pytest.raises(SystemExit, match=r"has other random features: .* Delete it"):
+        trained("--random-cache", path, *options, seed=seed)
+
+
+def test_random_features_are_cached_beside_those_they_are_of(trained, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        trained("--random-cache", tmp_path / "r.npz", "--random-filters", 0)
+    assert "needs --cache" in capsys.readouterr().err

@@ -191,3 +191,23 @@ def test_symmetric_and_weighted_features_are_trained_on(features, monkeypatch, c
     options = ["--cache", features, "--epsilon", 2, "--epochs", 1, "--batch-size", 64]
     output = run(monkeypatch, capsys, *options, "--symmetric", "--weights", 2, 1, 0.5)
     assert re.search(r"epsilon (1\.9\d+|2\.0+), 4 steps", output)
+
+
+def test_features_are_scaled_after_they_are_normalized(features, monkeypatch, capsys):
+    sizes = []
+    monkeypatch.setattr(
+        tfdp.keras.DPSequential,
+        "fit",
+        lambda self, x, y, **_: sizes.append(x.astype(float).std()) or Stop(),
+    )
+
+    class Stop:
+        @property
+        def history(self):
+            raise SystemExit
+
+    for scale in ([], ["--feature-scale", 0.1]):
+        options = ["--cache", features, "--normalization", "group", "--groups", 27, *scale]
+        with pytest.raises(SystemExit):
+            run(monkeypatch, capsys, *options, "--batch-size", 64, "--epochs", 1)
+    assert sizes[1] == pytest.approx(0.1 * sizes[0], rel=0.01)

@@ -147,6 +147,40 @@ def test_components_and_training_of_mnist_share_one_budget(
     assert saved.epsilon(1e-5) == pytest.approx(float(spent), abs=1e-4)
 
 
+def test_whitened_components_keep_the_size_of_inputs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tutorials"))
+    import abadi_mnist
+
+    from tfdp.statistics.features import Components
+
+    scatter = np.array([9.0, 4.0, 1.0])
+    components = Components(np.eye(4)[:3], scatter)
+    rows = np.random.default_rng(0).normal(size=(20_000, 4))[:, :3] * np.sqrt(scatter)
+    for power in (0.0, 0.25, 0.5):
+        found = abadi_mnist.scaled_directions(components, power)
+        inputs = rows @ found[:3]
+        # A row's mean square is 14 before, and three times that after.
+        np.testing.assert_allclose(np.mean(np.sum(inputs**2, axis=1)), 3 * 14, rtol=0.03)
+        expected = scatter ** (1 - 2 * power) / np.mean(scatter ** (1 - 2 * power))
+        np.testing.assert_allclose(np.mean(inputs**2, 0) / np.mean(inputs**2), expected, rtol=0.06)
+    # Noise can make a scatter negative, which has no power.
+    noised = Components(np.eye(4)[:3], np.array([9.0, 4.0, -1.0]))
+    assert np.all(np.isfinite(abadi_mnist.scaled_directions(noised, 0.5)))
+
+
+def test_noise_that_leaves_no_epoch_is_left_out_of_the_effects(
+    tmp_path, small_mnist, monkeypatch, capsys
+):
+    plot = tmp_path / "p.png"
+    options = ["--data", small_mnist, "--show", "effects", "--vary", "noise_multiplier"]
+    options += ["--epsilon", 2, "--noise", 1.2, "--lot", 64, "--plot", plot]
+    output = run_here(monkeypatch, capsys, "abadi_mnist.py", *options)
+    found = re.findall(r"noise_multiplier +([\d.]+)  (left out. The budget|accuracy)", output)
+    assert [float(noise) for noise, _ in found] == [0.96, 1.2, 1.8, 2.4]
+    assert found[0][1].startswith("left out") and found[-1][1] == "accuracy"
+    assert plot.stat().st_size > 10_000
+
+
 def test_epsilon_of_the_paper_grows_slower_by_moments(tmp_path, monkeypatch, capsys):
     plot = tmp_path / "p.png"
     options = ["--show", "figure2", "--plot", plot]

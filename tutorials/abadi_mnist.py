@@ -31,6 +31,10 @@ from tfdp.statistics import PrivateData
 PAPER = {0.5: (0.90, 4.0, 16.0), 2.0: (0.95, 1.5, 7.0), 8.0: (0.97, 0.8, 4.0)}
 
 
+class TooFewSteps(SystemExit):
+    """The budget leaves less than an epoch of steps, beside the components."""
+
+
 class Setting(NamedTuple):
     """What figures 4 and 5 of the paper vary, and the noise."""
 
@@ -42,6 +46,7 @@ class Setting(NamedTuple):
     learning_rate: float = 0.2
     l2_norm_clip: float = 4.0
     input_scale: float = 6.0
+    whiten: float = 0.0
 
 
 def load_data(path: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -61,6 +66,19 @@ def load_data(path: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     return normed(x_train), y_train.astype("int32"), normed(x_test), y_test.astype("int32")
 
 
+def scaled_directions(components, whiten: float) -> np.ndarray:
+    """Returns float64 [784, dimensions]: directions, each over its noised scatter to a power.
+
+    Their mean square, weighed by scatter, is that of the directions times the root of their number,
+    so that inputs are of about one size, whatever the images are. The larger they are, the larger
+    are the gradients of the first layer beside the noise. What is noised costs nothing more.
+    """
+    scatter = np.maximum(components.scatter, 1.0)
+    sizes = scatter**-whiten
+    sizes *= np.sqrt(len(scatter) * np.sum(scatter) / np.sum(scatter * sizes**2))
+    return components.directions.T * sizes
+
+
 def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, verbose: int):
     """Returns the test accuracy after every epoch, and the ledger of components and training."""
     keras.utils.set_random_seed(seed)
@@ -69,9 +87,7 @@ def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, ver
     components = PrivateData(x_train, ledger=ledger, budget=budget).principal_components(
         setting.dimensions, l2_norm_clip=1.0, noise_multiplier=setting.pca_noise_multiplier
     )
-    # A constant: inputs of about this size, whatever the images are. The larger, the larger are
-    # the gradients of the first layer beside the noise.
-    scaled = components.directions.T * np.sqrt(setting.dimensions) * setting.input_scale
+    scaled = setting.input_scale * scaled_directions(components, setting.whiten)
     x_train, x_test = ((x @ scaled).astype("float32") for x in (x_train, x_test))
 
     plan = tfdp.accounting.TrainingPlan(len(x_train), setting.lot, 1, setting.noise_multiplier)
@@ -79,7 +95,7 @@ def train(data, setting: Setting, budget: tfdp.accounting.Budget, seed: int, ver
     per_epoch = max(1, round(len(x_train) / setting.lot))
     epochs = steps // per_epoch
     if epochs == 0:
-        raise SystemExit(f"The budget leaves {steps} steps, less than an epoch.")
+        raise TooFewSteps(f"The budget leaves {steps} steps, less than an epoch.")
     model = tfdp.keras.DPSequential(
         [
             keras.Input((setting.dimensions,)),
@@ -125,6 +141,7 @@ def make_setting(options: argparse.Namespace) -> Setting:
         lot=options.lot,
         learning_rate=options.learning_rate,
         input_scale=options.input_scale,
+        whiten=options.whiten,
     )
 
 
@@ -191,16 +208,20 @@ def show_effects(data, options: argparse.Namespace) -> None:
             usual.noise_multiplier * factor for factor in (0.8, 1.0, 1.5, 2.0)
         ),
     }
-    curves_found = {}
+    panels = {}
     for name in options.vary or varied:
-        accuracies = []
+        found = {}
         for value in varied[name]:
-            last = train(data, usual._replace(**{name: value}), budget, 0, 0)[0][-1]
-            accuracies.append(last)
-            print(f"{name:18} {value:8g}  accuracy {last:.4f}", flush=True)
-        curves_found[name] = (varied[name], {"accuracy": accuracies})
-    if options.plot:
-        _plot(options.plot, curves_found, "test accuracy")
+            try:
+                found[value] = train(data, usual._replace(**{name: value}), budget, 0, 0)[0][-1]
+            except TooFewSteps as reason:
+                print(f"{name:18} {value:8g}  left out. {reason}", flush=True)
+                continue
+            print(f"{name:18} {value:8g}  accuracy {found[value]:.4f}", flush=True)
+        if found:
+            panels[name] = (list(found), {"accuracy": list(found.values())})
+    if options.plot and panels:
+        _plot(options.plot, panels, "test accuracy")
 
 
 def _plot(path: pathlib.Path, panels: dict, ylabel: str) -> None:
@@ -242,6 +263,7 @@ def main() -> None:
     parser.add_argument("--lot", type=int, default=600, help="expected images in a sample")
     parser.add_argument("--learning-rate", type=float, default=0.2, help="of the first step")
     parser.add_argument("--input-scale", type=float, default=6.0)
+    parser.add_argument("--whiten", type=float, default=0.0, help="a power, up to 0.5: all alike")
     parser.add_argument("--validation", type=int, metavar="N", help="test on N training images")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--vary", nargs="*", help="with --show effects: only these")

@@ -10,9 +10,11 @@ The noise of the steps is what the rest of the budget needs: the ledger has both
 """
 
 import argparse
+import json
 import pathlib
 import sys
 import time
+import zipfile
 from typing import NamedTuple
 
 import keras
@@ -40,6 +42,7 @@ class Setting(NamedTuple):
     epochs: int = 30
     learning_rate: float = 8.0
     l2_norm_clip: float = 0.1
+    feature_scale: float = 1.0  # Of the inputs. The larger, the larger are their own gradients.
 
 
 def load_images(path: str | None, dataset: str) -> list[np.ndarray]:
@@ -65,37 +68,72 @@ def _decoded(data, part: str) -> np.ndarray:
     return np.stack([tf.io.decode_jpeg(flat[a:b].tobytes()).numpy() for a, b in pairs])
 
 
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+
+
 def load_features(options: argparse.Namespace) -> list[np.ndarray]:
-    """Returns features and labels for training, and for test; from the cache if there is one."""
-    names = ("x_train", "y_train", "x_test", "y_test")
-    if options.cache and options.cache.exists():
-        with np.load(options.cache) as data:
-            arrays = [data[name] for name in names]
-    else:
-        start = time.process_time()
-        x_train, y_train, x_test, y_test = load_images(options.data, options.dataset)
-        opponent = options.colors == "opponent"
-        arrays = [scattered(x_train, opponent), y_train, scattered(x_test, opponent), y_test]
-        print(f"transformed in {time.process_time() - start:.0f} s of processors", flush=True)
-        if options.cache:
-            np.savez(options.cache, **dict(zip(names, arrays, strict=True)))
-    if options.random_filters:
-        side, channels = arrays[0].shape[2:]
-        made = RandomFeatures(
-            4 * side,
-            channels // 81,
-            options.random_filters,
-            orders=options.weights or (2.0, 1.0, 0.5),
-            color=options.color,
-            cells=options.cells,
-            mirror=options.symmetric,
-        )
-        arrays[::2] = (made(x) for x in arrays[::2])
+    """Returns features and labels for training, and for test; from the caches if there are any."""
+    arrays = random_features(options) if options.random_filters else scattering(options)
     if options.validation:
         x, y = arrays[:2]
         kept = len(x) - options.validation
         arrays = [x[:kept], y[:kept], x[kept:], y[kept:]]
     return arrays
+
+
+def scattering(options: argparse.Namespace) -> list[np.ndarray]:
+    """Returns the transform of all images, and labels."""
+    if options.cache and options.cache.exists():
+        with np.load(options.cache) as data:
+            return [data[name] for name in NAMES]
+    start = time.process_time()
+    x_train, y_train, x_test, y_test = load_images(options.data, options.dataset)
+    opponent = options.colors == "opponent"
+    arrays = [scattered(x_train, opponent), y_train, scattered(x_test, opponent), y_test]
+    print(f"transformed in {time.process_time() - start:.0f} s of processors", flush=True)
+    if options.cache:
+        np.savez(options.cache, **dict(zip(NAMES, arrays, strict=True)))
+    return arrays
+
+
+def random_features(options: argparse.Namespace) -> list[np.ndarray]:
+    """Returns the random convolution of the transform of all images, and labels."""
+    setting = {
+        "filters": options.random_filters,
+        "orders": tuple(options.weights or (2.0, 1.0, 0.5)),
+        "color": options.color,
+        "cells": options.cells,
+        "mirror": options.symmetric,
+    }
+    path = options.random_cache
+    if path and path.exists():
+        with np.load(path) as data:
+            key, expected = data["key"].item(), cache_key(setting, options.cache)
+            if key != expected:
+                raise SystemExit(
+                    f"{path} has other random features: {key}, not {expected}. Delete it, or give "
+                    "another --random-cache."
+                )
+            return [data[name] for name in NAMES]
+    arrays = scattering(options)
+    start = time.process_time()
+    side, channels = arrays[0].shape[2:]
+    made = RandomFeatures(4 * side, channels // 81, **setting)
+    arrays[::2] = (made(x) for x in arrays[::2])
+    print(f"random features in {time.process_time() - start:.0f} s of processors", flush=True)
+    if path:
+        key = cache_key(setting, options.cache)
+        np.savez(path, key=np.array(key), **dict(zip(NAMES, arrays, strict=True)))
+    return arrays
+
+
+def cache_key(setting: dict[str, object], features: pathlib.Path) -> str:
+    """Returns the setting, and checksums of the features, which are read without reading these."""
+    if not features.exists():
+        raise SystemExit(f"There is no {features} to compare the random features with.")
+    with zipfile.ZipFile(features) as parts:
+        checksums = {part.filename: part.CRC for part in parts.infolist()}
+    return json.dumps({**setting, "features": checksums})
 
 
 def make_model(kind: str, shape: tuple[int, ...]) -> keras.Model:
@@ -149,6 +187,8 @@ def train(
         x_train, x_test = (group_normalized(x, options.groups) for x in (x_train, x_test))
     if options.weights and not random:
         x_train, x_test = (weighted(x, options.weights, options.color) for x in (x_train, x_test))
+    if setting.feature_scale != 1.0:
+        x_train, x_test = (x * np.float16(setting.feature_scale) for x in (x_train, x_test))
     size, batch = len(x_train), setting.batch_size
     per_epoch = round(size / batch)
     steps = setting.epochs * per_epoch
@@ -196,6 +236,7 @@ def main() -> None:
     parser.add_argument("--random-filters", type=int, default=0, help="of a public convolution")
     parser.add_argument("--cells", type=int, default=2, help="rows and columns of its averages")
     parser.add_argument("--cache", type=pathlib.Path, help="an .npz for features, read or written")
+    parser.add_argument("--random-cache", type=pathlib.Path, help="one for random features, too")
     parser.add_argument("--epsilon", type=float, default=3.0, help="of everything")
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--model", choices=["linear", "cnn", "dense"])
@@ -206,11 +247,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--l2-norm-clip", type=float)
+    parser.add_argument("--feature-scale", type=float, help="of inputs that have variance one")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--validation", type=int, metavar="N", help="test on N training images")
     parser.add_argument("--ledger", type=pathlib.Path, help="where to save the first ledger")
     parser.add_argument("--verbose", type=int, default=int(sys.stdout.isatty()), help="of fit")
     options = parser.parse_args()
+    if options.random_cache and not (options.cache and options.random_filters):
+        parser.error("--random-cache is for --random-filters, and needs --cache, too")
     given = {name: getattr(options, name) for name in Setting._fields}
     given = {name: value for name, value in given.items() if value is not None}
     setting = Setting(**given)
