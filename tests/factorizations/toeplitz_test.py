@@ -1,5 +1,6 @@
 """tfdp.factorizations.toeplitz against dense matrices, all participations and closed forms."""
 
+import decimal
 import fractions
 import itertools
 import math
@@ -192,3 +193,32 @@ def test_columns_that_would_lose_digits_are_refused_where_they_are_too_long():
     with pytest.raises(ValueError, match="cannot be computed safely for 1048576 steps"):
         factorization.sensitivity(2**20)
     assert len(factorization.inverse_column(2**20)) == 2**20
+
+
+def _exact_sensitivity(factorization, n, period):
+    """The sensitivity in 60 digits, of a column without negative numbers."""
+    with decimal.localcontext(decimal.Context(prec=60)):
+        p, r = (
+            [decimal.Decimal(v) for v in values]
+            for values in (factorization.numerator, factorization.denominator)
+        )
+        column = []
+        for i in range(n):
+            value = p[i] if i < len(p) else decimal.Decimal(0)
+            column.append(value - sum(r[k] * column[i - k] for k in range(1, min(i + 1, len(r)))))
+        moved = [sum(column[i::-period]) for i in range(n)] if period else column
+        return sum(v * v for v in moved).sqrt()
+
+
+@pytest.mark.parametrize("period", [None, 97, 1])
+def test_rounding_takes_nothing_off_a_sensitivity(period):
+    bare = []
+    for bands in (2, 5, 8):
+        for n in (50, 300, 777):
+            factorization = banded_inverse_square_root(bands)
+            exact = _exact_sensitivity(factorization, n, period)
+            found = factorization.sensitivity(n, period)
+            assert exact <= decimal.Decimal(found) <= exact * (1 + decimal.Decimal(1e-11))
+            slack = decimal.Decimal(1 + (n * (bands + 2) + 8) * 2.0**-52)
+            bare.append(decimal.Decimal(found) / slack < exact)
+    assert any(bare)  # Power: without a slack it would.

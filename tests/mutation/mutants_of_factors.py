@@ -52,6 +52,14 @@ FACTORS = [
     *in_folder(
         "factorizations",
         (
+            "sensitivities_may_be_rounded_down",
+            "a sensitivity is less than that of the column without rounding",
+            "toeplitz.py",
+            "return 1 + operations * 2.0**-52",
+            "return 1 - operations * 2.0**-52",
+            f"{FACTORIZATIONS}/toeplitz_test.py",
+        ),
+        (
             "signs_of_columns_cancel",
             "vectors of a unit are taken to have one sign",
             "toeplitz.py",

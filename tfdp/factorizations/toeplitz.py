@@ -76,8 +76,9 @@ class ToeplitzFactorization:
 
         Guarantees:
             Exact where C has no negative coefficient, because the unit's vectors then count most
-            where all are equal; else an upper bound, that of the matrix of absolute values. For
-            other i the moved column is the same one, cut off earlier, so that i = 0 is the worst.
+            where all are equal; else an upper bound, that of the matrix of absolute values. Never
+            less than that by rounding; it is larger by 2^-52 for an operation. For other i the
+            moved column is the same one, cut off earlier, so that i = 0 is the worst.
 
         Args:
             num_steps: n.
@@ -89,7 +90,7 @@ class ToeplitzFactorization:
             total = periodic_sum(
                 column, num_steps if period is None else check_steps("period", period)
             )
-        return math.sqrt(self._weighted_squares(total, 1.0, num_steps)) * (1 + 1e-12)
+        return math.sqrt(self._weighted_squares(total, 1.0, num_steps)) * self._slack(num_steps)
 
     def sensitivity_to_participations(
         self, num_steps: int, min_separation: int, max_participations: int | None = None
@@ -110,7 +111,7 @@ class ToeplitzFactorization:
         """
         n, separation, most = check_participations(num_steps, min_separation, max_participations)
         squares = squares_of_columns(self.column(n), separation, most)
-        return math.sqrt(squares) * (1 + 1e-12)
+        return math.sqrt(squares) * self._slack(n)
 
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""
@@ -134,6 +135,17 @@ class ToeplitzFactorization:
         with np.errstate(over="ignore"):
             sums = np.cumsum(self.inverse_column(num_steps))
         return self._weighted_squares(sums, weights, num_steps)
+
+    def _slack(self, num_steps: int) -> float:
+        """Returns a factor above what rounding can take off a sensitivity.
+
+        No term is negative. So every addition and product takes off 2^-53 of a number at most.
+        Behind a number of the column there are num_steps (d + 1) of them, with r_0 to r_d in
+        `denominator`. Its sum over participations takes num_steps more, the square and the root
+        three. The factor allows for twice as many.
+        """
+        operations = num_steps * (len(self.denominator) + 2) + 8
+        return 1 + operations * 2.0**-52
 
     def _weighted_squares(
         self, values: np.ndarray, weights: np.ndarray | float, num_steps: int
