@@ -55,7 +55,8 @@ def test_what_is_to_be_written_exists(name):
     for path in re.findall(r"\btfdp((?:\.\w+)+)", WRITE[name]):
         here = tfdp
         for part in path.split(".")[1:]:
-            here = getattr(here, part)
+            here = getattr(here, part, None)
+        assert here is not None, f"There is no tfdp{path}."
 
 
 def test_other_names_say_no_more():
@@ -101,7 +102,8 @@ def _paths(text):
 def test_what_users_of_opacus_read_exists(path):
     here = tfdp
     for part in path.split("."):
-        here = getattr(here, part)
+        here = getattr(here, part, None)
+    assert here is not None, f"There is no tfdp.{path}."
 
 
 def test_a_name_that_does_not_exist_would_be_found():
