@@ -1,5 +1,6 @@
 """Every name of TensorFlow Privacy is here, or says what to write, and is in docs/migration.md."""
 
+import functools
 import pathlib
 import re
 
@@ -62,6 +63,58 @@ def test_what_is_to_be_written_exists(name):
 def test_other_names_say_no_more():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
         tfdp.nothing  # noqa: B018
+
+
+_SPECS = [tf.TensorSpec([2], tf.float32)]
+# Calls as TensorFlow Privacy takes them, and what a message has to name.
+_OLD_CALLS = {
+    "sum_stddev": (
+        lambda: tfdp.GaussianAverageQuery(l2_norm_clip=1.0, sum_stddev=1.0, denominator=2),
+        ["sum_stddev", "stddev=...", "denominator=..."],
+    ),
+    "ledger of a population": (
+        lambda: tfdp.PrivacyLedger(population_size=1000, selection_probability=0.1),
+        ["population_size", "tfdp.PrivacyLedger()"],
+    ),
+    "ledger, by place": (lambda: tfdp.PrivacyLedger(1000, 0.1), ["tfdp.PrivacyLedger()"]),
+    "optimizer, by place": (
+        lambda: tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 1, 1, 0.1),
+        ["learning_rate=0.1", "denominator=..."],
+    ),
+    "DP-FTRL": (
+        lambda: tfdp.keras.DPFTRLTreeAggregationOptimizer(1.0, 1.0, _SPECS, 1),
+        ["'period'", "num_steps=...", "period=..."],
+    ),
+    **{
+        f"{name}, {call}": (
+            functools.partial(make, getattr(tfdp.query, name)),
+            [name, "build_l2_gaussian_query", "num_steps=...", "period=..."],
+        )
+        for name in ("TreeCumulativeSumQuery", "TreeResidualSumQuery")
+        for call, make in {
+            "by name": lambda query: query(
+                record_specs=_SPECS, noise_generator=None, clip_fn=None, clip_value=1.0
+            ),
+            "by place": lambda query: query(_SPECS, None, None, 1.0, True),
+        }.items()
+    },
+    **{
+        f"{name}, built": (
+            functools.partial(getattr(tfdp.query, name).build_l2_gaussian_query, 1.0, 1.0, _SPECS),
+            ["build_l2_gaussian_query", "num_steps=...", "period=..."],
+        )
+        for name in ("TreeCumulativeSumQuery", "TreeResidualSumQuery")
+    },
+}
+
+
+@pytest.mark.parametrize("name", _OLD_CALLS)
+def test_old_call_says_what_to_write(name):
+    call, words = _OLD_CALLS[name]
+    with pytest.raises(TypeError) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
 
 
 _OPACUS = (DOCS / "opacus.md").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fractions
+import inspect
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from tfdp.events.arguments import (
     integer_below,
     positive_integer,
     real_number,
+    says_what_to_write,
     set_field,
 )
 
@@ -84,3 +86,49 @@ def test_integers_below_an_end():
     for bad, error in ((-1, ValueError), (3, ValueError), (1.0, TypeError), (True, TypeError)):
         with pytest.raises(error, match="k must be"):
             integer_below("k", bad, 3)
+
+
+@says_what_to_write("Write called(1).")
+def called(first, *, second=2):
+    """Returns both."""
+    return first, second
+
+
+@says_what_to_write("Write Called().")
+class Called:
+    def __init__(self, first=1):
+        self.first = first
+
+
+class Derived(Called):
+    pass
+
+
+@pytest.mark.parametrize("call", [lambda: called(), lambda: called(1, 2), lambda: called(1, x=2)])
+def test_a_call_that_does_not_fit_says_what_to_write(call):
+    with pytest.raises(TypeError, match=r"called: .*argument.*\. Write called\(1\)\.$"):
+        call()
+
+
+@pytest.mark.parametrize("cls", [Called, Derived])
+def test_a_class_that_is_made_otherwise_says_what_to_write(cls):
+    with pytest.raises(TypeError, match=r"Called: .*'second'\. Write Called\(\)\.$"):
+        cls(second=2)
+    assert cls(3).first == 3
+
+
+def test_a_call_that_fits_is_the_call():
+    assert called(1) == (1, 2)
+    assert called(first=1, second=3) == (1, 3)
+    assert called.__doc__ == "Returns both."
+    assert list(inspect.signature(called).parameters) == ["first", "second"]
+    assert list(inspect.signature(Called).parameters) == ["first"]
+
+
+def test_errors_inside_of_the_call_stay_as_they_are():
+    @says_what_to_write("Write something else.")
+    def inner(value):
+        return len(value)
+
+    with pytest.raises(TypeError, match=r"has no len\(\)$"):
+        inner(1)

@@ -1,11 +1,16 @@
-"""Checks of numbers and types that every part of the package shares."""
+"""Checks of arguments that every part of the package shares."""
 
+import functools
+import inspect
 import math
 import numbers
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 # Ledgers and accountants count up to this.
 MAX_INTEGER = 2**63 - 1
+
+_Called = TypeVar("_Called", bound=Callable[..., Any])
 
 
 def real_number(
@@ -91,3 +96,36 @@ def check_type(name: str, value: Any, expected: type) -> None:
 def set_field(instance: Any, name: str, value: Any) -> None:
     """Assigns a field of a frozen dataclass while it is being made."""
     object.__setattr__(instance, name, value)
+
+
+def says_what_to_write(hint: str) -> Callable[[_Called], _Called]:
+    """Returns a decorator of a function or a class that another library calls otherwise.
+
+    Where the arguments of a call do not fit its signature, Python's own TypeError says which do
+    not. This one says what to write, too.
+
+    Args:
+        hint: One or more sentences.
+
+    Raises:
+        TypeError: when what is decorated is called with other arguments.
+    """
+
+    def decorate(called: Any) -> Any:
+        function = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{called.__qualname__}: {error}. {hint}") from None
+            return function(*args, **kwargs)
+
+        if not isinstance(called, type):
+            return checked
+        called.__init__ = checked  # type: ignore[misc]
+        return called
+
+    return decorate

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from tfdp.events.arguments import says_what_to_write
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.query import (
     GaussianAverageQuery,
@@ -13,6 +14,11 @@ from tfdp.query import (
     TreeResidualSumQuery,
 )
 from tfdp.query.dp_query import DPQuery
+
+_BY_NAME = (
+    "Give l2_norm_clip, noise_multiplier and num_microbatches, and by name denominator=... and "
+    "what the Keras optimizer takes, such as learning_rate=0.1."
+)
 
 
 def _compose(
@@ -61,6 +67,7 @@ def _wrapped(
     return DPOptimizer(inner_class(**inner_arguments), query, num_microbatches)
 
 
+@says_what_to_write(_BY_NAME)
 def DPKerasSGDOptimizer(  # noqa: N802 - the name that users of TensorFlow Privacy know
     l2_norm_clip: float,
     noise_multiplier: float,
@@ -89,6 +96,7 @@ def DPKerasSGDOptimizer(  # noqa: N802 - the name that users of TensorFlow Priva
     )
 
 
+@says_what_to_write(_BY_NAME)
 def DPKerasAdamOptimizer(  # noqa: N802
     l2_norm_clip: float,
     noise_multiplier: float,
@@ -111,6 +119,7 @@ def DPKerasAdamOptimizer(  # noqa: N802
     )
 
 
+@says_what_to_write(_BY_NAME)
 def DPKerasAdagradOptimizer(  # noqa: N802
     l2_norm_clip: float,
     noise_multiplier: float,
@@ -138,6 +147,11 @@ def DPKerasAdagradOptimizer(  # noqa: N802
     )
 
 
+@says_what_to_write(
+    "Write tfdp.keras.DPFTRLTreeAggregationOptimizer(l2_norm_clip, noise_multiplier, model, "
+    "num_microbatches, num_steps=..., period=..., learning_rate=...): period is the number of "
+    "steps between two in which one record may be, such as the steps of an epoch in a fixed order."
+)
 def DPFTRLTreeAggregationOptimizer(  # noqa: N802
     l2_norm_clip: float,
     noise_multiplier: float,

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tfdp.events import Event, NeighboringRelation
-from tfdp.events.arguments import positive_integer
+from tfdp.events.arguments import positive_integer, says_what_to_write
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
 from tfdp.ledger.continuation import agree_up_to, check_continues_file, is_prefix
@@ -42,6 +42,10 @@ def _is_dp_accounting(accountant: Any) -> bool:
     return module is not None and isinstance(accountant, module.PrivacyAccountant)
 
 
+@says_what_to_write(
+    "Write tfdp.PrivacyLedger(): every step is written with its own sampling, so a ledger has no "
+    "population_size and no selection_probability."
+)
 class PrivacyLedger:
     """An append-only sequence of events; equal neighbours are stored once, with a count.
 

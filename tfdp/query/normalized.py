@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.events import Event
-from tfdp.events.arguments import real_number
+from tfdp.events.arguments import real_number, says_what_to_write
 from tfdp.noise import RandomSource
 from tfdp.query.dp_query import DPQuery, Structure
 from tfdp.query.exact import ExactGaussianSumQuery
@@ -81,6 +81,10 @@ class NormalizedQuery(WrappingQuery):
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event
 
 
+@says_what_to_write(
+    "Write GaussianAverageQuery(l2_norm_clip, noise_multiplier=..., denominator=...), or "
+    "stddev=... for the absolute noise on the sum, which TensorFlow Privacy calls sum_stddev."
+)
 class GaussianAverageQuery(NormalizedQuery):
     """Average of clipped records with Gaussian noise: `GaussianSumQuery` over a fixed denominator.
 

@@ -6,14 +6,22 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.events import Event
-from tfdp.events.arguments import check_type, real_number
+from tfdp.events.arguments import check_type, real_number, says_what_to_write
 from tfdp.factorizations import BinaryTree
 from tfdp.noise import SeededRandomSource
 from tfdp.query.correlated import CorrelatedGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, Structure, zeros_like
 from tfdp.query.wrapping import WrappingQuery
 
+_PRICED = (
+    "A tree is priced by its num_steps and by the period, the steps between two in which a unit "
+    "may be, and only with an l2 clip and Gaussian noise: give clip_norm, noise_multiplier and "
+    "record_specs, num_steps=... and period=..."
+)
+_OF_A_TREE = "Write tfdp.query.{}.build_l2_gaussian_query. " + _PRICED
 
+
+@says_what_to_write(_OF_A_TREE.format("TreeResidualSumQuery"))
 class TreeResidualSumQuery(CorrelatedGaussianSumQuery):
     """The sum of each step, with noise of which running sums have only that of a few tree nodes.
 
@@ -47,6 +55,7 @@ class TreeResidualSumQuery(CorrelatedGaussianSumQuery):
         check_type("factorization", self.factorization, BinaryTree)
 
     @classmethod
+    @says_what_to_write(_PRICED)
     def build_l2_gaussian_query(
         cls,
         clip_norm: float,
@@ -89,6 +98,7 @@ class CumulativeGlobalState(NamedTuple):
     released: Structure
 
 
+@says_what_to_write(_OF_A_TREE.format("TreeCumulativeSumQuery"))
 @dataclasses.dataclass(frozen=True)
 class TreeCumulativeSumQuery(WrappingQuery):
     """The running sum over all steps, with the noise of at most log2(steps) + 1 tree nodes.
