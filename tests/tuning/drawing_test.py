@@ -84,6 +84,40 @@ def test_scores_that_the_study_was_told_end_the_search(way):
         draw()
 
 
+def study_by_hand(kind, trials):
+    """Returns what has the form of a study of Optuna, which need not be installed."""
+    sampler = type(kind, (), {"__module__": "optuna.samplers"})()
+
+    def ask():
+        trials.append(types.SimpleNamespace(intermediate_values={}, state=RUNNING))
+        return trials[-1]
+
+    return types.SimpleNamespace(ask=ask, sampler=sampler, get_trials=lambda deepcopy: trials)
+
+
+RUNNING = types.SimpleNamespace(is_finished=lambda: False)
+DONE = types.SimpleNamespace(is_finished=lambda: True)
+
+
+@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler", "CmaEsSampler", "MySampler"])
+def test_other_samplers_are_refused_by_their_names(kind):
+    with pytest.raises(TypeError, match=f"sampler={kind}"):
+        optuna_trials(study_by_hand(kind, []))
+
+
+@pytest.mark.parametrize(
+    "told", [{"state": DONE}, {"intermediate_values": {0: 1.0}}], ids=["told", "reported"]
+)
+def test_nothing_is_drawn_once_a_trial_was_told(told):
+    before = [types.SimpleNamespace(intermediate_values={}, state=DONE)]  # Of another search.
+    draw = optuna_trials(study_by_hand("RandomSampler", before))
+    trial = draw()
+    assert draw() is not trial
+    vars(trial).update(told)
+    with pytest.raises(ValueError, match="told how a trial went"):
+        draw()
+
+
 def test_keras_tuner_draws_the_candidates():
     kt = pytest.importorskip("keras_tuner", reason="KerasTuner is not installed: tfdp[tuning].")
     built = []
