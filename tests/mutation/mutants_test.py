@@ -31,7 +31,6 @@ WITHOUT_A_MUTANT = {
     "query/arguments.py": "It checks arguments.",
     "query/parts.py": "It takes structures apart for the queries of parts.",
     "query/structure.py": "It takes structures apart.",
-    "tuning/drawing.py": "It is about packages that need not be installed.",
 }
 
 
