@@ -92,6 +92,12 @@ def gru_with_dropout() -> keras.Model:
     return keras.Sequential([*first, layers.GRU(64, dropout=0.2), layers.Dense(2)])
 
 
+def gru_with_dropout_of_states() -> keras.Model:
+    first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64)]
+    gru = layers.GRU(64, dropout=0.2, recurrent_dropout=0.2)
+    return keras.Sequential([*first, gru, layers.Dense(2)])
+
+
 def masked_bidirectional() -> keras.Model:
     first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64, mask_zero=True)]
     return keras.Sequential([*first, layers.Bidirectional(layers.LSTM(64)), layers.Dense(2)])
@@ -235,6 +241,7 @@ MODELS = {
     "audio": FitModel(audio, images(4000, 1), 64),
     "two_grus": FitModel(two_grus, tokens(64, 8000), 64),
     "gru_dropout": FitModel(gru_with_dropout, tokens(64, 8000), 64),
+    "gru_recurrent_dropout": FitModel(gru_with_dropout_of_states, tokens(64, 8000), 64),
     "bidirectional": FitModel(masked_bidirectional, tokens(64, 8000), 64),
     "decoder": FitModel(decoder, next_tokens, 32, 10),
     "separable": FitModel(separable, images(32, 32, 3), 64),

@@ -272,6 +272,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/rules/recurrent_test.py",
     ),
     (
+        "states_before_dropout",
+        "gradients of recurrent kernels are made of states of which nothing was dropped",
+        "rules/recurrent.py",
+        "before = _masked(before, dropped)",
+        "pass",
+        f"{GRADIENTS}/rules/recurrent_test.py",
+    ),
+    (
         "gates_that_mix_units",
         "the slope of an activation over all units is taken for that of an elementwise one",
         "rules/recurrent.py",

@@ -1,5 +1,7 @@
 """The loops' own backward pass, against TensorFlow's backward pass of the steps one by one."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,11 +22,17 @@ ACTIVATIONS = {
 MASK = np.array([[0, 1, 0, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
 
 
-def explicit(cell, sums, kernel, states, mask):
+def explicit(cell, sums, kernel, states, mask, dropped=None):
     """Takes the steps one by one, and leaves their gradients to TensorFlow."""
     outputs = []
     for i in range(STEPS):
-        new = cell.step(sums[:, i], states[0] @ kernel, states)[0]
+        inner = states[0] @ kernel
+        if dropped is not None:
+            of_parts = tf.split(kernel, dropped.shape[1], 1)
+            inner = tf.concat(
+                [states[0] * dropped[:, k] @ part for k, part in enumerate(of_parts)], 1
+            )
+        new = cell.step(sums[:, i], inner, states)[0]
         if mask is not None:
             new = [tf.where(mask[:, i, None], a, b) for a, b in zip(new, states, strict=True)]
         states = new
@@ -37,6 +45,16 @@ def explicit(cell, sums, kernel, states, mask):
 @pytest.mark.parametrize("functions", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("name", sorted(CELLS))
 def test_values_and_gradients(name, functions, masked, all_steps):
+    compare(name, functions, masked, all_steps)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", sorted(CELLS))
+def test_states_that_are_dropped(name, masked):
+    compare(name, "usual", masked, True, dropping=True)
+
+
+def compare(name, functions, masked, all_steps, dropping=False):
     cell_class, parts, count = CELLS[name]
     cell = cell_class(*ACTIVATIONS[functions][: 1 if name == "simple" else 2])
     random = np.random.default_rng(0)
@@ -46,17 +64,18 @@ def test_values_and_gradients(name, functions, masked, all_steps):
     states = [tf.constant(random.normal(size=(RECORDS, UNITS))) for _ in range(count)]
     at_outputs = tf.constant(random.normal(size=(RECORDS, STEPS, UNITS))) * float(all_steps)
     mask = tf.constant(MASK) if masked else None
+    shape = [RECORDS, width // UNITS, UNITS]
+    dropped = tf.constant(random.integers(0, 3, shape).astype(float)) if dropping else None
 
     def results(run):
         with tf.GradientTape() as tape:
             tape.watch([sums, *states])
-            outputs, last = run(cell, sums, kernel, states, mask)
+            outputs, last = run(cell, sums, kernel, states, mask, dropped=dropped)
             total = tf.reduce_sum(outputs * at_outputs)
             total += tf.add_n([tf.reduce_sum(s * (i + 2)) for i, s in enumerate(last)])
         return [outputs, *last, *tape.gradient(total, [sums, *states])]
 
-    def fast(*args):
-        return recurrent_loop.run(*args, all_steps=all_steps)
+    fast = functools.partial(recurrent_loop.run, all_steps=all_steps)
 
     expected = results(explicit)
     for a, e in zip(tf.function(results)(fast), expected, strict=True):

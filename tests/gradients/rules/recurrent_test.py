@@ -21,6 +21,7 @@ from tests.gradients.problems import (
     token_model,
     traced_sum,
 )
+from tfdp.gradients.forms import products
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan
 from tfdp.gradients.rules.rule import rule_for
@@ -31,6 +32,7 @@ SHAPE = (5, 4)
 LAYERS = {
     "bidirectional": lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
     "bidirectional_sum": lambda: L.Bidirectional(L.GRU(3), merge_mode="sum"),
+    "by_gate": lambda: L.LSTM(3, implementation=1),
     "cell": lambda: L.RNN(L.GRUCell(3), return_sequences=True),
     "gru": lambda: L.GRU(3),
     "gru_backwards": lambda: L.GRU(3, go_backwards=True, return_sequences=True),
@@ -199,27 +201,96 @@ DROPOUT = {
     "bidirectional": lambda: L.Bidirectional(L.LSTM(3, dropout=0.5, return_sequences=True)),
     "gru": lambda: L.GRU(3, dropout=0.5),
     "gru_backwards": lambda: L.GRU(3, dropout=0.5, go_backwards=True, return_sequences=True),
+    "gru_of_states": lambda: L.GRU(3, recurrent_dropout=0.5, return_sequences=True),
+    "gru_of_both": lambda: L.GRU(3, dropout=0.5, recurrent_dropout=0.5, go_backwards=True),
+    "gru_of_both_no_bias": lambda: L.GRU(3, dropout=0.5, recurrent_dropout=0.5, use_bias=False),
+    "cell_by_gate": lambda: L.RNN(L.LSTMCell(3, dropout=0.5, implementation=1)),
+    "lstm_of_both": lambda: L.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
+    "lstm_of_states": lambda: L.LSTM(3, recurrent_dropout=0.5, return_sequences=True),
     "lstm_unrolled": lambda: L.LSTM(3, dropout=0.5, unroll=True),
     "simple": lambda: L.SimpleRNN(3, dropout=0.5, return_sequences=True),
+    "simple_of_states": lambda: L.SimpleRNN(3, recurrent_dropout=0.5, return_sequences=True),
 }
 
 
-def mask_of_first_step(cell, inputs):
-    """Keeps what is positive at the first step: a mask that is the same in every engine."""
-    if cell.dropout and getattr(cell, "_dropout_mask", None) is None:
-        cell._dropout_mask = 2 * tf.cast(inputs > 0, inputs.dtype)
-    return cell._dropout_mask
+def mask_by_hand(cell, inputs, rate):
+    """A mask that is the same in every engine: of gates, units and what the record holds."""
+    wave = tf.range(inputs.shape[-1], dtype=inputs.dtype)
+    masks = [
+        2 * tf.cast(inputs + tf.sin(2 * wave + gate) > 0, inputs.dtype)
+        for gate in range(getattr(cell, "dropout_mask_count", 1))
+    ]
+    return masks if hasattr(cell, "dropout_mask_count") else masks[0]
+
+
+@pytest.fixture
+def masks(monkeypatch):
+    for cell in (L.SimpleRNNCell, L.LSTMCell, L.GRUCell):
+        monkeypatch.setattr(cell, "_create_dropout_mask", mask_by_hand)
 
 
 @pytest.mark.parametrize("name", sorted(DROPOUT))
-def test_dropout_of_inputs(name, monkeypatch):
-    for cell in (L.SimpleRNNCell, L.LSTMCell, L.GRUCell):
-        monkeypatch.setattr(cell, "get_dropout_mask", mask_of_first_step)
+def test_dropout(name, masks):
     model = model_of(DROPOUT[name], SHAPE)
     assert rules_of(model) == {"RecurrentRule"}
     x = normal(*SHAPE)
     assert_engines_agree(*problem(model, x))
     assert not np.allclose(model(x, training=True), model(x))  # Something was dropped.
+
+
+@pytest.mark.parametrize("name", ["gru_of_both", "lstm_of_both", "simple_of_states"])
+def test_norms_with_dropout_in_double_precision(name, masks):
+    with floatx("float64"):
+        loss, variables, examples = problem(model_of(DROPOUT[name], SHAPE), normal(*SHAPE))
+        actual, expected, sums, loop = norms_and_sums_of(loss, variables, examples)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+        assert_sums_agree(sums, loop, 1e-10)
+
+
+@pytest.mark.parametrize("gram", [False, True])
+def test_dropout_of_states_with_either_norm(gram, masks, monkeypatch):
+    monkeypatch.setattr(products, "gram_is_cheaper", lambda *sizes: gram)
+    assert_engines_agree(*problem(model_of(DROPOUT["lstm_of_both"], SHAPE), normal(*SHAPE)))
+
+
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_dropout_of_states_that_are_passed_on(kind, masks):
+    """Masks of states differ between records here, and some steps are masked."""
+
+    def dropping(units, **options):
+        return kind(units, dropout=0.5, recurrent_dropout=0.5, **options)
+
+    loss, variables, examples = problem(encoder_decoder(dropping), normal(*SHAPE))
+    assert_engines_agree(loss, variables, examples)
+    grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
+    assert_engines_agree(loss, variables, examples, **grouping)
+
+
+def test_dropout_of_states_with_xla_and_a_length_that_is_not_known(masks):
+    keras.utils.set_random_seed(1)
+    layer = L.GRU(3, dropout=0.5, recurrent_dropout=0.5, return_sequences=True)
+    model = keras.Sequential([keras.Input((None, 4)), layer, L.GlobalAveragePooling1D()])
+    loss, variables, examples = problem(model, normal(*SHAPE))
+    assert_engines_agree(loss, variables, examples)
+    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
+    examples = (tf.constant(examples[0]), tf.constant(examples[1]))
+    actual = total(examples, tf.ones([BATCH], tf.bool))
+    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+
+
+def test_every_record_drops_states_of_its_own():
+    """Equal records have gradients of their own, and each step draws again."""
+    keras.utils.set_random_seed(1)
+    model = model_of(lambda: L.GRU(8, recurrent_dropout=0.5), SHAPE)
+    x = np.repeat(normal(*SHAPE)[:1], BATCH, 0)
+    loss, variables, (_, y) = problem(model, x)
+    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(1e9, 1.0))
+    examples = (tf.constant(x), tf.repeat(y[:1], BATCH, 0))
+    alone = [total(examples, tf.range(BATCH) == i)[1].numpy() for i in range(BATCH)]
+    for i in range(BATCH):
+        for j in range(i):
+            assert not np.allclose(alone[i], alone[j], rtol=1e-3)
 
 
 class OwnCell(L.LSTMCell):
@@ -241,13 +312,13 @@ NO_RULE = {
     "recurrent_activation_over_units": lambda: L.GRU(3, recurrent_activation="softmax"),
     "dropout_of_everything": lambda: L.LSTM(3, dropout=1.0),
     "old_gru": lambda: L.GRU(3, reset_after=False),
-    "other_implementation": lambda: L.LSTM(3, implementation=1),
     "own_activation": lambda: L.LSTM(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
     "own_cell": lambda: L.RNN(OwnCell(3)),
     "patched_cell": lambda: patched(L.LSTM(3)),
     "own_recurrent_activation": lambda: L.GRU(3, recurrent_activation=lambda x: x),
     "recomputed_cell": lambda: L.RNN(recomputed(L.LSTMCell)),
-    "recurrent_dropout": lambda: L.GRU(3, recurrent_dropout=0.1),
+    "recurrent_dropout_of_everything": lambda: L.SimpleRNN(3, recurrent_dropout=1.0),
+    "recurrent_dropout_of_an_old_gru": lambda: L.GRU(3, recurrent_dropout=0.1, reset_after=False),
     "several_cells": lambda: L.RNN([L.LSTMCell(3), L.LSTMCell(3)]),
     "stateful": lambda: L.LSTM(3, stateful=True),
 }

@@ -196,6 +196,7 @@ class Product(PerRecordGradient):
         right: [n, h, t, q].
         kernel_axes: Sizes of the variable's axes in the order of h, p and q.
         permutation: From that order to the variable's, as for `tf.transpose`.
+        shape: Of the variable, where some of these axes are one in it.
         gram: Whether to use Gram matrices; by default where `gram_is_cheaper`.
     """
 
@@ -206,7 +207,9 @@ class Product(PerRecordGradient):
         kernel_axes: Sequence[int],
         permutation: Sequence[int] | None = None,
         gram: bool | None = None,
+        shape: Sequence[int] | None = None,
     ):
+        self._shape = None if shape is None else tuple(shape)
         self._left, self._right = left, right
         self._axes = tuple(kernel_axes)
         self._permutation = tuple(range(len(self._axes)) if permutation is None else permutation)
@@ -218,9 +221,9 @@ class Product(PerRecordGradient):
     def _restore(self, products: tf.Tensor) -> tf.Tensor:
         """Returns [m, *variable.shape] from [m, h * p * q] or [m, h, p, q]."""
         products = tf.reshape(products, [-1, *self._axes])
-        if self._permutation == tuple(range(len(self._axes))):
-            return products
-        return tf.transpose(products, [0, *(1 + axis for axis in self._permutation)])
+        if self._permutation != tuple(range(len(self._axes))):
+            products = tf.transpose(products, [0, *(1 + axis for axis in self._permutation)])
+        return products if self._shape is None else tf.reshape(products, [-1, *self._shape])
 
     @staticmethod
     def _flat(tensor: tf.Tensor) -> tf.Tensor:
@@ -251,7 +254,7 @@ class Product(PerRecordGradient):
         # The positions of a group are those of its records, one after another.
         left = _joined(drop_records(self._left, factors), size)
         right = _joined(scale_records(self._right, factors), size)
-        return Product(left, right, self._axes, self._permutation)
+        return self._like(left, right)
 
     def magnitudes(self) -> tf.Tensor:
         # sum_t |left_t| |right_t| <= |left| |right|
@@ -281,10 +284,13 @@ class Product(PerRecordGradient):
             return None
         left = tf.concat([self._left, other._left], 2)
         right = tf.concat([self._right, other._right], 2)
-        return Product(left, right, self._axes, self._permutation)
+        return self._like(left, right)
+
+    def _like(self, left: tf.Tensor, right: tf.Tensor) -> "Product":
+        return Product(left, right, self._axes, self._permutation, shape=self._shape)
 
     def _layout(self):
-        return self._axes, self._permutation, self._h, self._p, self._q
+        return self._axes, self._permutation, self._shape, self._h, self._p, self._q
 
     def inner(self, other: "PerRecordGradient") -> tf.Tensor:
         if not isinstance(other, Rows) or len(self._axes) != 2 or self._permutation != (0, 1):

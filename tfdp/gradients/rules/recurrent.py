@@ -6,14 +6,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.forms.per_record import Explicit
-from tfdp.gradients.forms.products import matrix_gradient
+from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, to_accumulate
+from tfdp.gradients.forms.products import Product, matrix_gradient
 from tfdp.gradients.keras_internals import LOOP, is_recomputed
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.activation import is_elementwise
 from tfdp.gradients.rules.dense import bias_gradient
-from tfdp.gradients.rules.recurrent_loop import Cell, GRUCell, LSTMCell, SimpleCell, run
+from tfdp.gradients.rules.recurrent_loop import (
+    Cell,
+    GRUCell,
+    LSTMCell,
+    SimpleCell,
+    parts_first,
+    run,
+)
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
@@ -33,8 +40,8 @@ class RecurrentRule(LayerRule):
     sum_t outer(state_{t-1}, gradient_t), with gradients at the sums that the gates are made of.
 
     Products of inputs are made for all steps at once. What depends on the states is left to
-    `recurrent_loop`, on the whole batch. Dropout of inputs, which is the same at all steps, is
-    applied before that.
+    `recurrent_loop`, on the whole batch. Dropout is the same at all steps. Gates that have masks of
+    their own (`implementation=1`, which `recurrent_dropout` entails) have gradients of their own.
     """
 
     def holds_for(self, layer: Any) -> bool:
@@ -43,12 +50,11 @@ class RecurrentRule(LayerRule):
             type(cell) in _CELLS
             and not is_patched(cell)
             and all(map(is_elementwise, _activations(cell)))
-            and not (layer.stateful or cell.dropout >= 1 or cell.recurrent_dropout)
+            and not (layer.stateful or cell.dropout >= 1 or cell.recurrent_dropout >= 1)
             # In a keras.RematScope the layer is called a second time in the backward pass, where
             # the rule would not see it.
             and not is_recomputed(cell)
-            # With another implementation the sums of the gates are not made of two matrix products.
-            and getattr(cell, "implementation", 2) == 2
+            # Otherwise the reset gate is applied between the state and its product.
             and getattr(cell, "reset_after", True)
         )
 
@@ -73,9 +79,10 @@ def _run(recording, layer, sequences, initial_state, mask, training):
     if isinstance(mask, (list, tuple)):
         mask = mask[0]
     _refuse_other_ranks(layer, sequences, mask)
+    dtype, dropped = sequences.dtype, None
     if training:
-        sequences = _dropped(cell, sequences)
-    dtype = sequences.dtype
+        sequences = _masked(sequences, _gates(cell.get_dropout_mask(sequences[:, 0])))
+        dropped = _gates(cell.get_recurrent_dropout_mask(initial_state[0]))
     sums = _products(cell, sequences)
     tap = recording.watch(_sums_of_gru(cell, sums) if is_gru else sums)
     steps, backwards = tap.tensor, layer.go_backwards
@@ -91,9 +98,11 @@ def _run(recording, layer, sequences, initial_state, mask, training):
         initial_state,
         mask,
         all_steps=layer.return_sequences,
+        dropped=dropped,
     )
     before = tf.concat([initial_state[0][:, tf.newaxis], states[:, :-1]], 1)
     before = tf.stop_gradient(tf.reverse(before, [1]) if backwards else before)
+    before = _masked(before, dropped)
     (_add_gru if is_gru else _add)(recording, cell, tap, sequences, before)
     outputs, output = states, last[0]
     if mask is not None:
@@ -119,10 +128,24 @@ def _refuse_other_ranks(layer: Any, sequences: tf.Tensor, mask: Any) -> None:
         )
 
 
-def _dropped(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
-    """Returns sequences, [n, t, ...], after the cell's dropout; every record has its own mask."""
-    mask = cell.get_dropout_mask(sequences[:, 0])
-    return sequences if mask is None else sequences * mask[:, tf.newaxis]
+def _gates(masks: Any) -> tf.Tensor | None:
+    """Returns masks of dropout, of which every record has its own, as [n, gates, p]; one gate
+    stands for all.
+    """
+    if masks is None:
+        return None
+    return tf.stack(masks, 1) if isinstance(masks, list) else masks[:, tf.newaxis]
+
+
+def _masked(sequences: tf.Tensor, masks: tf.Tensor | None) -> tf.Tensor:
+    """Returns sequences, [n, t, p], after dropout: for each gate, [n, gates, t, p], where masks of
+    the gates differ.
+    """
+    if masks is None:
+        return sequences
+    if masks.shape[1] == 1:
+        return sequences * masks
+    return sequences[:, tf.newaxis] * masks[:, :, tf.newaxis]
 
 
 def _counted_already(mask: tf.Tensor) -> tf.Tensor:
@@ -132,17 +155,48 @@ def _counted_already(mask: tf.Tensor) -> tf.Tensor:
 
 def _products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
     """Returns products of inputs and kernel, with the bias where there is one of them."""
-    products = tf.tensordot(sequences, tf.cast(cell.kernel.value, sequences.dtype), 1)
+    kernel = tf.cast(cell.kernel.value, sequences.dtype)
+    if sequences.shape.rank == 3:
+        products = tf.tensordot(sequences, kernel, 1)
+    else:
+        products = _by_gate(sequences, kernel)
     if not cell.use_bias or isinstance(cell, keras.layers.GRUCell):
         return products
     return products + tf.cast(cell.bias.value, products.dtype)
 
 
+def _by_gate(sequences: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns products, [n, t, gates * units], of inputs [n, gates, t, p] and their parts of the
+    kernel.
+    """
+    _, gates, steps, size = sequences.shape
+    number = tf.shape(sequences)[2] if steps is None else steps
+    rows = tf.reshape(tf.transpose(sequences, [1, 0, 2, 3]), [gates, -1, size])
+    products = tf.transpose(tf.matmul(rows, parts_first(kernel, gates)), [1, 0, 2])
+    products = tf.reshape(products, tf.stack([-1, number, kernel.shape[1]]))
+    return tf.ensure_shape(products, [sequences.shape[0], steps, kernel.shape[1]])
+
+
+def _matrix_gradient(left: tf.Tensor, right: tf.Tensor) -> PerRecordGradient:
+    """Returns gradients of a kernel, from what it was multiplied with, [n, t, p] or, for each of
+    its gates, [n, gates, t, p], and gradients [n, t, gates * units].
+    """
+    if left.shape.rank == 3:
+        return matrix_gradient(left, right)
+    left, right = to_accumulate(left), to_accumulate(right)
+    _, gates, steps, size = left.shape
+    units = right.shape[-1] // gates
+    number = tf.shape(right)[1] if steps is None else steps
+    columns = tf.reshape(right, tf.stack([-1, number, gates, units]))
+    columns = tf.ensure_shape(tf.transpose(columns, [0, 2, 1, 3]), [None, gates, steps, units])
+    return Product(left, columns, [gates, size, units], [1, 0, 2], shape=[size, gates * units])
+
+
 def _add(recording, cell, tap, sequences, before):
     """Says what follows from the tap, given the states before each step, [n, t, units]."""
     add = recording.add
-    add(tap, cell.kernel, lambda g: matrix_gradient(sequences, g))
-    add(tap, cell.recurrent_kernel, lambda g: matrix_gradient(before, g))
+    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, g))
+    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, g))
     add(tap, cell.bias, bias_gradient)
 
 
@@ -170,8 +224,8 @@ def _add_gru(recording, cell, tap, sequences, before):
         return Explicit(tf.stack([of_inputs(total), of_states(total)], 1))
 
     add = recording.add
-    add(tap, cell.kernel, lambda g: matrix_gradient(sequences, of_inputs(g)))
-    add(tap, cell.recurrent_kernel, lambda g: matrix_gradient(before, of_states(g)))
+    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, of_inputs(g)))
+    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, of_states(g)))
     add(tap, cell.bias, of_biases)
 
 

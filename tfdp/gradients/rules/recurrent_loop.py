@@ -184,10 +184,11 @@ def run(
     states: Sequence[tf.Tensor],
     mask: tf.Tensor | None = None,
     all_steps: bool = True,
+    dropped: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns the outputs at all steps, [n, t, u], and the last states, each [n, u].
 
-    Gradients go to `sums` and `states`, not to `kernel`.
+    Gradients go to `sums` and `states`, not to `kernel` and `dropped`.
 
     Args:
         cell: What happens at a step.
@@ -196,16 +197,20 @@ def run(
         states: At the start, each [n, u]; the first is the output.
         mask: bool [n, t]: at other steps the states stay as they are. None: there are none.
         all_steps: Whether gradients at the outputs count; those at the last states always do.
+        dropped: What the state is multiplied by before each part of the recurrent kernel, the same
+            at all steps, [n, parts - cell.parts_without_states, u]. None: nothing.
     """
     count = len(states)
     masks = [] if mask is None else [mask]
+    drops = [] if dropped is None else [dropped]
 
     @tf.custom_gradient
-    def loop(sums, kernel, *states_and_mask):
-        first = list(states_and_mask[:count])
+    def loop(sums, kernel, *others):
+        first = list(others[:count])
         sums = _steps_first(sums)
-        present = [_steps_first(m)[..., tf.newaxis] for m in states_and_mask[count:]]
-        after, kept = _forward(cell, sums, kernel, first, present)
+        present = [_steps_first(m)[..., tf.newaxis] for m in others[count : count + len(masks)]]
+        product = _StateProduct(kernel, *others[count + len(masks) :])
+        after, kept = _forward(cell, sums, product, first, present)
 
         def gradient(at_outputs, *at_last):
             before = [
@@ -215,41 +220,78 @@ def run(
             at_sums, at_first = _backward(
                 cell,
                 factors,
-                kernel,
+                product,
                 _steps_first(at_outputs) if all_steps else None,
                 list(at_last),
                 present,
             )
-            return _steps_first(at_sums), None, *at_first, *(None for _ in present)
+            return _steps_first(at_sums), None, *at_first, *(None for _ in [*masks, *drops])
 
         return (_steps_first(after[0]), *(a[-1] for a in after)), gradient
 
-    outputs, *last = loop(sums, kernel, *states, *masks)
+    outputs, *last = loop(sums, kernel, *states, *masks, *drops)
     return outputs, last
 
 
-def _forward(cell, sums, kernel, states, present):
+class _StateProduct:
+    """The state times the recurrent kernel.
+
+    Args:
+        kernel: [u, parts * u].
+        dropped: As in `run`, [n, parts, u]; left out where nothing is.
+    """
+
+    def __init__(self, kernel: tf.Tensor, dropped: tf.Tensor | None = None):
+        self.units, self.width = kernel.shape
+        self._kernel, self._dropped = kernel, dropped
+        if dropped is not None:
+            self._dropped = tf.transpose(dropped, [1, 0, 2])
+            self._kernel = parts_first(kernel, dropped.shape[1])
+        self._transposed = tf.linalg.matrix_transpose(self._kernel)
+
+    def of(self, state: tf.Tensor) -> tf.Tensor:
+        """Returns the product, [n, parts * u], with a state, [n, u]."""
+        if self._dropped is None:
+            return tf.matmul(state, self._kernel)
+        parts = tf.matmul(state * self._dropped, self._kernel)
+        return tf.reshape(tf.transpose(parts, [1, 0, 2]), [-1, self.width])
+
+    def back(self, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient at the state, given that at the product."""
+        if self._dropped is None:
+            return tf.matmul(gradient, self._transposed)
+        parts = parts_first(gradient, self._dropped.shape[0])
+        return tf.reduce_sum(tf.matmul(parts, self._transposed) * self._dropped, 0)
+
+
+def parts_first(matrix: tf.Tensor, parts: int) -> tf.Tensor:
+    """Returns [parts, n, u] from [n, parts * u]."""
+    width = matrix.shape[1] // parts
+    return tf.transpose(tf.reshape(matrix, [-1, parts, width]), [1, 0, 2])
+
+
+def _forward(cell, sums, product, states, present):
     """Returns (states after each step, each [t, n, u]; what was kept, [t, n, ...])."""
     steps = _number_of_steps(sums)
     count = len(states)
 
     def body(i, states, arrays):
-        new, kept = cell.step(sums[i], tf.matmul(states[0], kernel), states)
+        new, kept = cell.step(sums[i], product.of(states[0]), states)
         if present:
             new = [tf.where(present[0][i], a, b) for a, b in zip(new, states, strict=True)]
         return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, kept], strict=True)]
 
-    widths = [*(s.shape[-1] for s in states), kernel.shape[-1]]
+    widths = [*(s.shape[-1] for s in states), product.width]
     arrays = [_array(sums, steps, width) for width in widths]
     _, _, arrays = _while(steps, body, (tf.constant(0), list(states), arrays))
     *after, kept = [array.stack() for array in arrays]
     return after[:count], kept
 
 
-def _backward(cell, factors, kernel, at_outputs, at_last, present):
+def _backward(cell, factors, product, at_outputs, at_last, present):
     """Returns the gradients at `sums`, [t, n, ...], and at the first states."""
     steps = _number_of_steps(factors[0])
-    transposed = tf.transpose(kernel)
+    skipped = cell.parts_without_states * product.units
 
     def body(i, gradients, array):
         i -= 1
@@ -258,15 +300,13 @@ def _backward(cell, factors, kernel, at_outputs, at_last, present):
         at_sums, direct = cell.back([f[i] for f in factors], gradients)
         if present:
             at_sums = tf.where(present[0][i], at_sums, tf.zeros_like(at_sums))
-        skipped = cell.parts_without_states * kernel.shape[0]
-        through = tf.matmul(at_sums[:, skipped:] if skipped else at_sums, transposed)
+        through = product.back(at_sums[:, skipped:] if skipped else at_sums)
         before = [through if d is None else through + d for d in direct[:1]] + direct[1:]
         if present:
             before = [tf.where(present[0][i], a, b) for a, b in zip(before, gradients, strict=True)]
         return i, before, array.write(i, at_sums)
 
-    width = kernel.shape[-1] + cell.parts_without_states * kernel.shape[0]
-    array = _array(factors[0], steps, width)
+    array = _array(factors[0], steps, skipped + product.width)
     _, at_first, array = _while(steps, body, (steps, at_last, array), backwards=True)
     return array.stack(), at_first
 
