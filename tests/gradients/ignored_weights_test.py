@@ -1,22 +1,27 @@
 """A weight that the loss ignores is refused by its name, by every engine."""
 
+import functools
+
 import keras
 import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.gradients import ModelLoss
+from tfdp.gradients import ModelLoss, explain
 
 L = keras.layers
 ENGINES = ["auto", "bookkeeping", "vectorized", "loop"]
 
 
 class Block(L.Layer):
-    """Two layers; no rule knows it. `way` says what is done with them."""
+    """Two layers; no rule knows it. `way` says what is done with them.
 
-    def __init__(self, way):
+    With an operation that is not known to keep records apart, it runs record by record.
+    """
+
+    def __init__(self, way, is_known):
         super().__init__()
-        self.way = way
+        self.way, self.is_known = way, is_known
         self.used = L.Dense(3, name="used")
         self.ignored = L.Dense(3, name="ignored")
 
@@ -26,6 +31,8 @@ class Block(L.Layer):
         super().build(shape)
 
     def call(self, inputs, others=None):
+        if not self.is_known:
+            inputs = tf.sort(inputs)
         if self.way == "not called":
             return self.used(inputs)
         if self.way == "called for nothing":
@@ -40,29 +47,31 @@ class Block(L.Layer):
         return self.used(inputs)
 
 
-def within(way):
+def within(way, is_known):
     inputs = keras.Input((2,))
-    outputs = Block(way)(inputs)
+    outputs = Block(way, is_known)(inputs)
     outputs = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     return keras.Model(inputs, L.Dense(1, name="head")(outputs))
 
 
 class Takes(L.Layer):
-    """Uses one of its two inputs only. No rule knows it."""
+    """Uses one of its two inputs only. No rule knows it, and it may run record by record."""
 
-    def __init__(self, second=None):
+    def __init__(self, second, is_known):
         super().__init__()
-        self.second = second
+        self.second, self.is_known = second, is_known
 
     def call(self, inputs):
         first, second = inputs
+        if not self.is_known:
+            first = tf.sort(first)
         return (first, tf.square(second)) if self.second else tf.square(first)
 
 
-def before(second):
+def before(second, is_known):
     inputs = keras.Input((2,))
     branches = [L.Dense(3, name="used")(inputs), L.Dense(3, name="ignored")(inputs)]
-    outputs = Takes(second)(branches)
+    outputs = Takes(second, is_known)(branches)
     return keras.Model(inputs, L.Dense(1, name="head")(outputs[0] if second else outputs))
 
 
@@ -73,15 +82,26 @@ def beside():
     return keras.Model(inputs, [used, L.Dense(3, name="ignored")(inputs)])
 
 
+HOW = {"on the batch": True, "record by record": False}
 MODELS = {
     **{
-        f"in a block: {way}": (lambda way=way: within(way))
+        f"in a block {how}: {way}": functools.partial(within, way, is_known)
         for way in ("not called", "called for nothing", "stopped", "second output", "integers")
+        for how, is_known in HOW.items()
     },
-    "before a layer that ignores it": lambda: before(None),
-    "before an output that is ignored": lambda: before(True),
+    **{
+        f"before {what}, {how}": functools.partial(before, second, is_known)
+        for what, second in [("a layer that ignores it", False), ("an ignored output", True)]
+        for how, is_known in HOW.items()
+    },
     "at an output that the loss ignores": beside,
 }
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_cases_run_as_they_say(case):
+    treated = str(explain(MODELS[case]()))
+    assert ("record by record" in treated) == ("record by record" in case)
 
 
 def total(model, engine):

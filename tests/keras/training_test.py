@@ -238,6 +238,7 @@ def test_metrics_are_those_of_the_records_without_padding():
         sampling=drawing(kept[:3], kept[3:]),
         batch_size=4,
         steps_per_epoch=2,
+        constant_batch_size=True,  # So that there is padding.
     )
     assert log_of(history) == pytest.approx(
         {
