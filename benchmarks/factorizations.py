@@ -5,7 +5,8 @@
 Root mean squared error over all running sums, and the standard deviation of the last, the largest.
 One participation in the run, unless --period is given. With --step-time: medians of the processor
 time of a private step, batches of 256, one thread, with each noise in turn. --model dense is
-784-1000-1000-10; convolutional has six 3 x 3 layers of 32 to 128 filters on 32 x 32 images.
+784-1000-1000-10; convolutional has six 3 x 3 layers of 32 to 128 filters on 32 x 32 images. With
+--rounding: by how much noise of buffers in float32 is off, in its standard deviations.
 """
 
 import argparse
@@ -135,6 +136,38 @@ def step_times(kind: str, rounds: int) -> Iterator[dict[str, Any]]:
         }
 
 
+def rounding(num_steps: int, buffers: int) -> dict[str, float]:
+    """Returns by how much C y differs from z, in standard deviations of z, in a run that XLA
+    compiles, and the estimate of it.
+    """
+    import numpy as np
+    import tensorflow as tf
+    from scipy import signal
+
+    from tfdp.factorizations.modes import modes, rounding_of
+    from tfdp.query.run_noise import filtered, memory_shapes
+
+    factorization = optimal_buffered(num_steps, buffers)
+    fresh = np.random.default_rng(0).standard_normal((num_steps, 16)).astype(np.float32)
+
+    @tf.function(jit_compile=True)
+    def run(fresh):
+        def step(i, memory, noises):
+            position = tf.cast(i, tf.int64)
+            (noise,), (new,) = filtered(factorization, num_steps, position, [fresh[i]], [memory])
+            return i + 1, new, tf.tensor_scatter_nd_update(noises, [[i]], noise[None])
+
+        memory = tuple(tf.zeros(s) for s in memory_shapes(factorization, num_steps, [16]))
+        start = (tf.constant(0), memory, tf.zeros_like(fresh))
+        return tf.while_loop(lambda i, *_: i < num_steps, step, start)[2]
+
+    noises = run(tf.constant(fresh)).numpy().astype(float)
+    column = factorization.column(num_steps)[:, None]
+    off = np.std(signal.fftconvolve(column, noises, axes=0)[:num_steps] - fresh)
+    estimate = rounding_of(factorization, modes(factorization), num_steps) * 2.0**-24
+    return {"steps": num_steps, "buffers": buffers, "off": float(off), "estimate": estimate}
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -142,6 +175,7 @@ def main() -> None:
     parser.add_argument("--period", type=int)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--step-time", action="store_true")
+    parser.add_argument("--rounding", action="store_true")
     parser.add_argument("--model", choices=["dense", "convolutional"], default="dense")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
@@ -154,6 +188,13 @@ def main() -> None:
                 f"{row['network']}, {row['parameters']:,} parameters, {row['noise']:12} "
                 f"{row['processor_milliseconds']:8.1f} ms  {row['over_independent']:.2f}"
             )
+        return
+    if arguments.rounding:
+        print("| steps | buffers | off by | estimate |\n|---|---|---|---|")
+        for n in arguments.steps:
+            for buffers in (2, 4):
+                row = rounding(n, buffers)
+                print(f"| {n} | {buffers} | {row['off']:.1e} | {row['estimate']:.1e} |", flush=True)
         return
     rows = [row for n in arguments.steps for row in measure(n, arguments.period)]
     if arguments.json:

@@ -84,6 +84,14 @@ FACTORS = [
             f"{FACTORIZATIONS}/participations_test.py",
         ),
         (
+            "modes_of_a_double_root",
+            "a factor with a double root has modes, which divide by zero",
+            "modes.py",
+            "if len(set(roots)) < count:",
+            "if False:",
+            f"{FACTORIZATIONS}/modes_test.py",
+        ),
+        (
             "optimum_without_the_error",
             "bands are optimised by a gradient that is not that of their error",
             "optimal.py",

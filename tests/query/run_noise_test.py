@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import linalg
+from scipy import linalg, signal
 
 from tests.factorizations.trees import tree_matrices
 from tfdp.factorizations import (
@@ -14,12 +14,15 @@ from tfdp.factorizations import (
     independent,
     optimal_buffered,
 )
+from tfdp.factorizations.modes import modes, rounding_of
 from tfdp.noise import staged
 from tfdp.query.run_noise import filtered, memory_shapes
 
 N = 11
 FACTORIZATIONS = {
     "series": ToeplitzFactorization((1.0, 0.4, 0.1), (1.0, -0.5)),
+    "modes": ToeplitzFactorization((1.0, -1.2, 0.35), (1.0, -1.5)),
+    "buffers": optimal_buffered(N, 3),
     "bands": banded_square_root(3),
     "bands of the inverse": banded_inverse_square_root(4),
     "independent": independent(),
@@ -56,7 +59,7 @@ def test_compiled_steps_are_those_of_eager_ones(factorization, jit_compile):
     np.testing.assert_allclose(_responses(factorization, jit_compile), eager, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["series", "bands", "bands of the inverse", "independent"])
+@pytest.mark.parametrize("name", [n for n in FACTORIZATIONS if "tree" not in n])
 def test_series_are_solutions_of_their_matrix(name):
     c = linalg.toeplitz(FACTORIZATIONS[name].column(N), np.zeros(N))
     np.testing.assert_allclose(c @ _responses(FACTORIZATIONS[name]), np.eye(N), atol=1e-12)
@@ -102,34 +105,70 @@ def test_levels_that_a_compiled_step_leaves_alone_stay_where_they_are():
     assert len([out for out in compiled.outputs if out.shape.num_elements() > 1]) == 2
 
 
-def test_noise_that_rounding_would_change_is_refused():
-    """With several roots near 1, what is rounded off in a step grows for thousands of steps."""
+# A factor that has no modes, since p has complex roots, and one whose modes all but cancel.
+_WITHOUT_MODES = ToeplitzFactorization((1.0, -1.98, 0.981), tuple(np.poly([0.9999, 0.9995, 0.999])))
+# What `optimal_buffered(100_000, 4)` finds in a minute.
+_LONG_RUN = ToeplitzFactorization(
+    (1.0, -3.3190929518320513, 3.993008948360702, -2.028626650716901, 0.354710673419762),
+    (1.0, -3.7805255822951596, 5.344444763529092, -3.3473106591942625, 0.7833914780276782),
+)
+_CLOSE_MODES = ToeplitzFactorization(tuple(np.poly([0.5, 0.5 + 1e-6])), (1.0, -0.9))
 
-    def first_step(n, buffers, dtype):
-        factorization = optimal_buffered(n, buffers)
+
+def test_noise_that_rounding_would_change_is_refused():
+    def first_step(factorization, n, dtype):
         memory = [tf.zeros(s, dtype) for s in memory_shapes(factorization, n, [2])]
         position = tf.constant(0, tf.int64)
         return filtered(factorization, n, position, [tf.ones([2], dtype)], [memory])[0][0]
 
-    with pytest.raises(ValueError, match="Use fewer buffers"):
-        first_step(10_000, 4, tf.float32)
-    for accepted in ((10_000, 4, tf.float64), (10_000, 2, tf.float32), (500, 4, tf.float32)):
-        np.testing.assert_allclose(first_step(*accepted), 1)
+    for refused in (_WITHOUT_MODES, _CLOSE_MODES):
+        with pytest.raises(
+            ValueError, match=r"Use tfdp.factorizations.optimal_buffered\(1000, 4\)"
+        ):
+            first_step(refused, 1000, tf.float32)
+        np.testing.assert_allclose(first_step(refused, 1000, tf.float64), 1)
+    np.testing.assert_allclose(first_step(_LONG_RUN, 100_000, tf.float32), 1)
 
 
-def test_rounded_noise_is_within_the_estimate():
+def _compiled_run(factorization, fresh):
+    """Returns the noise of all steps in float32, from one loop that XLA compiles."""
+    n, width = fresh.shape
+    shapes = memory_shapes(factorization, n, [width])
+
+    @tf.function(jit_compile=True)
+    def run(fresh):
+        def step(i, memory, noises):
+            (noise,), (new,) = filtered(
+                factorization, n, tf.cast(i, tf.int64), [fresh[i]], [memory]
+            )
+            return i + 1, new, tf.tensor_scatter_nd_update(noises, [[i]], noise[None])
+
+        start = (tf.constant(0), tuple(map(tf.zeros, shapes)), tf.zeros_like(fresh))
+        return tf.while_loop(lambda i, *_: i < n, step, start)[2]
+
+    return run(tf.constant(fresh)).numpy().astype(float)
+
+
+@pytest.mark.parametrize(
+    ("factorization", "n"),
+    [
+        (optimal_buffered(3000, 2), 3000),
+        (_LONG_RUN, 20_000),
+        (ToeplitzFactorization((1.0, -0.2, 0.1), tuple(np.poly([0.99, 0.95]))), 400),
+    ],
+    ids=["two buffers", "a long run", "without modes"],
+)
+def test_rounded_noise_is_within_the_estimate(factorization, n):
     """C times the noise in float32 is what was fresh, but for what the estimate allows."""
-    n, rng = 400, np.random.default_rng(0)
-    factorization = optimal_buffered(n, 4)
-    fresh = rng.normal(size=(n, 64)).astype(np.float32)
-    memory = [tf.zeros(s) for s in memory_shapes(factorization, n, [64])]
-    noises = []
-    step = tf.function(lambda i, z, m: filtered(factorization, n, i, [z], [m]))
-    for i in range(n):
-        (noise,), (memory,) = step(tf.constant(i, tf.int64), tf.constant(fresh[i]), list(memory))
-        noises.append(noise.numpy().astype(float))
-    lower = linalg.toeplitz(factorization.column(n), np.zeros(n))
-    off = np.std(lower @ np.stack(noises) - fresh)
-    series = ToeplitzFactorization(denominator=factorization.denominator).column(n)
-    unit = 2.0**-24 * np.linalg.norm(series)
-    assert unit / 10 < off < 4 * unit < 0.01
+    fresh = np.random.default_rng(0).normal(size=(n, 16)).astype(np.float32)
+    noises = _compiled_run(factorization, fresh)
+    column = factorization.column(n)[:, None]
+    off = np.std(signal.fftconvolve(column, noises, axes=0)[:n] - fresh)
+    found = modes(factorization)
+    if found is None:
+        series = ToeplitzFactorization(denominator=factorization.denominator).column(n)
+        units = np.linalg.norm(series)
+    else:
+        units = rounding_of(factorization, found, n)
+    assert units / 10 < off * 2**24 < 2 * units
+    assert units * 2.0**-22 < 0.01

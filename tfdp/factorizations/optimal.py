@@ -168,8 +168,7 @@ def optimal_buffered(
     Args:
         num_steps: n.
         buffers: How many numbers of a coordinate are remembered; 1 to 10. Two are enough for
-            thousands of steps. More need float64 in long runs, because noise in float32 is then
-            rounded too much, and refused.
+            thousands of steps, and four for all.
         period: As in `ToeplitzFactorization.sensitivity`.
         error: "root_mean_squared" or "max".
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
+from tfdp.factorizations.modes import Modes, modes, rounding_of
 from tfdp.noise import one_of, zero_if
 from tfdp.numerics import rounding
 
@@ -28,9 +29,8 @@ def memory_shapes(
     rows = factorization.memory(num_steps)
     if rows == 0:
         return []
-    if _is_shifted(factorization) or isinstance(factorization, BinaryTree):
-        return [shape] * rows
-    return [[rows, *shape]]
+    is_series = not isinstance(factorization, BinaryTree) and _form(factorization) is _of_series
+    return [[rows, *shape]] if is_series else [shape] * rows
 
 
 def filtered(
@@ -56,10 +56,10 @@ def filtered(
     if isinstance(factorization, BinaryTree):
         return _of_tree(factorization, num_steps, position, fresh, memories)
     ends = tf.equal(position, num_steps - 1)
-    of_leaf = _of_bands if _is_shifted(factorization) else _of_series
+    of_leaf = _form(factorization)
     noises, kept = [], []
     for leaf, memory in zip(fresh, memories, strict=True):
-        if memory and of_leaf is _of_series:
+        if memory and of_leaf is not _of_bands:
             _refuse_rounded(factorization, num_steps, leaf.dtype)
         noise, new = of_leaf(factorization, leaf, memory) if memory else (leaf, memory)
         noises.append(noise)
@@ -70,31 +70,41 @@ def filtered(
 def _refuse_rounded(factorization: ToeplitzFactorization, num_steps: int, dtype: tf.DType) -> None:
     """Refuses noise that rounding would change by more than a hundredth of what is charged.
 
-    With p(S) y = r(S) z + e, where e is rounded off at each step, the noise is that of
-    z + r(S)^-1 e. Roots of r near 1 make e grow with the length of the run. What was measured is
-    1 to 4 times u |1 / r|, the l2 norm of the series 1 / r in units of rounding.
+    Of modes `rounding_of` is the estimate. Without them, with p(S) y = r(S) z + e, where e is
+    rounded off at each step, the noise is that of z + r(S)^-1 e. Roots of r near 1 make e grow with
+    the length of the run. What was measured is at most 4 times as much as either.
     """
-    series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
-    off = 4 * rounding.unit(dtype) * math.sqrt(float(np.sum(np.square(series))))
+    found = modes(factorization)
+    if found is None:
+        series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
+        units = math.sqrt(float(np.sum(np.square(series))))
+    else:
+        units = rounding_of(factorization, found, num_steps)
+    off = 4 * rounding.unit(dtype) * units
     if not off <= _MOST_ROUNDED:
         raise ValueError(
             f"In {dtype.name}, rounding would change the noise of this factorization by about "
             f"{off:.2g} of its standard deviation within {num_steps} steps, and at most "
-            f"{_MOST_ROUNDED} is accepted. Use fewer buffers (tfdp.factorizations.optimal_buffered("
-            f"{num_steps}, 2)), bands, or variables of float64."
+            f"{_MOST_ROUNDED} is accepted. Use tfdp.factorizations.optimal_buffered({num_steps}, 4)"
+            ", bands, or variables of float64."
         )
 
 
-def _is_shifted(factorization: ToeplitzFactorization | BinaryTree) -> bool:
+def _is_shifted(factorization: ToeplitzFactorization) -> bool:
     """Whether what is remembered is noise of earlier steps as it was, because C or its inverse has
     bands.
 
     Then each vector is a tensor of its own, and a step moves them on by a place without reading and
     writing them once more.
     """
-    return isinstance(factorization, ToeplitzFactorization) and (
-        len(factorization.numerator) == 1 or len(factorization.denominator) == 1
-    )
+    return len(factorization.numerator) == 1 or len(factorization.denominator) == 1
+
+
+def _form(factorization: ToeplitzFactorization) -> Any:
+    """Returns the function that makes noise of one leaf, and what is remembered of it."""
+    if _is_shifted(factorization):
+        return _of_bands
+    return _of_series if modes(factorization) is None else _of_modes
 
 
 def _of_bands(
@@ -111,10 +121,25 @@ def _of_bands(
     return noise, (fresh if inverse else noise, *memory[:-1])
 
 
+def _of_modes(
+    factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: Memory
+) -> tuple[tf.Tensor, Memory]:
+    """Memory holds s_i of `tfdp.factorizations.modes`."""
+    found: Modes = modes(factorization)
+    noise, new = fresh, []
+    for decay, weight, state in zip(*found, memory, strict=True):
+        noise += tf.constant(weight, fresh.dtype) * state
+        # In this order: 1 - decay would be rounded, and the digits of decay lost.
+        new.append(state + (fresh - tf.constant(decay, fresh.dtype) * state))
+    return noise, tuple(new)
+
+
 def _of_series(
     factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: Memory
 ) -> tuple[tf.Tensor, Memory]:
-    """A filter in transposed form: memory holds what later steps will have of this noise."""
+    """A filter in transposed form: memory holds what later steps will have of this noise. It is for
+    factors without modes.
+    """
     (later,) = memory
     rows = later.shape[0]
     p, r = (
