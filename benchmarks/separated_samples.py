@@ -3,7 +3,8 @@
     python benchmarks/separated_samples.py [--json] [--steps 240] [--bands 8] [--noise 1 2]
 
 A run of so many steps on samples of 500 of 60,000 units on average, with the banded factorization
-of the least error for one participation. In a fixed order a unit is in every 120th step.
+of the least error for one participation. In a fixed order, and in bins, a unit is in every 120th
+step.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from tfdp.accounting.registry import DEFAULT_ACCOUNTANT
 from tfdp.factorizations import optimal_banded
 
 POPULATION, BATCH = 60_000, 500
+DRAWN = ("balls_in_bins", "min_separation")
 NOISE = (0.5, 1.0, 2.0, 4.0)
 
 
@@ -31,8 +33,8 @@ def main() -> None:
     rows = []
     for noise in arguments.noise:
         row = {"noise": noise}
-        for sampling in ("fixed_order", "cyclic_poisson", "min_separation"):
-            ordered = sampling == "fixed_order"
+        for sampling in ("fixed_order", "balls_in_bins", "cyclic_poisson", "min_separation"):
+            ordered = sampling in ("fixed_order", "balls_in_bins")
             period = POPULATION // BATCH if ordered else arguments.bands
             factorization = optimal_banded(
                 arguments.steps, arguments.bands, period if ordered else None
@@ -41,21 +43,26 @@ def main() -> None:
                 POPULATION, BATCH, arguments.steps, noise, factorization, period, sampling
             )
             row[sampling] = plan.epsilon(arguments.delta, DEFAULT_ACCOUNTANT)
-            if sampling == "min_separation":
+            if sampling in DRAWN:
                 start = time.process_time()
                 drawn = MonteCarloAccountant(arguments.num_samples)
-                row["drawn"] = plan.epsilon(arguments.delta, drawn)
-                row["seconds"] = time.process_time() - start
+                row[f"{sampling}_drawn"] = plan.epsilon(arguments.delta, drawn)
+                row[f"{sampling}_seconds"] = time.process_time() - start
         rows.append(row)
     if arguments.json:
         print(json.dumps(rows))
         return
-    print("| noise | fixed order | cyclic Poisson | min-separation, not amplified | drawn |")
-    print("|---|---|---|---|---|")
+    print(
+        "| noise multiplier | fixed order | balls in bins | balls in bins, by `monte_carlo` | "
+        "cyclic Poisson | min-separation, not amplified | min-separation, by `monte_carlo` |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(
-            f"| {row['noise']:g} | {row['fixed_order']:.3f} | {row['cyclic_poisson']:.3f} | "
-            f"{row['min_separation']:.3f} | {row['drawn']:.3f} ({row['seconds']:.0f} s) |"
+            f"| {row['noise']:g} | {row['fixed_order']:.3f} | {row['balls_in_bins']:.3f} | "
+            f"{row['balls_in_bins_drawn']:.3f} ({row['balls_in_bins_seconds']:.0f} s) | "
+            f"{row['cyclic_poisson']:.3f} | {row['min_separation']:.3f} | "
+            f"{row['min_separation_drawn']:.3f} ({row['min_separation_seconds']:.0f} s) |"
         )
 
 

@@ -171,7 +171,7 @@ def run_of(
             raise UnsupportedEventError(f"{error} Received: {event!r:.500}.") from error
         multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]
     if binned:
-        in_turns = first.period == rule.parameters[0]
+        in_turns = rule.parameters == (first.period,)
         amplified = _binned(leaves, rule) if in_turns and all(multipliers) else None
         # Of two neighbours in a row, one after the other; known bins are moved twice as far.
         twice = 2 if rule.amplification is ALLOCATION_REPLACE else 1

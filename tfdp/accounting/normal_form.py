@@ -317,7 +317,7 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         multipliers, run = run_of(leaves, rule, event, _GAUSSIANS)
         mechanisms = _of_leaves(leaves, multipliers, rule.factors, relation)
         if run.is_pass or rule.drawn_once is not None:
-            slot = event.step_of_run()
+            slot = None if rule.drawn_once is None else event.step_of_run()
             rule = SamplingRule(rule.factors, drawn_once=rule.drawn_once, slot=slot)
         if run.amplified is not None:
             mechanisms = [within_range(run.amplified)]
@@ -346,7 +346,7 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         run,
         together,
         repetitions,
-        rule.slot if together is rule.drawn_once else None,
+        rule.slot if together is not None else None,
     )
 
 

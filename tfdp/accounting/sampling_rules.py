@@ -303,4 +303,9 @@ def sampling_rule(event: events.Event) -> SamplingRule:
             f"The rule of a {type(event.sampling).__name__} must return a SamplingRule with "
             f"positive factors. Received: {found!r}."
         )
+    if (found.drawn_once is None) != (found.slot is None):
+        raise UnsupportedEventError(
+            f"The rule of a {type(event.sampling).__name__} must name both what was drawn once and "
+            f"the slot that a step is about. Received: {found!r}."
+        )
     return found
