@@ -141,6 +141,12 @@ def test_a_run_is_one_mixture_whatever_its_bands():
     assert _terms([_step(0, release=tree)], DRAWN(10)) == [(expected, 1)]
 
 
+def test_a_unit_that_is_added_moves_no_other_to_another_bin():
+    added = [_of_run(i, relation=ADD) for i in range(N)]
+    assert _terms(added, DRAWN(10)) == [(BinnedGaussian(BINS, N, ((ENDLESS, Z),)), 1)]
+    assert _terms(added) == _terms([_of_run(i) for i in range(N)])
+
+
 def test_sums_beside_each_other_are_one_mixture():
     both = ComposedEvent((_of_run(0).event, GaussianSumEvent(0.5, 4.0)))
     ((found, _),) = _terms([_step(0, release=both)], DRAWN(10))

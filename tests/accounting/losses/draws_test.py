@@ -158,6 +158,26 @@ def test_the_ratio_of_bins_is_that_of_their_densities(mechanism):
     assert log_ratio_of_bins(scores) == pytest.approx(expected, abs=1e-9)
 
 
+def test_bins_that_hardly_differ_are_charged_a_little_more(monkeypatch):
+    # The last bins of a column that grows: their products are singular to all digits.
+    mechanism = BinnedGaussian(60, 60, ((ToeplitzFactorization((1.0, 2.0)), 1.0),))
+    tried, factor = [], np.linalg.cholesky
+
+    def cholesky(matrix):
+        tried.append(matrix.copy())
+        if len(tried) < 3:
+            raise np.linalg.LinAlgError
+        return factor(matrix)
+
+    monkeypatch.setattr(np.linalg, "cholesky", cholesky)
+    covariances, _ = products.__wrapped__(mechanism)
+    assert np.array_equal(covariances, tried[2]) and len(tried) == 3
+    assert np.all(tried[1].diagonal() > tried[0].diagonal())
+    np.testing.assert_allclose(tried[2], tried[0], rtol=1e-9)
+    monkeypatch.undo()
+    assert np.all(np.isfinite(draw_losses(mechanism, 1, 100, True, _generator())))
+
+
 @pytest.mark.parametrize("removed", [True, False])
 @pytest.mark.parametrize("mechanism", BINNED)
 def test_losses_of_bins_are_those_of_all_rows(mechanism, removed):

@@ -170,8 +170,13 @@ def products(mechanism: BinnedGaussian) -> tuple[np.ndarray, np.ndarray]:
     found = sum(c.products_of_turns(n, b) / (z * z) for c, z in mechanism.releases)
     slack = 2.0**-50 * (b + n)
     found = np.asarray(found) * (1 + slack)
-    found[np.diag_indices(b)] += slack * found.diagonal().max()
-    return found, np.linalg.cholesky(found)
+    largest = found.diagonal().max()
+    while True:
+        found[np.diag_indices(b)] += slack * largest
+        try:
+            return found, np.linalg.cholesky(found)
+        except np.linalg.LinAlgError:  # Columns that hardly differ: it takes a little more.
+            slack *= 16
 
 
 def log_ratio_of_bins(scores: np.ndarray) -> np.ndarray:
