@@ -16,6 +16,7 @@ from typing import Any
 from tfdp.accounting import make_accountant
 from tfdp.events import GaussianSumEvent, NeighboringRelation, SampledEvent, UnsupportedEventError
 from tfdp.sampling import (
+    BallsInBins,
     FixedSize,
     MinSeparationPoisson,
     Poisson,
@@ -33,6 +34,7 @@ POLICIES = {
     "Poisson()": Poisson(),
     "TruncatedPoisson()": TruncatedPoisson(),
     "RandomAllocation()": RandomAllocation(),
+    "BallsInBins()": BallsInBins(),
     "MinSeparationPoisson(10)": MinSeparationPoisson(10),
     "FixedSize(), replace one": FixedSize(neighboring_relation=REPLACE),
     "Poisson(), replace one": Poisson(neighboring_relation=REPLACE),
@@ -50,10 +52,14 @@ def price(
     release = GaussianSumEvent(1.0, arguments.noise_multiplier)
     found, start = make_accountant(accountant), time.perf_counter()
     try:
-        for epoch in range(arguments.epochs):
-            sampling = policy.description(epoch)
+        # Of an order each step is another event, and else each pass.
+        events, count = arguments.epochs, arguments.steps
+        if policy.is_ordered:
+            events, count = count, events
+        for index in range(events):
+            sampling = policy.description(index)
             event = SampledEvent(sampling, release, policy.neighboring_relation)
-            found.compose(event, arguments.steps)
+            found.compose(event, count)
         epsilon = found.get_epsilon(arguments.delta)
     except UnsupportedEventError:
         epsilon = None

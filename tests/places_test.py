@@ -77,6 +77,7 @@ def test_an_event_is_known_where_it_is_described_and_where_it_is_priced(name):
 
 # Each description of a sampling, and the policy whose steps it describes.
 SAMPLINGS = {
+    "BallsInBinsSampling": "BallsInBins",
     "CyclicPoissonSampling": "CyclicPoisson",
     "FixedOrderSampling": "FixedOrder",
     "FixedSizeSampling": "FixedSize",
@@ -93,10 +94,11 @@ SAMPLINGS = {
 @pytest.mark.parametrize("name", registry.registered_names(events.Sampling))
 def test_a_sampling_policy_is_known_by_four_files(name):
     known = _files_that_name(name, SAMPLINGS[name])
-    assert {"events/sampling.py", "accounting/sampling_rules.py"} <= known
+    described = known & {"events/sampling.py", "events/turns.py"}
+    assert len(described) == 1 and "accounting/sampling_rules.py" in known
     # The third is the policy's own, the fourth what plans are made of.
     others = known - {
-        "events/sampling.py",
+        *described,
         "accounting/sampling_rules.py",
         "accounting/planning/training_plan.py",
     }

@@ -13,6 +13,7 @@ from tfdp.accounting.mechanisms import (
     BestOfPoissonRuns,
     BestOfPureRuns,
     BestOfRuns,
+    BinnedGaussian,
     BoundedRange,
     Concentrated,
     FixedSizeGaussian,
@@ -30,6 +31,7 @@ from tfdp.accounting.mechanisms import (
     amplified_epsilon,
 )
 from tfdp.accounting.rdp import RDPAccountant, renyi_curve
+from tfdp.factorizations import banded_square_root, one_step_back
 
 
 def test_equal_numbers_of_different_types_are_different():
@@ -39,7 +41,7 @@ def test_equal_numbers_of_different_types_are_different():
 
 def test_every_mechanism_has_a_renyi_divergence():
     # Of a mixture over the steps that a unit is in nobody has a closed form.
-    without = {NoPrivacy, SeparatedGaussian}
+    without = {BinnedGaussian, NoPrivacy, SeparatedGaussian}
     assert set(RDPAccountant.prices) | without == set(Mechanism.__subclasses__())
 
 
@@ -48,7 +50,7 @@ def test_everything_comes_down_to_gaussians_and_pure_epsilon():
     known_by_divergences = {BestOfRuns, BestOfPoissonRuns, Concentrated, SkellamNoise}
     # For a worst part others are charged what is written in it, all together.
     ends = {SampledGaussian, PureEpsilon, WorstPart} | known_by_divergences
-    assert set(DEARER) == set(RDPAccountant.prices) - ends | {SeparatedGaussian}
+    assert set(DEARER) == set(RDPAccountant.prices) - ends | {BinnedGaussian, SeparatedGaussian}
 
 
 MECHANISMS = {
@@ -106,6 +108,17 @@ def test_a_separated_unit_moves_most_from_the_first_step_on(n):
     assert most <= mechanism.sensitivity <= most * (1 + 1e-9)
     assert mechanism.participations == max(map(sum, apart))
     assert DEARER[SeparatedGaussian](mechanism) == SampledGaussian(1.0, 1 / mechanism.sensitivity)
+
+
+def test_a_unit_in_a_bin_moves_most_in_the_first_one():
+    factors = ((one_step_back(0.5), 2.0), (banded_square_root(2), 3.0))
+    mechanism = BinnedGaussian(4, 11, factors)
+    moved = [math.hypot(*(c.sensitivity(11 - j, 4) / z for c, z in factors)) for j in range(4)]
+    assert max(moved) <= mechanism.sensitivity <= max(moved) * (1 + 1e-9)
+    assert mechanism.bands == 11 and BinnedGaussian(4, 11, factors[1:]).bands == 2
+    assert DEARER[BinnedGaussian](mechanism) == SampledGaussian(1.0, 1 / mechanism.sensitivity)
+    told = BinnedGaussian(4, 11, factors[1:])
+    assert DEARER[BinnedGaussian](told) == AllocatedGaussian(2, 1 / told.sensitivity)
 
 
 def test_amplified_epsilon():

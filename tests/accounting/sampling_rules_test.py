@@ -198,3 +198,10 @@ def test_bad_rules_are_refused(registered):
     ):
         with pytest.raises(error, match=message):
             module.register_sampling_rule(kind, relation, rule)
+
+
+def test_a_rule_of_another_package_names_draws_and_slots_together(registered):
+    found = module.SamplingRule((1.0,), drawn_once="bins")
+    module.register_sampling_rule(registered, ZERO, lambda sampling: found)
+    with pytest.raises(UnsupportedEventError, match="both what was drawn once and"):
+        normal_form(SampledEvent(registered(4), GaussianSumEvent(1.0, 2.0), ZERO))

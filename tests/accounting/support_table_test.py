@@ -16,6 +16,7 @@ from tfdp.accounting.mechanisms import (
     TruncatedGaussian,
 )
 from tfdp.events import (
+    BallsInBinsSampling,
     DiscreteGaussianSumEvent,
     EpsilonDeltaEvent,
     ExponentialMechanismEvent,
@@ -65,6 +66,7 @@ SAMPLINGS = {
     "truncated Poisson": TruncatedPoissonSampling(0.01, 1000, 60),
     "fixed size": FixedSizeSampling(10, 1000),
     "random allocation": RandomAllocationSampling(100),
+    "balls in bins": BallsInBinsSampling(100, 3, 5),
     "min-separation": MinSeparationSampling(0.1, 10, 100),
     "full batch": FullBatchSampling(),
     "shuffled": ShuffledSampling(10, 1000),
@@ -127,6 +129,7 @@ def test_table(name, event, sampling, cell):
             "truncated Poisson",
             "fixed size",
             "random allocation",
+            "balls in bins",
             "min-separation",
         ):
             unsampled = isinstance(mechanism, SampledGaussian) and (

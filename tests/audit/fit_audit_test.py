@@ -32,6 +32,7 @@ from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import mu_lower_bound
 from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
 from tfdp.sampling import (
+    BallsInBins,
     CyclicPoisson,
     FixedOrder,
     FixedSize,
@@ -111,6 +112,13 @@ def allocated(out, relation, stddev=0.5):
     return Run(policy, out, stddev, 0.5, steps=2), once(out)
 
 
+def binned(out, relation, stddev=0.5):
+    policy = BallsInBins(neighboring_relation=relation)
+    # One turn: in the next one a canary is in the same step again, so that it is no trial of its
+    # own.
+    return Run(policy, out, stddev, 0.5, steps=2, epochs=1, canaries=50_000), once(out)
+
+
 def separated(out, relation, stddev=0.5):
     # Of two steps in turn: each record is in exactly one of them.
     policy = MinSeparationPoisson(2, 2, neighboring_relation=relation)
@@ -138,6 +146,8 @@ SAMPLED = {
     "truncated_zero": truncated("zero", ZERO),
     "allocated_zero": allocated("zero", ZERO),
     "allocated_replace": allocated("opposite", REPLACE, stddev=1.0),
+    "binned_zero": binned("zero", ZERO),
+    "binned_replace": binned("opposite", REPLACE, stddev=1.0),
     "separated_zero": separated("zero", ZERO),
     "separated_replace": separated("opposite", REPLACE, stddev=1.0),
     "shuffled_zero": shuffled("zero", ZERO),
@@ -164,6 +174,8 @@ PART = {
     "truncated_zero": 0.45,
     "allocated_zero": 0.6,
     "allocated_replace": 0.3,
+    "binned_zero": 0.5,
+    "binned_replace": 0.3,
     "shuffled_zero": 0.5,
     "shuffled_replace": 0.3,
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.factorizations.trees import tree_matrices
-from tfdp.factorizations import BinaryTree
+from tfdp.factorizations import BinaryTree, binary_tree
 
 SIZES = [1, 2, 3, 4, 7, 8, 11, 16, 19, 33]
 
@@ -109,3 +109,17 @@ def test_refuses_what_is_no_kind_of_tree(efficient):
 def test_refuses_sizes_out_of_range(n, error):
     with pytest.raises(error, match="num_steps"):
         BinaryTree().sensitivity(n)
+
+
+@pytest.mark.parametrize("efficient", [False, True])
+@pytest.mark.parametrize("period", [1, 3, 4, 20])
+@pytest.mark.parametrize("n", SIZES)
+def test_products_of_turns_are_those_of_the_nodes(n, period, efficient, monkeypatch):
+    used = _used(*tree_matrices(n, efficient))
+    moved = np.stack([used[:, j::period].sum(axis=1) for j in range(period)], axis=1)
+    tree = BinaryTree(efficient)
+    np.testing.assert_allclose(tree.products_of_turns(n, period), moved.T @ moved, atol=1e-9)
+    monkeypatch.setattr(binary_tree, "_AT_ONCE", 2)  # A few nodes at a time.
+    np.testing.assert_allclose(tree.products_of_turns(n, period), moved.T @ moved, atol=1e-9)
+    largest = tree.products_of_turns(n, period).max()
+    assert tree.sensitivity(n, period) == pytest.approx(math.sqrt(largest), rel=1e-9)

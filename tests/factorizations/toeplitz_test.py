@@ -222,3 +222,20 @@ def test_rounding_takes_nothing_off_a_sensitivity(period):
             slack = decimal.Decimal(1 + (n * (bands + 2) + 8) * 2.0**-52)
             bare.append(decimal.Decimal(found) / slack < exact)
     assert any(bare)  # Power: without a slack it would.
+
+
+@kinds
+@pytest.mark.parametrize("n", [1, 7, 12])
+@pytest.mark.parametrize("period", [1, 3, 5, 12, 15])
+def test_products_of_turns_are_those_of_dense_matrices(factorization, n, period):
+    c = np.abs(_matrix(factorization, n))
+    moved = np.stack([c[:, j::period].sum(axis=1) for j in range(period)], axis=1)
+    found = factorization.products_of_turns(n, period)
+    np.testing.assert_allclose(found, moved.T @ moved, rtol=1e-12, atol=1e-13)
+    largest = math.sqrt(found.max())
+    assert factorization.sensitivity(n, period) == pytest.approx(largest, rel=1e-9)
+
+
+def test_products_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="overflows within"):
+        ToeplitzFactorization((1.0, 1e160)).products_of_turns(8, 2)

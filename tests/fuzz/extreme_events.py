@@ -97,6 +97,7 @@ def _sampling(draw: random.Random) -> events.Sampling:
             events.ShuffledSampling(*some),
             events.RandomAllocationSampling(max(some), min(some)),
             events.MinSeparationSampling(q, *some),
+            events.BallsInBinsSampling(max(some), max(some) - min(some), draw.randrange(3)),
             events.FullBatchSampling(),
             events.UnknownSampling(),
         ]

@@ -11,7 +11,7 @@ from tfdp.accounting import PRVAccountant
 from tfdp.factorizations import BinaryTree, banded_square_root
 from tfdp.keras import DPFTRLTreeAggregationOptimizer, DPOptimizer, NotPrivateError
 from tfdp.query import CorrelatedGaussianSumQuery, NormalizedQuery
-from tfdp.sampling import CyclicPoisson, FixedOrder, MinSeparationPoisson
+from tfdp.sampling import BallsInBins, CyclicPoisson, FixedOrder, MinSeparationPoisson
 
 import keras  # isort: skip
 
@@ -163,6 +163,43 @@ def test_a_run_on_samples_that_are_apart_is_not_taken_up_again():
         _fit(model, 1, sampling)
     assert model.ledger.total_count == 5
     assert _epsilon(model.ledger) == pytest.approx(_runs(1))
+
+
+def test_bins_stay_over_fits_and_processes(tmp_path):
+    path = tmp_path / "run.weights.h5"
+    first, sampling = _model(), BallsInBins()
+    _fit(first, 1, sampling)
+    first.save_weights(path)
+    _fit(first, 1, sampling)
+    assert _places(first) == [(t, t % PERIOD) for t in range(2 * PERIOD)]
+    assert len({entry.event.sampling.assignment for entry in first.ledger}) == 1
+
+    # As in another process: weights, and the key that was kept.
+    second = _model()
+    second.load_weights(path)
+    with pytest.raises((ValueError, NotPrivateError), match="differ in more than their position"):
+        _fit(second, 1, BallsInBins(), callbacks=[tfdp.keras.PrivacyBudget(1e6, 1e-5)])
+    assert second.ledger.total_count == PERIOD
+    _fit(second, 2, BallsInBins(key=sampling.key))
+    assert _places(second) == [(t, t % PERIOD) for t in range(STEPS)]
+    # With so few bins for its bands it is charged as if they were known.
+    assert _epsilon(second.ledger) == pytest.approx(_runs(1))
+    # An older checkpoint makes a second run of the same name, and of the same bins.
+    first.load_weights(path)
+    _fit(first, 2, sampling)
+    assert _epsilon(first.ledger) == pytest.approx(_runs(2))
+
+
+def test_a_fit_in_bins_that_was_interrupted_goes_on_with_the_next_bin():
+    model, sampling = _model(), BallsInBins()
+    with pytest.raises(KeyboardInterrupt):
+        _fit(model, 2, sampling, callbacks=[_StopsAfter(6)])
+    _fit(model, 1, sampling)
+    assert _places(model) == [(t, t % PERIOD) for t in range(10)]
+    # A further run in the same bins is charged as if bins were known.
+    _fit(model, 2, sampling)
+    assert model.ledger.total_count == 18
+    assert _epsilon(model.ledger) == pytest.approx(_runs(2))
 
 
 def test_steps_on_a_file_are_each_of_them_kept(tmp_path):

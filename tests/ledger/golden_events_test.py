@@ -11,6 +11,7 @@ import pytest
 
 from tfdp import events
 from tfdp.events import (
+    BallsInBinsSampling,
     ComposedEvent,
     CorrelatedGaussianSumEvent,
     CyclicPoissonSampling,
@@ -141,7 +142,24 @@ SEPARATED = [
         1,
     ),
 ]
-GOLDEN = {"every_event": FIRST, "mechanisms": MECHANISMS, "separated": SEPARATED}
+BINS = [
+    (SampledEvent(BallsInBinsSampling(100, 7, RUN, 60000), G, ZERO), 3),
+    (
+        SampledEvent(
+            BallsInBinsSampling(10, 3, 2**63 - 2),
+            CorrelatedGaussianSumEvent(1.0, 2.0, (1.0,), (1.0, -0.5), 40, 10, 13, RUN),
+            REPLACE,
+            "user",
+        ),
+        1,
+    ),
+]
+GOLDEN = {
+    "every_event": FIRST,
+    "mechanisms": MECHANISMS,
+    "separated": SEPARATED,
+    "bins": BINS,
+}
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from tfdp.events import (
+    BallsInBinsSampling,
     ComposedEvent,
     CorrelatedGaussianSumEvent,
     CyclicPoissonSampling,
@@ -49,6 +50,9 @@ samplings = st.one_of(
     st.builds(TruncatedPoissonSampling, st.floats(0, 1, exclude_min=True), _sizes, _sizes),
     st.tuples(_sizes, _sizes).map(lambda sizes: FixedOrderSampling(*sizes)),
     st.integers(1, 2**62).map(lambda n: CyclicPoissonSampling(0.25, n, n - 1, None)),
+    st.tuples(_sizes, st.integers(0, 2**62), _optional_sizes).map(
+        lambda n: BallsInBinsSampling(n[0], n[0] - 1, *n[1:])
+    ),
     st.builds(
         MinSeparationSampling,
         st.floats(0, 1, exclude_min=True),

@@ -146,6 +146,24 @@ RANDOMNESS = in_folder(
         f"{KERAS}/correlated_noise_test.py::test_a_run_on_samples_that_are_apart_is_not_taken_up_again",
     ),
     (
+        "bins_drawn_anew",
+        "every turn has bins of its own",
+        "balls_in_bins.py",
+        "            yield samples[step % self.num_bins]\n            step += 1\n",
+        "            yield samples[step % self.num_bins]\n            step += 1\n"
+        "            if step % self.num_bins == 0:\n"
+        "                samples = np.split(generator.permutation(len(units)), ends)\n",
+        "tests/sampling/balls_in_bins_test.py::test_every_unit_is_in_one_bin_and_bins_take_turns",
+    ),
+    (
+        "bins_of_another_process",
+        "bins do not follow from the key",
+        "balls_in_bins.py",
+        'seed = hashlib.sha256(b"tfdp bins" + self.key + sizes).digest()',
+        "seed = os.urandom(32)",
+        "tests/sampling/balls_in_bins_test.py::test_bins_follow_from_the_key_alone",
+    ),
+    (
         "empty_sample_skipped",
         "an empty sample is drawn again",
         "arrays.py",

@@ -10,13 +10,17 @@ follows from the steps that a unit may be in.
   have no row in common. So the run is one sampled Gaussian for each of ceil(n / groups) turns, with
   S times the norm of a column (Choquette-Choo et al. 2023, arXiv:2306.08153, theorem 4).
 
+- *Balls in bins.* A unit is in every step of its bin's turn, as in a fixed order, but nobody knows
+  its bin. So the run is a `BinnedGaussian`, whatever the bands. Of noise that is charged as if a
+  unit were in every step (period 1) bins amplify nothing.
 - *Samples in which a unit's steps are b apart.* With no more bands than b, the run is a
   `SeparatedGaussian` where it is one pass of such samples. A pass that was left cannot be taken up
   again, because nobody knows who waits; steps of a run in two passes have no known price.
 
 A step that was taken m times, from copies of one state, released m values with fresh z each. Let m
-be the most of all steps. In a fixed order all of them are the rows of C g, each at most m times
-with independent noise. So the squared sensitivity is at most m times as large, which m runs cost.
+be the most of all steps. In a fixed order, and in bins, all of them are the rows of C g, each at
+most m times with independent noise. So the squared sensitivity is at most m times as large, which m
+runs cost.
 That is so row by row: the bound of absolute values holds for every row by itself, whatever copies
 the sums in it come from. So it does not matter which copy went on and which one ended. Of random
 samples, each of the m draws of a turn is in rows that were released at most m times: m draws, each
@@ -28,7 +32,11 @@ import math
 from typing import Any, NamedTuple
 
 from tfdp import events
+from tfdp.accounting.amplification import ALLOCATION_REPLACE
 from tfdp.accounting.mechanisms import (
+    DEARER,
+    AllocatedGaussian,
+    BinnedGaussian,
     Mechanism,
     RemoveThenAdd,
     SampledGaussian,
@@ -50,7 +58,7 @@ class Run(NamedTuple):
         times: How often the mechanisms of a step stand for the whole run.
         sampled: Whether samples are drawn at random, and each by itself.
         is_pass: Whether the samples of the run are those of one pass.
-        separated: What such a run is where sampling amplifies it.
+        amplified: What a run is, all of it, where sampling amplifies it together.
     """
 
     start: events.Event
@@ -58,7 +66,7 @@ class Run(NamedTuple):
     times: int
     sampled: bool
     is_pass: bool = False
-    separated: SeparatedGaussian | None = None
+    amplified: Mechanism | None = None
 
     def check(self, known: dict[int, events.Event]) -> None:
         """Refuses a run that changed on its way: its participations are then not those declared.
@@ -136,9 +144,11 @@ def run_of(
     n = first.num_steps
     # Of a bare event nobody says in which steps its unit is: in all of them. A unit that is added
     # moves all behind it, so that neighbours differ in all steps, too.
-    moves = protection(event).neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    binned = rule.drawn_once is not None
+    adds = protection(event).neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    moves = adds and not binned
     period = 1 if moves or not isinstance(event, events.SampledEvent) else first.period
-    sampled = rule.amplification is not None
+    sampled = rule.amplification is not None and not binned
     first_step, ids = start or event, event.run_ids()
     if separation is not None:
         separated = _separated(leaves, rule)
@@ -160,8 +170,31 @@ def run_of(
         except ValueError as error:  # Coefficients of a ledger that grow without bound.
             raise UnsupportedEventError(f"{error} Received: {event!r:.500}.") from error
         multipliers.append(leaf.noise_multiplier / sensitivity)  # type: ignore[attr-defined]
+    if binned:
+        in_turns = rule.parameters == (first.period,)
+        amplified = _binned(leaves, rule) if in_turns and all(multipliers) else None
+        # Of two neighbours in a row, one after the other; known bins are moved twice as far.
+        twice = 2 if rule.amplification is ALLOCATION_REPLACE else 1
+        run = Run(first_step, ids, 1, False, amplified=amplified)
+        return [z / twice for z in multipliers], run
     times = -(-n // period) if sampled else 1
     return multipliers, Run(first_step, ids, times, sampled)
+
+
+def _binned(leaves: list[Any], rule: SamplingRule) -> Mechanism | None:
+    """Returns what a run is whose units are in bins, under a relation that the rule is for; None
+    where that is no less than if bins were known.
+    """
+    (b,) = rule.parameters
+    first = next(leaf for leaf in leaves if is_correlated(leaf))
+    z = {id(leaf): min(leaf.noise_multiplier, LARGEST_MULTIPLIER) for leaf in leaves}
+    releases = [(_factorization(leaf), z[id(leaf)]) for leaf in leaves if leaf.protects]
+    mechanism = BinnedGaussian(b, first.num_steps, tuple(sorted(releases, key=repr)))
+    found = within_range(mechanism)
+    if rule.amplification is not ALLOCATION_REPLACE:
+        return found
+    once = DEARER[BinnedGaussian](found) if isinstance(found, BinnedGaussian) else found
+    return RemoveThenAdd(once) if isinstance(once, AllocatedGaussian) else None
 
 
 def _separated(leaves: list[Any], rule: SamplingRule) -> SeparatedGaussian | None:

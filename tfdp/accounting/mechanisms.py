@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tfdp.factorizations import BinaryTree, ToeplitzFactorization
+
 
 class Mechanism:
     """Base of the mechanisms."""
@@ -138,6 +140,41 @@ class SeparatedGaussian(Mechanism):
             left = self.num_steps - number * self.min_separation
             moved.extend(x for column in self.columns for x in column[:left])
         return math.hypot(*moved) * (1 + 1e-12)
+
+
+@dataclasses.dataclass(frozen=True)
+class BinnedGaussian(Mechanism):
+    """The Gaussian mechanism on C s, of a unit that is in the steps j, j + b, j + 2 b, ... of n.
+
+    j is uniform over 0, ..., b - 1. The pair is the mixture of the N(C s_j, I) over j, and N(0, I).
+    Both orders of the two count. C is of absolute values. There may be several matrices, one above
+    the other, with noise of their own.
+
+    The proof of `SeparatedGaussian` holds here, too, and asks nothing of the number of bands: with
+    vectors of norm 1 at most in place of ones, which may depend on what was released before, and
+    with other signs in C, it costs no more. All that counts is the products <C s_j, C s_k>: where
+    they are larger, it costs more. So a run that stops early costs no more than a whole one.
+
+    Attributes:
+        num_bins: b.
+        num_steps: n.
+        releases: Of each matrix the factorization, and the standard deviation of its noise.
+    """
+
+    num_bins: int
+    num_steps: int
+    releases: tuple[tuple[ToeplitzFactorization | BinaryTree, float], ...]
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a unit moves what is released at most, in standard deviations of its noise."""
+        moved = (c.sensitivity(self.num_steps, self.num_bins) / z for c, z in self.releases)
+        return math.hypot(*moved) * (1 + 1e-12)
+
+    @property
+    def bands(self) -> int:
+        """Of the matrix that has most of them; n where a column does not end."""
+        return max(getattr(c, "bands", None) or self.num_steps for c, _ in self.releases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,6 +378,17 @@ def _dearer_than_twice(mechanism: Any) -> Mechanism:
     return PureEpsilon(2 * amplified_epsilon(1 / once.noise_multiplier, once.sampling_probability))
 
 
+def _dearer_than_binned(mechanism: Any) -> Mechanism:
+    """Returns what it costs for whoever is told b // bands bins, one of which is the unit's.
+
+    These are k, k + bands, k + 2 bands, ... modulo b, with k uniform, and the unit's bin uniform
+    among them. Any two of their steps are at least `bands` apart, so that the columns are
+    orthogonal. Outputs are mixtures over k, and divergences are jointly quasi-convex.
+    """
+    told, z = mechanism.num_bins // mechanism.bands, 1 / mechanism.sensitivity
+    return AllocatedGaussian(told, z) if told > 1 else SampledGaussian(1.0, z)
+
+
 def _dearer_than_randomized_response(mechanism: Any) -> Mechanism:
     # The likelihood of a value is 1 - p + p / k where it is the unit's own, p / k where it is
     # another's, and 1 / k where it is uniform.
@@ -354,6 +402,7 @@ def _dearer_than_randomized_response(mechanism: Any) -> Mechanism:
 # they have no price for the former, so that those of SampledGaussian and PureEpsilon are enough.
 DEARER: dict[type[Mechanism], Callable[[Any], Mechanism]] = {
     AllocatedGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),
+    BinnedGaussian: _dearer_than_binned,
     BestOfPureRuns: lambda m: PureEpsilon((2 + m.best.shape) * m.epsilon),
     BoundedRange: lambda mechanism: PureEpsilon(mechanism.epsilon),
     FixedSizeGaussian: lambda mechanism: SampledGaussian(1.0, mechanism.noise_multiplier),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdp.accounting.accountant import Accountant
-from tfdp.accounting.losses.draws import DRAWS, draw_losses
+from tfdp.accounting.losses.draws import DRAWS, draw_losses, numbers_of
 from tfdp.accounting.unsampled import merge_unsampled
 from tfdp.events import UnsupportedEventError
 from tfdp.events.arguments import positive_integer, real_number
@@ -169,8 +169,8 @@ class MonteCarloAccountant(Accountant):
         """Returns the sums of losses of either direction, sorted; drawn once for what they are."""
         terms = merge_unsampled(self._terms())
         if self._drawn is None or self._drawn[0] != terms:
-            numbers = math.fsum(n * getattr(m, "num_steps", 1) for m, n in terms)
-            longest = max(getattr(m, "num_steps", 1) for m, _ in terms)
+            numbers = math.fsum(n * numbers_of(m) for m, n in terms)
+            longest = max(numbers_of(m) for m, _ in terms)
             if longest > _LONGEST_PASS:
                 raise UnsupportedEventError(
                     f"A pass of {longest} steps is too long to be drawn: at most {_LONGEST_PASS}. "

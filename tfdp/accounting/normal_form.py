@@ -69,6 +69,7 @@ class NormalForm(NamedTuple):
         drawn_together: What the steps of a pass have in common that were drawn together; they cost
             together what `tfdp.accounting.passes` says. None where they were not.
         repetitions: As in `SamplingRule`.
+        slot: The bin that the step is about, or its place in the run, where bins are drawn once.
         otherwise: The same event, of which a part goes into `failure_probability` that is in the
             mechanisms here; for accountants that do not compute distributions, whose bounds are
             better so. None where there is no other way.
@@ -81,6 +82,7 @@ class NormalForm(NamedTuple):
     run: Run | None = None
     drawn_together: Hashable = None
     repetitions: int = 1
+    slot: Hashable = None
     otherwise: "NormalForm | None" = None
 
     def times(self, mechanism: Mechanism) -> int:
@@ -314,10 +316,11 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     if any(map(is_correlated, leaves)):
         multipliers, run = run_of(leaves, rule, event, _GAUSSIANS)
         mechanisms = _of_leaves(leaves, multipliers, rule.factors, relation)
-        if run.is_pass:
-            rule = SamplingRule(rule.factors)
-            if run.separated is not None:
-                mechanisms = [within_range(run.separated)]
+        if run.is_pass or rule.drawn_once is not None:
+            slot = None if rule.drawn_once is None else event.step_of_run()
+            rule = SamplingRule(rule.factors, drawn_once=rule.drawn_once, slot=slot)
+        if run.amplified is not None:
+            mechanisms = [within_range(run.amplified)]
     else:
         mechanisms = _mechanisms(leaves, rule.factors, relation)
     if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
@@ -332,6 +335,7 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     repetitions = 1
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
         repetitions = rule.repetitions
+        together = rule.drawn_once
         if rule.drawn_together:
             together = (event.sampling, relation, event.privacy_unit)
     return NormalForm(
@@ -342,6 +346,7 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         run,
         together,
         repetitions,
+        rule.slot if together is not None else None,
     )
 
 

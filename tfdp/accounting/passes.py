@@ -16,13 +16,14 @@ from typing import Any
 from tfdp.accounting.mechanisms import (
     DEARER,
     AllocatedGaussian,
+    BinnedGaussian,
     Mechanism,
     RemoveThenAdd,
     SampledGaussian,
     SeparatedGaussian,
 )
 
-_OF_A_PASS = (AllocatedGaussian, SeparatedGaussian)
+_OF_A_PASS = (AllocatedGaussian, BinnedGaussian, SeparatedGaussian)
 
 # What a step of a pass is, and how many such steps there were.
 Steps = Sequence[tuple[tuple[Mechanism, ...], int]]
@@ -31,8 +32,10 @@ Steps = Sequence[tuple[tuple[Mechanism, ...], int]]
 def known_step(mechanism: Mechanism) -> Mechanism:
     """Returns what a pass costs for whoever knows which step a unit is in."""
     once = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
-    allocated = isinstance(once, _OF_A_PASS)
-    return DEARER[type(mechanism)](mechanism) if allocated else mechanism
+    if not isinstance(once, _OF_A_PASS):
+        return mechanism
+    # Of bins it may first be the one of some that are told.
+    return known_step(DEARER[type(mechanism)](mechanism))
 
 
 def _noise(mechanism: Any) -> float | None:

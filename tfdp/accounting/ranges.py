@@ -15,6 +15,7 @@ from tfdp.accounting.mechanisms import (
     DEARER,
     AllocatedGaussian,
     BestOfPureRuns,
+    BinnedGaussian,
     BoundedRange,
     Concentrated,
     FixedSizeGaussian,
@@ -39,6 +40,9 @@ _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-30, 1e10
 _SMALLEST_NOISE_PARAMETER = 1e-30
 
 
+# The products of all pairs of bins are kept: with more bins a unit's is charged as known, or as one
+# of those that are orthogonal.
+MOST_BINS = 4096
 # With less noise a mixture of steps is hardly cheaper than one step that is known; grids for more
 # noise or more steps would be finer than double precision.
 _LEAST_ALLOCATED, _MOST_ALLOCATED, _MOST_STEPS = 0.05, 1e4, 2**20
@@ -76,6 +80,18 @@ def _separated(mechanism: SeparatedGaussian) -> Mechanism:
         return NoPrivacy()
     q = max(mechanism.sampling_probability, _SMALLEST_PROBABILITY)
     return dataclasses.replace(mechanism, sampling_probability=q)
+
+
+def _binned(mechanism: BinnedGaussian) -> Mechanism:
+    charged: Any = DEARER[BinnedGaussian](mechanism)
+    z = charged.noise_multiplier
+    amplified = isinstance(charged, AllocatedGaussian)
+    if mechanism.num_bins < 2 or mechanism.num_bins > MOST_BINS or not z > _LEAST_ALLOCATED:
+        return within_range(charged)
+    if amplified and z > _MOST_ALLOCATED:
+        return within_range(dataclasses.replace(charged, noise_multiplier=_MOST_ALLOCATED))
+    # Of independent noise it is the whole of the bins.
+    return within_range(charged) if mechanism.bands == 1 else mechanism
 
 
 def _truncated(mechanism: TruncatedGaussian) -> Mechanism:
@@ -132,6 +148,7 @@ def _best_of_pure_runs(mechanism: BestOfPureRuns) -> Mechanism:
 _WITHIN: Mapping[type[Mechanism], Callable[[Any], Mechanism]] = {
     AllocatedGaussian: _allocated,
     BestOfPureRuns: _best_of_pure_runs,
+    BinnedGaussian: _binned,
     BoundedRange: _pure,
     Concentrated: _concentrated,
     FixedSizeGaussian: _fixed_size,

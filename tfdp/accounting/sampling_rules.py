@@ -12,6 +12,7 @@ amplification by sampling, with probability q or n of N units:
 | fixed size | f = 2, q = n / N | f = 2, n of N | f = 1 |
 | fixed order | f = 2, all the steps | f = 2 | f = 1 |
 | groups in turn, Poisson | refused | as Poisson | as Poisson |
+| balls in bins, once a run | f = 1, 1 of b | f = 1, 1 of b, twice in a row | f = 1, 1 of b |
 | separated, once a pass | f = 1, p and b | f = 2 | f = 1, p and b |
 | random allocation, once a pass | f = 1, 1 of t | f = 1, 1 of t, twice in a row | f = 1, 1 of t |
 | shuffled, once a pass | f = 2 and f = 1: sqrt(5) | f = 2 | f = 1 |
@@ -40,6 +41,10 @@ costs as much as a whole one. If a unit is in k of t steps, these are k times on
 k equal parts, and some that are left over, so that no part has two of the unit's. Whoever knows
 that division as well sees k times one of floor(t / k), and no more.
 
+Balls in bins give each unit one of b bins for all steps, and bins take turns. Noise of the E steps
+that a unit is in counts together. So all steps cost one mixture over b bins, of a sum that moves
+sqrt(E) as far. With correlated noise they cost a `BinnedGaussian`.
+
 Of samples in which a unit's steps are at least b apart it is in at most ceil(n / b) of the n steps
 of a pass. So a pass costs at most so many of its steps without sampling, whatever is released. What
 Gaussian sums cost is a mixture over the unit's steps (`SeparatedGaussian`).
@@ -51,7 +56,7 @@ and for accountants that know divergences only, the price counts such a sample a
 probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from tfdp import events
@@ -89,6 +94,10 @@ class SamplingRule(NamedTuple):
             already what a whole pass is (`SeparatedGaussian`).
         drawn_together: Whether the steps of a pass were drawn together, so that only together they
             are what `amplification` says.
+        drawn_once: What names the draw that all steps of the sampling have in common, whatever the
+            pass or the run; None where there is none. Together they cost what
+            `tfdp.accounting.bins` says.
+        slot: Which part of that draw a step is about.
         otherwise: As in `NormalForm`.
     """
 
@@ -99,6 +108,8 @@ class SamplingRule(NamedTuple):
     failure_probability: float = 0.0
     repetitions: int = 1
     drawn_together: bool = False
+    drawn_once: Hashable = None
+    slot: Hashable = None
     otherwise: "SamplingRule | None" = None
 
 
@@ -166,6 +177,15 @@ def _allocated(
     return allocated
 
 
+def _binned(amplification: Amplification) -> Callable[[events.BallsInBinsSampling], SamplingRule]:
+    def binned(sampling: events.BallsInBinsSampling) -> SamplingRule:
+        b, index = sampling.num_bins, sampling.bin_index
+        once = b, sampling.assignment
+        return SamplingRule((1.0,), amplification, (b,), drawn_once=once, slot=index)
+
+    return binned
+
+
 def _separated(sampling: events.MinSeparationSampling) -> SamplingRule:
     p, b, n = sampling.sampling_probability, sampling.min_separation, sampling.num_steps
     return SamplingRule((1.0,), SEPARATED, (p, b, n), n, 0.0, -(-n // b), True)
@@ -183,6 +203,9 @@ def _no_groups(sampling: events.CyclicPoissonSampling) -> SamplingRule:
 
 
 _RULES: dict[tuple[type, NeighboringRelation], Callable[[Any], SamplingRule]] = {
+    (events.BallsInBinsSampling, _ADD): _binned(ALLOCATION),
+    (events.BallsInBinsSampling, _REPLACE): _binned(ALLOCATION_REPLACE),
+    (events.BallsInBinsSampling, _ZERO): _binned(ALLOCATION),
     (events.CyclicPoissonSampling, _ADD): _no_groups,
     (events.CyclicPoissonSampling, _REPLACE): _poisson_replace,
     (events.CyclicPoissonSampling, _ZERO): _poisson,
@@ -279,5 +302,10 @@ def sampling_rule(event: events.Event) -> SamplingRule:
         raise UnsupportedEventError(
             f"The rule of a {type(event.sampling).__name__} must return a SamplingRule with "
             f"positive factors. Received: {found!r}."
+        )
+    if (found.drawn_once is None) != (found.slot is None):
+        raise UnsupportedEventError(
+            f"The rule of a {type(event.sampling).__name__} must name both what was drawn once and "
+            f"the slot that a step is about. Received: {found!r}."
         )
     return found

@@ -5,6 +5,7 @@ import math
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+from tfdp.accounting.bins import Kinds, of_bins
 from tfdp.accounting.correlated import repeated
 from tfdp.accounting.mechanisms import Mechanism, NoPrivacy
 from tfdp.accounting.normal_form import NormalForm
@@ -28,6 +29,8 @@ class Tally:
         self._counts: collections.Counter[Event] = collections.Counter()
         # The events of each pass that is drawn together.
         self._passes: dict[Hashable, dict[Event, None]] = {}
+        # Of each draw that is in use for all steps.
+        self._draws: dict[Hashable, Kinds] = {}
         # Of each run, by its first step: how many steps of it were taken once, twice, ...
         self._runs: dict[Event, collections.Counter[int]] = {}
         self._terms: collections.Counter[Mechanism] = collections.Counter()
@@ -69,7 +72,9 @@ class Tally:
             self._forms[event] = form
         else:
             del self._forms[event]
-        if form.run is not None:
+        if form.slot is not None:
+            self._draws.setdefault(form.drawn_together, Kinds()).add(form, count)
+        elif form.run is not None:
             times = self._runs.setdefault(form.run.start, collections.Counter())
             for number, change in ((before, -1), (before + count, 1)):
                 if number:
@@ -82,7 +87,9 @@ class Tally:
 
     def _part(self, event: Event, form: NormalForm) -> Iterator[tuple[Mechanism, int]]:
         """Yields what all events amount to that count together with this one, itself included."""
-        if form.run is not None:
+        if form.slot is not None:
+            yield from of_bins(self._draws.get(form.drawn_together) or Kinds())
+        elif form.run is not None:
             most = max(self._runs.get(form.run.start) or {0: 0})
             if most:
                 yield from (repeated(mechanism, form.run, most) for mechanism in form.mechanisms)

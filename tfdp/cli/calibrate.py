@@ -63,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
+    from tfdp.accounting.planning.correlated_plan import RUN_SAMPLINGS
+
     delta = read_delta(arguments.delta)
     risks = [arguments.advantage, arguments.tpr, arguments.fpr]
     if any(risk is not None for risk in risks):
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> str:
     for name in ("bands", "groups"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} is for noise that remembers: give --mechanism bandmf.")
-    if arguments.sampling in ("fixed_order", "cyclic_poisson", "min_separation"):
+    if arguments.sampling in RUN_SAMPLINGS:
         raise ValueError(
             f"--sampling {arguments.sampling} is for noise that remembers: give --mechanism, or "
             "another sampling."
@@ -108,6 +110,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 def _of_risk(arguments: argparse.Namespace, delta: float) -> str:
     """Returns what is printed about noise for a target risk."""
+    from tfdp.accounting.planning.correlated_plan import RUN_SAMPLINGS
     from tfdp.accounting.planning.risk import noise_for_risk, risk_of
 
     for name in ("epsilon", "noise", "solve", "bands", "groups"):
@@ -116,11 +119,7 @@ def _of_risk(arguments: argparse.Namespace, delta: float) -> str:
                 "A target risk (--advantage, or --tpr and --fpr) finds the noise of a run: leave "
                 f"out --{name}."
             )
-    if arguments.mechanism != "gaussian" or arguments.sampling in (
-        "fixed_order",
-        "cyclic_poisson",
-        "min_separation",
-    ):
+    if arguments.mechanism != "gaussian" or arguments.sampling in RUN_SAMPLINGS:
         raise ValueError(
             "A target risk is for independent noise: leave out --mechanism, and take another "
             "--sampling than those of noise that remembers."

@@ -24,8 +24,6 @@ from tfdp.events.releases import (
 )
 from tfdp.events.runs import PoissonSelectedRunEvent, RunEvent, SelectedRunEvent
 from tfdp.events.sampling import (
-    CyclicPoissonSampling,
-    FixedOrderSampling,
     FixedSizeSampling,
     FullBatchSampling,
     MinSeparationSampling,
@@ -41,8 +39,10 @@ from tfdp.events.step import (
     SampledEvent,
     scale_sensitivity,
 )
+from tfdp.events.turns import BallsInBinsSampling, CyclicPoissonSampling, FixedOrderSampling
 
 __all__ = [
+    "BallsInBinsSampling",
     "ComposedEvent",
     "CorrelatedGaussianSumEvent",
     "CyclicPoissonSampling",

@@ -114,12 +114,15 @@ class Sampling:
         field_words: As those of an event.
         is_declared: Whether somebody said how samples were drawn.
         is_random: Whether the price may use that samples were drawn at random, and in secret.
+        takes_whole_parts: Whether a sample is all of the part of the data whose turn it is, which
+            stays the same.
     """
 
     words: ClassVar[str]
     field_words: ClassVar[Mapping[str, str]] = {}
     is_declared: ClassVar[bool] = True
     is_random: ClassVar[bool] = True
+    takes_whole_parts: ClassVar[bool] = False
 
     @property
     def pass_number(self) -> int:

@@ -63,17 +63,18 @@ class _StepOfRun(NoisySum):
                 "is not known for shuffled passes, of which a unit may be in the last step of one "
                 "and in the first of the next; take FixedOrder"
             )
-        if sampling.is_random and (self.bands is None or self.bands > self.period):
+        endless = self.bands is None or self.bands > self.period
+        if sampling.is_random and not sampling.takes_whole_parts and endless:
             return (
                 "is known for random samples only where C has no more bands than there are steps "
-                f"between two participations ({self.period}); take CyclicPoisson, or FixedOrder"
+                f"between two participations ({self.period}); take BallsInBins, or FixedOrder"
             )
         if self.period == 1:
             return None
         if sampling.place is None:
             return (
                 f"supposes that a unit comes again every {self.period} steps, which nothing sees "
-                "to; take FixedOrder or CyclicPoisson, or period=1"
+                "to; take FixedOrder, CyclicPoisson or BallsInBins, or period=1"
             )
         index, number = sampling.place
         if (index, number) != (self.position % self.period, self.period):

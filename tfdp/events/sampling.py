@@ -5,12 +5,13 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tfdp.events.arguments import integer_below, positive_integer, real_number, set_field
+from tfdp.events.arguments import positive_integer, real_number, set_field
 from tfdp.events.base import Sampling
 from tfdp.events.registry import register
 
 
-def _check_population(instance: Any) -> None:
+def check_population(instance: Any) -> None:
+    """Checks a description's number of units, where it has one."""
     if instance.population_size is not None:
         set_field(
             instance,
@@ -52,7 +53,7 @@ class PoissonSampling(Sampling):
             "sampling_probability", self.sampling_probability, minimum=0, inclusive=False, maximum=1
         )
         set_field(self, "sampling_probability", q)
-        _check_population(self)
+        check_population(self)
 
 
 @register
@@ -109,7 +110,7 @@ class FixedSizeSampling(Sampling):
 
     def __post_init__(self) -> None:
         set_field(self, "sample_size", positive_integer("sample_size", self.sample_size))
-        _check_population(self)
+        check_population(self)
         if self.population_size is None or self.sample_size > self.population_size:
             raise ValueError(
                 "sample_size must be at most population_size. Received: "
@@ -151,7 +152,7 @@ class RandomAllocationSampling(Sampling):
                 f"participations={k}, num_steps={self.num_steps}."
             )
         set_field(self, "participations", k)
-        _check_population(self)
+        check_population(self)
         _check_pass(self)
 
     @property
@@ -212,93 +213,6 @@ class ShuffledSampling(Sampling):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class FixedOrderSampling(Sampling):
-    """Consecutive batches of the data, in the order in which they stand, again and again.
-
-    Attributes:
-        batch_size: Units in a batch; the last batch may be smaller.
-        population_size: Number of units.
-        batch_index: Which of the batches the step is about, from 0 on.
-    """
-
-    words: ClassVar[str] = "consecutive batches of the data, in a fixed order"
-    is_random: ClassVar[bool] = False
-    field_words: ClassVar[Mapping[str, str]] = {
-        "batch_size": "batch size",
-        "population_size": "population",
-        "batch_index": "batch",
-    }
-
-    batch_size: int
-    population_size: int
-    batch_index: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "population_size"):
-            set_field(self, name, positive_integer(name, getattr(self, name)))
-        set_field(
-            self, "batch_index", integer_below("batch_index", self.batch_index, self.steps_per_pass)
-        )
-
-    @property
-    def steps_per_pass(self) -> int:
-        """Batches in one pass, a smaller last one included."""
-        return -(-self.population_size // self.batch_size)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.batch_index, self.steps_per_pass
-
-    def at_first_place(self) -> Sampling:
-        return dataclasses.replace(self, batch_index=0)
-
-
-@register
-@dataclasses.dataclass(frozen=True)
-class CyclicPoissonSampling(Sampling):
-    """Fixed groups of the data take turns. Of the group whose turn it is, every unit is in the
-    sample independently, with the same probability (Choquette-Choo et al. 2023, arXiv:2306.08153,
-    section 5).
-
-    Attributes:
-        sampling_probability: q, in (0, 1], of a unit when it is its group's turn.
-        num_groups: How many groups there are.
-        group_index: Whose turn it is, from 0 on.
-        population_size: Number of units in all groups, or None where it is not known.
-    """
-
-    words: ClassVar[str] = "of groups that take turns, every unit with the same probability"
-    field_words: ClassVar[Mapping[str, str]] = {
-        "sampling_probability": "probability q",
-        "num_groups": "groups",
-        "group_index": "group",
-        "population_size": "population",
-    }
-
-    sampling_probability: float
-    num_groups: int
-    group_index: int = 0
-    population_size: int | None = None
-
-    def __post_init__(self) -> None:
-        PoissonSampling(self.sampling_probability)
-        set_field(self, "sampling_probability", float(self.sampling_probability))
-        set_field(self, "num_groups", positive_integer("num_groups", self.num_groups))
-        set_field(
-            self, "group_index", integer_below("group_index", self.group_index, self.num_groups)
-        )
-        _check_population(self)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.group_index, self.num_groups
-
-    def at_first_place(self) -> Sampling:
-        return dataclasses.replace(self, group_index=0)
-
-
-@register
-@dataclasses.dataclass(frozen=True)
 class MinSeparationSampling(Sampling):
     """Every unit that was in none of the last `min_separation` - 1 samples of a pass is in the next
     one with the same probability, independently of all other units (Dong and Ganesh 2026,
@@ -335,7 +249,7 @@ class MinSeparationSampling(Sampling):
         set_field(self, "sampling_probability", float(self.sampling_probability))
         for name in ("min_separation", "num_steps"):
             set_field(self, name, positive_integer(name, getattr(self, name)))
-        _check_population(self)
+        check_population(self)
         _check_pass(self)
 
     @property
@@ -369,7 +283,7 @@ class FullBatchSampling(Sampling):
     population_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check_population(self)
+        check_population(self)
 
 
 @register

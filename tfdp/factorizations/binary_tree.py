@@ -9,6 +9,9 @@ import numpy as np
 from tfdp.factorizations.participations import squares_of_tree
 from tfdp.factorizations.toeplitz import check_participations, check_steps
 
+# Nodes times bins that are looked at together.
+_AT_ONCE = 2**22
+
 
 @dataclasses.dataclass(frozen=True)
 class BinaryTree:
@@ -101,6 +104,28 @@ class BinaryTree:
         n, separation, most = check_participations(num_steps, min_separation, max_participations)
         squares = squares_of_tree(n, separation, most, self.efficient)
         return math.sqrt(squares) * (1 + 1e-12)
+
+    def products_of_turns(self, num_steps: int, period: int) -> np.ndarray:
+        """Returns <C s_i, C s_j> for all i, j < period, where s_i is 1 in the steps i, i + period,
+        i + 2 period, ... and 0 in others; [period, period].
+
+        Args:
+            num_steps: n.
+            period: Steps between two participations.
+        """
+        n, period = check_steps("num_steps", num_steps), check_steps("period", period)
+        found = np.zeros((period, period))
+        for level in range(n.bit_length()):
+            nodes = np.arange(0, n >> level, 1 if self.efficient else 2)
+            for some in np.array_split(nodes, -(-len(nodes) * period // _AT_ONCE)):
+                # How many of the steps i, i + period, ... are before each end of a node.
+                first, last = (
+                    -(-((some[:, None] + end << level) - np.arange(period)) // period)
+                    for end in (0, 1)
+                )
+                counts = (last - first).astype(np.float64)
+                found += counts.T @ counts
+        return found
 
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""

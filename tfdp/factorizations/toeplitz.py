@@ -113,6 +113,32 @@ class ToeplitzFactorization:
         squares = squares_of_columns(self.column(n), separation, most)
         return math.sqrt(squares) * self._slack(n)
 
+    def products_of_turns(self, num_steps: int, period: int) -> np.ndarray:
+        """Returns <|C| s_i, |C| s_j> for all i, j < period, where s_i is 1 in the steps i, i +
+        period, i + 2 period, ... and 0 in others; [period, period].
+
+        Args:
+            num_steps: n.
+            period: Steps between two participations.
+        """
+        moved = periodic_sum(np.abs(self.column(num_steps)), check_steps("period", period))
+        found = np.zeros((period, period))
+        # Column i is the first one, moved down by i and cut off after n rows. So a product grows
+        # along its diagonal, from the last column on, by a term for each row that is not cut off.
+        rows = max(0, num_steps - period + 1)
+        ends = np.zeros(period)
+        ends[:num_steps] = moved[::-1][:period]
+        with np.errstate(over="ignore"):
+            for away in range(period if rows else 0):
+                found[-1 - away, -1] = found[-1, -1 - away] = (
+                    moved[:rows] @ moved[away : away + rows]
+                )
+            for i in range(period - 2, -1, -1):
+                found[i, :-1] = found[i + 1, 1:] + ends[i] * ends[:-1]
+            if not np.isfinite(found).all():
+                raise ValueError(_overflow(self.numerator, self.denominator, num_steps))
+        return found
+
     def column_norm(self, num_steps: int) -> float:
         """Returns the largest l2 norm of a column of C: the sensitivity to one participation."""
         return self.sensitivity(num_steps)

@@ -1,6 +1,7 @@
 """Which records a step sees, and what the ledger says about it."""
 
 from tfdp.sampling.arrays import PaddedBatch, batches
+from tfdp.sampling.balls_in_bins import BallsInBins
 from tfdp.sampling.cyclic_poisson import CyclicPoisson
 from tfdp.sampling.files import TFRecords, memory_map
 from tfdp.sampling.fixed_order import FixedOrder
@@ -18,6 +19,7 @@ from tfdp.sampling.unknown import Unknown
 from tfdp.sampling.users import Users
 
 __all__ = [
+    "BallsInBins",
     "CyclicPoisson",
     "FixedOrder",
     "FixedSize",

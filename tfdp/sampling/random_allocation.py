@@ -16,7 +16,8 @@ from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation(SamplingPolicy):
     """Every unit is in exactly `participations` of the `num_steps` steps of a pass, a uniformly
-    random set of them, independently of all other units; also called balls in bins.
+    random set of them, independently of all other units. `BallsInBins` keeps what it drew over all
+    passes instead.
 
     What a shuffled pass is, but for the sizes of its batches, which are random here: that is what
     amplification is proven for. The first step of a pass is charged as the whole pass, since a pass

@@ -12,8 +12,14 @@ unit that does not wait there,
 
 and the first wait is that of `tfdp.events.MinSeparationSampling` (Dong and Ganesh 2026,
 arXiv:2602.09338).
+
+The ratio of a `BinnedGaussian` depends on y by x_j = <m_j, y> alone, with m_j the mean of bin j:
+it is the mean over j of exp(x_j - |m_j|^2 / 2). Under Q the x_j are normal with the covariances
+G_jk = <m_j, m_k>. Under P, for the unit's bin i, their means are G_ij. So b numbers are drawn, and
+not one for each row, whatever the number of steps and bands.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +28,7 @@ import numpy as np
 
 from tfdp.accounting.mechanisms import (
     AllocatedGaussian,
+    BinnedGaussian,
     Mechanism,
     PureEpsilon,
     SampledGaussian,
@@ -152,14 +159,59 @@ def _separated(
     return ratio if removed else -ratio
 
 
+@functools.lru_cache(maxsize=4)
+def products(mechanism: BinnedGaussian) -> tuple[np.ndarray, np.ndarray]:
+    """Returns G, [num_bins, num_bins], and the lower triangle L with L L^T = G.
+
+    G is made larger on its diagonal by more than rounding takes off either of them. Larger
+    covariances cost more.
+    """
+    b, n = mechanism.num_bins, mechanism.num_steps
+    found = sum(c.products_of_turns(n, b) / (z * z) for c, z in mechanism.releases)
+    slack = 2.0**-50 * (b + n)
+    found = np.asarray(found) * (1 + slack)
+    largest = found.diagonal().max()
+    while True:
+        found[np.diag_indices(b)] += slack * largest
+        try:
+            return found, np.linalg.cholesky(found)
+        except np.linalg.LinAlgError:  # Columns that hardly differ: it takes a little more.
+            slack *= 16
+
+
+def log_ratio_of_bins(scores: np.ndarray) -> np.ndarray:
+    """Returns the logarithm of the ratio, [size], of x_j - |m_j|^2 / 2, [num_bins, size]."""
+    largest = scores.max(axis=0)
+    return largest + np.log(np.exp(scores - largest).mean(axis=0))
+
+
+def _binned(
+    mechanism: BinnedGaussian, size: int, removed: bool, generator: np.random.Generator
+) -> np.ndarray:
+    covariances, triangle = products(mechanism)
+    scores = triangle @ generator.standard_normal((mechanism.num_bins, size))
+    if removed:
+        scores += covariances[:, generator.integers(mechanism.num_bins, size=size)]
+    ratio = log_ratio_of_bins(scores - covariances.diagonal()[:, np.newaxis] / 2)
+    return ratio if removed else -ratio
+
+
 # Mechanism type -> a function of the mechanism, of how many losses, of whether the unit is removed
 # and of a generator, that returns losses of one such mechanism, [size].
 DRAWS: Mapping[type[Mechanism], Callable[..., np.ndarray]] = {
     AllocatedGaussian: _allocated,
+    BinnedGaussian: _binned,
     PureEpsilon: _pure,
     SampledGaussian: _gaussian,
     SeparatedGaussian: _separated,
 }
+
+
+def numbers_of(mechanism: Any) -> int:
+    """Returns how many normal numbers a loss of a mechanism takes."""
+    if isinstance(mechanism, BinnedGaussian):
+        return mechanism.num_bins
+    return int(getattr(mechanism, "num_steps", 1))
 
 
 def draw_losses(
@@ -174,7 +226,7 @@ def draw_losses(
         removed: Whether the unit is removed, or added.
         generator: Where randomness comes from.
     """
-    rows = getattr(mechanism, "num_steps", 1)
+    rows = numbers_of(mechanism)
     step = max(1, min(size, _AT_ONCE // rows))
     total = np.zeros(size)
     for start in range(0, size, step):

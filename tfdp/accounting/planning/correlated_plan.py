@@ -28,7 +28,9 @@ from tfdp.ledger.ledger import PrivacyLedger
 
 # Names of mechanisms, and whether they have a number of bands.
 MECHANISMS = {"bandmf": True, "bisr": True, "blt": True, "lambda_cgd": False, "tree": False}
-RUN_SAMPLINGS = ("fixed_order", "cyclic_poisson", "min_separation")
+RUN_SAMPLINGS = ("fixed_order", "balls_in_bins", "cyclic_poisson", "min_separation")
+# Those in which a unit is in a step of every pass over the data, whatever the bands.
+_BY_PASSES = ("fixed_order", "balls_in_bins")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class CorrelatedPlan:
             bound: `stddev / l2_norm_clip` of a `CorrelatedGaussianSumQuery`.
         factorization: As there.
         period: As there: steps between two participations, or groups that take turns.
-        sampling: "fixed_order", "cyclic_poisson" or "min_separation".
+        sampling: "fixed_order", "balls_in_bins", "cyclic_poisson" or "min_separation".
         neighboring_relation: ZERO_OUT or REPLACE_ONE.
 
     Raises:
@@ -83,6 +85,8 @@ class CorrelatedPlan:
             )
         )
         sampling: events.Sampling = events.FixedOrderSampling(self.batch_size, self.population_size)
+        if self.sampling == "balls_in_bins":
+            sampling = events.BallsInBinsSampling(self.period, 0, 0, self.population_size)
         if self.sampling == "cyclic_poisson":
             q = self.batch_size * self.period / self.population_size
             sampling = events.CyclicPoissonSampling(q, self.period, 0, self.population_size)
@@ -163,7 +167,8 @@ def calibrate_correlated(
         epochs: As `fit` counts them: of groups an epoch ends with a whole turn of all of them.
         target_epsilon: The budget, positive.
         noise_multiplier: In place of the budget.
-        sampling: "fixed_order", or "cyclic_poisson" or "min_separation" for "bandmf".
+        sampling: "fixed_order" or "balls_in_bins", or "cyclic_poisson" or "min_separation" for
+            "bandmf".
         groups: Of "cyclic_poisson", which take turns; of "min_separation" the steps between two
             participations, at least. By default as many as bands, with which samples are drawn from
             most of the data.
@@ -198,7 +203,7 @@ def calibrate_correlated(
     if (steps is None) == (epochs is None):
         raise ValueError(f"Give either steps or epochs. Received: {steps=}, {epochs=}.")
     period = groups or bands or 1
-    if sampling == "fixed_order":
+    if sampling in _BY_PASSES:
         period = -(-population_size // batch_size)
     if steps is None:
         passes = real_number("epochs", epochs, minimum=0, inclusive=False)
@@ -233,7 +238,7 @@ def calibrate_correlated(
 
 def _steps_per_epoch(population_size: int, batch_size: int, period: int, sampling: str) -> int:
     """Returns how many steps `fit` takes for an epoch: of groups, whole turns of all of them."""
-    if sampling == "fixed_order":
+    if sampling in _BY_PASSES:
         return period
     whole = max(1, round(population_size / batch_size))
     return whole if sampling == "min_separation" else period * -(-whole // period)
@@ -248,12 +253,12 @@ def _check_choice(mechanism: str, bands: int | None, sampling: str, groups: int 
     if MECHANISMS[mechanism] != (bands is not None):
         needs = "needs bands" if MECHANISMS[mechanism] else "has no bands"
         raise ValueError(f"mechanism={mechanism!r} {needs}. Received: bands={bands!r}.")
-    if sampling != "fixed_order" and mechanism != "bandmf":
+    if sampling not in _BY_PASSES and mechanism != "bandmf":
         raise ValueError(
-            "Random samples amplify banded noise only: mechanism='bandmf'. Received: "
-            f"mechanism={mechanism!r}."
+            "Random samples but balls in bins amplify banded noise only: mechanism='bandmf'. "
+            f"Received: mechanism={mechanism!r}."
         )
-    if groups is not None and sampling == "fixed_order":
+    if groups is not None and sampling in _BY_PASSES:
         raise ValueError(f"groups are those of 'cyclic_poisson'. Received: {groups=}.")
 
 
@@ -269,5 +274,5 @@ def _factorization(
     if mechanism == "lambda_cgd":
         return optimal_one_step_back(steps, period)
     # Of random samples a unit is in one at a time, and what counts is a column's norm.
-    spacing = period if sampling == "fixed_order" else None
+    spacing = period if sampling in _BY_PASSES else None
     return optimal_banded(steps, min(positive_integer("bands", bands), steps), spacing)
