@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import cost_model  # noqa: E402
 import fit  # noqa: E402
 import fit_models  # noqa: E402
+import fit_parts  # noqa: E402
 import inputs  # noqa: E402
 import measure  # noqa: E402
 import scaling  # noqa: E402
@@ -117,7 +118,7 @@ def test_ratios_are_to_the_faster_ordinary_step():
 
 
 @pytest.mark.parametrize(
-    "script", [step_time, table, scaling, cost_model, fit], ids=lambda m: m.__name__
+    "script", [step_time, table, scaling, cost_model, fit, fit_parts], ids=lambda m: m.__name__
 )
 def test_options_are_explained(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["script", "--help"])
@@ -234,3 +235,10 @@ def test_worker_of_fit_trains_both_ways():
         step()
         step()
         assert facts["parameters"] == 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10
+
+
+def test_parts_of_fit_are_timed_both_ways():
+    found = fit_parts.measure("two_layers", 2, 3, 1)
+    assert list(found) == list(fit_parts.PARTS)
+    for plain, private in found.values():
+        assert plain > 0 and private > 0
