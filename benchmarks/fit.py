@@ -30,12 +30,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import fit_models
 
-    description, _, epilog = __doc__.partition("\n")
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = step_time.parser_of(__doc__)
     parser.add_argument("--model", choices=list(fit_models.MODELS), nargs="+")
     parser.add_argument("--batch-size", type=int, nargs="+", help="default: each model's own")
     parser.add_argument("--steps", type=int, help="of an epoch; default: each model's own")

@@ -8,7 +8,6 @@ the step alone is the same compiled function on one of its batches, again and ag
 done in turn, and the numbers are medians.
 """
 
-import argparse
 import inspect
 import os
 import pathlib
@@ -17,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+import step_time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
@@ -82,12 +83,7 @@ def main() -> None:
     import fit_models
     import tensorflow as tf
 
-    description, _, epilog = __doc__.partition("\n")
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = step_time.parser_of(__doc__)
     parser.add_argument("--model", nargs="+", choices=list(fit_models.MODELS), required=True)
     parser.add_argument("--batch-size", nargs="+", type=int, required=True)
     parser.add_argument("--steps", type=int, default=60)

@@ -29,6 +29,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 PEERS = ("none", "keras", *measure.ORDINARY_OF)
 
 
+def parser_of(text: str) -> argparse.ArgumentParser:
+    """Returns a parser whose help is the text of a benchmark."""
+    description, _, epilog = text.partition("\n")
+    return argparse.ArgumentParser(
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that all benchmarks share."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -54,12 +64,7 @@ def add_threads_option(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    description, _, epilog = __doc__.partition("\n")
-    parser = argparse.ArgumentParser(
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--workload", choices=list(inputs.SIZES), default="cnn")
     parser.add_argument(
         "--peer",

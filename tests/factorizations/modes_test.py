@@ -6,24 +6,9 @@ import numpy as np
 import pytest
 from scipy import signal
 
+from tests.factorizations.many_digits import series
 from tfdp.factorizations import ToeplitzFactorization, optimal_buffered
 from tfdp.factorizations.modes import modes, rounding_of
-
-
-def inverse_in_many_digits(factorization, n):
-    """Returns C^-1's first column from its recursion, in 120 digits."""
-    with decimal.localcontext(decimal.Context(prec=120)):
-        p, r = (
-            [decimal.Decimal(value) for value in c]
-            for c in (factorization.numerator, factorization.denominator)
-        )
-        found = []
-        for i in range(n):
-            value = r[i] if i < len(r) else decimal.Decimal(0)
-            for k in range(1, min(i, len(p) - 1) + 1):
-                value -= p[k] * found[i - k]
-            found.append(value)
-        return np.array([float(value) for value in found])
 
 
 def spread(count):
@@ -47,7 +32,8 @@ def test_modes_add_up_to_the_inverse(buffers):
                 power * (1 - decimal.Decimal(decay))
                 for power, decay in zip(powers, found.decays, strict=True)
             ]
-    exact = inverse_in_many_digits(factorization, n)
+    inverse = series(factorization.denominator, factorization.numerator, n, 120)
+    exact = np.array([float(value) for value in inverse])
     np.testing.assert_allclose(column, exact, rtol=1e-11, atol=1e-18)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import linalg, signal
 
+from tests.factorizations.many_digits import series
 from tfdp.factorizations import (
     ToeplitzFactorization,
     banded_inverse_square_root,
@@ -198,14 +199,7 @@ def test_columns_that_would_lose_digits_are_refused_where_they_are_too_long():
 def _exact_sensitivity(factorization, n, period):
     """The sensitivity in 60 digits, of a column without negative numbers."""
     with decimal.localcontext(decimal.Context(prec=60)):
-        p, r = (
-            [decimal.Decimal(v) for v in values]
-            for values in (factorization.numerator, factorization.denominator)
-        )
-        column = []
-        for i in range(n):
-            value = p[i] if i < len(p) else decimal.Decimal(0)
-            column.append(value - sum(r[k] * column[i - k] for k in range(1, min(i + 1, len(r)))))
+        column = series(factorization.numerator, factorization.denominator, n, 60)
         moved = [sum(column[i::-period]) for i in range(n)] if period else column
         return sum(v * v for v in moved).sqrt()
 

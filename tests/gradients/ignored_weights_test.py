@@ -3,6 +3,7 @@
 import functools
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -128,4 +129,6 @@ def test_frozen_it_may_be_ignored(case, engine):
     for layer in model._flatten_layers():
         if layer.name == "ignored":
             layer.trainable = False
-    total(model, engine)
+    sums = total(model, engine).sample_state
+    assert len(sums) == len(model.trainable_variables) > 0
+    assert all(np.isfinite(one).all() and np.any(one) for one in sums)

@@ -384,6 +384,22 @@ CORRELATED = in_folder(
         f"{QUERY}/correlated_test.py",
     ),
     (
+        "modes_that_cancel",
+        "noise is the small difference of large modes, each of which is rounded",
+        "tfdp/query/run_noise.py",
+        "return in_modes if in_modes[1] <= in_series[1] else in_series",
+        "return in_modes",
+        f"{QUERY}/run_noise_test.py",
+    ),
+    (
+        "noise_that_grows_is_accepted",
+        "what is rounded off noise is taken to be as small as what is rounded off fresh noise",
+        "tfdp/query/run_noise.py",
+        "of_noise = _norm(factorization.inverse_column(num_steps))",
+        "of_noise = 1.0",
+        f"{QUERY}/run_noise_test.py",
+    ),
+    (
         "rounded_noise_is_accepted",
         "noise is released that rounding has changed by any part of its standard deviation",
         "tfdp/query/run_noise.py",

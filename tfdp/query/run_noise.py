@@ -1,5 +1,6 @@
 """The noise of one step of a run, from what is fresh in it and what is remembered."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,12 @@ def memory_shapes(
     rows = factorization.memory(num_steps)
     if rows == 0:
         return []
-    is_series = not isinstance(factorization, BinaryTree) and _form(factorization) is _of_series
-    return [[rows, *shape]] if is_series else [shape] * rows
+    if (
+        not isinstance(factorization, BinaryTree)
+        and _form(factorization, num_steps)[0] is _of_series
+    ):
+        return [[rows, *shape]]
+    return [shape] * rows
 
 
 def filtered(
@@ -56,30 +61,25 @@ def filtered(
     if isinstance(factorization, BinaryTree):
         return _of_tree(factorization, num_steps, position, fresh, memories)
     ends = tf.equal(position, num_steps - 1)
-    of_leaf = _form(factorization)
+    of_leaf, units = _form(factorization, num_steps)
     noises, kept = [], []
     for leaf, memory in zip(fresh, memories, strict=True):
-        if memory and of_leaf is not _of_bands:
-            _refuse_rounded(factorization, num_steps, leaf.dtype)
+        if memory:
+            _refuse_rounded(units, num_steps, leaf.dtype)
         noise, new = of_leaf(factorization, leaf, memory) if memory else (leaf, memory)
         noises.append(noise)
         kept.append(tuple(zero_if(ends, one) for one in new))
     return noises, kept
 
 
-def _refuse_rounded(factorization: ToeplitzFactorization, num_steps: int, dtype: tf.DType) -> None:
+def _refuse_rounded(units: float, num_steps: int, dtype: tf.DType) -> None:
     """Refuses noise that rounding would change by more than a hundredth of what is charged.
 
-    Of modes `rounding_of` is the estimate. Without them, with p(S) y = r(S) z + e, where e is
-    rounded off at each step, the noise is that of z + r(S)^-1 e. Roots of r near 1 make e grow with
-    the length of the run. What was measured is at most 4 times as much as either.
+    Args:
+        units: From `_form`. What was measured is at most 4 times as much.
+        num_steps: Of a run.
+        dtype: Of the noise.
     """
-    found = modes(factorization)
-    if found is None:
-        series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
-        units = math.sqrt(float(np.sum(np.square(series))))
-    else:
-        units = rounding_of(factorization, found, num_steps)
     off = 4 * rounding.unit(dtype) * units
     if not off <= _MOST_ROUNDED:
         raise ValueError(
@@ -90,28 +90,41 @@ def _refuse_rounded(factorization: ToeplitzFactorization, num_steps: int, dtype:
         )
 
 
-def _is_shifted(factorization: ToeplitzFactorization) -> bool:
-    """Whether what is remembered is noise of earlier steps as it was, because C or its inverse has
-    bands.
+@functools.lru_cache(maxsize=64)
+def _form(factorization: ToeplitzFactorization, num_steps: int) -> tuple[Any, float]:
+    """Returns the function that makes noise of one leaf and what is remembered of it, and how far
+    rounding changes the noise, in standard deviations of z and units of rounding.
 
-    Then each vector is a tensor of its own, and a step moves them on by a place without reading and
-    writing them once more.
+    A step rounds off e, in proportion to the noise y = C^-1 z. If y is a sum of what was fresh, C y
+    is z + C e. With p(S) y = r(S) z + e it is z + r(S)^-1 e, where roots of r near 1 make e grow
+    with the length of the run. Of modes `rounding_of` is the estimate; those of roots that are
+    almost equal cancel. Of both the one that changes noise less is taken.
     """
-    return len(factorization.numerator) == 1 or len(factorization.denominator) == 1
+    of_noise = _norm(factorization.inverse_column(num_steps))
+    if len(factorization.numerator) == 1:
+        return _of_bands, of_noise * _norm(factorization.column(num_steps))
+    if len(factorization.denominator) == 1:
+        return _of_bands, of_noise
+    series = ToeplitzFactorization(denominator=factorization.denominator).column(num_steps)
+    in_series = _of_series, of_noise * _norm(series)
+    found = modes(factorization)
+    if found is None:
+        return in_series
+    in_modes = _of_modes, rounding_of(factorization, found, num_steps)
+    return in_modes if in_modes[1] <= in_series[1] else in_series
 
 
-def _form(factorization: ToeplitzFactorization) -> Any:
-    """Returns the function that makes noise of one leaf, and what is remembered of it."""
-    if _is_shifted(factorization):
-        return _of_bands
-    return _of_series if modes(factorization) is None else _of_modes
+def _norm(series: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        return math.sqrt(float(np.sum(np.square(series))))
 
 
 def _of_bands(
     factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: Memory
 ) -> tuple[tf.Tensor, Memory]:
     """Memory holds the noise of the steps before, the last one first: what was fresh in it where
-    the inverse of C has bands, and all of it where C has.
+    the inverse of C has bands, and all of it where C has. Each vector is a tensor of its own, and a
+    step moves them on by a place without reading and writing them once more.
     """
     noise = fresh
     inverse = factorization.denominator[1:]
@@ -137,9 +150,7 @@ def _of_modes(
 def _of_series(
     factorization: ToeplitzFactorization, fresh: tf.Tensor, memory: Memory
 ) -> tuple[tf.Tensor, Memory]:
-    """A filter in transposed form: memory holds what later steps will have of this noise. It is for
-    factors without modes.
-    """
+    """A filter in transposed form: memory holds what later steps will have of this noise."""
     (later,) = memory
     rows = later.shape[0]
     p, r = (

@@ -13,7 +13,16 @@ from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import MAX_INTEGER, positive_integer
 from tfdp.noise.bits import SeededFill
 from tfdp.noise.host import HostGenerator
-from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.policy import (
+    SamplingPolicy,
+    check_batch,
+    check_fields,
+    check_public_number,
+    fill,
+    fill_number,
+    nearly_whole,
+    three_deviations_above,
+)
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 _KEY_BYTES = 32
@@ -76,23 +85,12 @@ class BallsInBins(SamplingPolicy):
         return dataclasses.replace(self, first_bin=step % self.num_bins)
 
     def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
-        if self.num_bins is None and self.hides_population:
-            raise ValueError(
-                "Under ADD_OR_REMOVE_ONE the number of units is not public, so that the number of "
-                "bins cannot follow it. Choose it as a public number, "
-                "tfdp.sampling.BallsInBins(num_bins=..., neighboring_relation="
-                "ADD_OR_REMOVE_ONE), or take ZERO_OUT, the default."
-            )
+        check_public_number(self, "num_bins")
         if batch_size is None or self.hides_population:
             return fill(self, population_size=population_size)
         check_batch(batch_size, population_size)
         num_bins = -(-population_size // batch_size)
-        if self.num_bins is not None and self.num_bins != num_bins:
-            raise ValueError(
-                f"BallsInBins was made for num_bins={self.num_bins}, but batch_size={batch_size} "
-                f"of {population_size} units makes {num_bins} bins. Leave one of the two out."
-            )
-        return fill(self, population_size=population_size, num_bins=num_bins)
+        return fill_number(self, "num_bins", num_bins, batch_size, population_size)
 
     def default_batch_size(self, population_size: int) -> int | None:
         return 32 if self.num_bins is None and not self.hides_population else None
@@ -101,8 +99,7 @@ class BallsInBins(SamplingPolicy):
     def expected_batch_size(self) -> float | None:
         if self.num_bins is None or self.population_size is None:
             return None
-        expected = self.population_size / self.num_bins
-        return round(expected) if math.isclose(expected, round(expected)) else expected
+        return nearly_whole(self.population_size / self.num_bins)
 
     def description(self, pass_index: int) -> events.Sampling:
         if self.num_bins is None:
@@ -163,6 +160,6 @@ class BallsInBins(SamplingPolicy):
 
     @property
     def padded_size(self) -> int:
-        # Three standard deviations, as Poisson has it.
-        spread = 3 * math.sqrt(self.expected_batch_size * (1 - 1 / self.num_bins))
-        return min(8 * math.ceil((self.expected_batch_size + spread) / 8), self.population_size)
+        return three_deviations_above(
+            self.expected_batch_size, 1 / self.num_bins, self.population_size
+        )

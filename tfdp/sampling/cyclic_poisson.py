@@ -1,7 +1,6 @@
 """Groups that take turns, with a Poisson sample of the group whose turn it is."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +8,14 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
-from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.policy import (
+    SamplingPolicy,
+    check_batch,
+    check_fields,
+    fill,
+    nearly_whole,
+    three_deviations_above,
+)
 from tfdp.sampling.sizes import Sizes
 
 
@@ -88,8 +94,7 @@ class CyclicPoisson(SamplingPolicy):
     def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
-        expected = self.sampling_probability * self.population_size / self.num_groups
-        return round(expected) if math.isclose(expected, round(expected)) else expected
+        return nearly_whole(self.sampling_probability * self.population_size / self.num_groups)
 
     def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None:
@@ -123,7 +128,5 @@ class CyclicPoisson(SamplingPolicy):
 
     @property
     def padded_size(self) -> int:
-        # Three standard deviations, as Poisson has it.
-        spread = 3 * math.sqrt(self.expected_batch_size * (1 - self.sampling_probability))
         most = -(-self.population_size // self.num_groups)
-        return min(8 * math.ceil((self.expected_batch_size + spread) / 8), most)
+        return three_deviations_above(self.expected_batch_size, self.sampling_probability, most)

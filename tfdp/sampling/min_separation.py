@@ -10,7 +10,14 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
-from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.policy import (
+    SamplingPolicy,
+    check_batch,
+    check_fields,
+    fill,
+    nearly_whole,
+    three_deviations_above,
+)
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 
@@ -118,8 +125,7 @@ class MinSeparationPoisson(SamplingPolicy):
     def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
-        expected = self._share * self.population_size
-        return round(expected) if math.isclose(expected, round(expected)) else expected
+        return nearly_whole(self._share * self.population_size)
 
     def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None or self.num_steps is None:
@@ -197,6 +203,4 @@ class MinSeparationPoisson(SamplingPolicy):
 
     @property
     def padded_size(self) -> int:
-        # Three standard deviations, as Poisson has it.
-        spread = 3 * math.sqrt(self.expected_batch_size * (1 - self._share))
-        return min(8 * math.ceil((self.expected_batch_size + spread) / 8), self.population_size)
+        return three_deviations_above(self.expected_batch_size, self._share, self.population_size)

@@ -9,12 +9,15 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
-from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.policy import (
+    SamplingPolicy,
+    check_batch,
+    check_fields,
+    fill,
+    nearly_whole,
+    three_deviations_above,
+)
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
-
-
-def _round_up(value: float, multiple: int) -> int:
-    return math.ceil(value / multiple) * multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +84,7 @@ class Poisson(SamplingPolicy):
     def expected_batch_size(self) -> float | None:
         if self.sampling_probability is None or self.population_size is None:
             return None
-        # q * N can miss a whole batch size by a rounding error: 256 / 60000 * 60000.
-        expected = self.sampling_probability * self.population_size
-        return round(expected) if math.isclose(expected, round(expected)) else expected
+        return nearly_whole(self.sampling_probability * self.population_size)
 
     def description(self, pass_index: int) -> events.Sampling:
         if self.sampling_probability is None:
@@ -128,6 +129,6 @@ class Poisson(SamplingPolicy):
 
     @property
     def padded_size(self) -> int:
-        # Three standard deviations: one sample in 700 is larger, and then costs twice.
-        spread = 3 * math.sqrt(self.expected_batch_size * (1 - self.sampling_probability))
-        return min(_round_up(self.expected_batch_size + spread, 8), self.population_size)
+        return three_deviations_above(
+            self.expected_batch_size, self.sampling_probability, self.population_size
+        )

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -152,6 +153,56 @@ def fill(policy: SamplingPolicy, **sizes: int) -> SamplingPolicy:
                 f"{name}={value}. Leave {name} out, or give matching data."
             )
     return dataclasses.replace(policy, **sizes)
+
+
+def nearly_whole(size: float) -> float:
+    """Returns an expected size, an integer where no more than rounding is between it and one.
+
+    256 / 60000 * 60000 is not 256.
+    """
+    return round(size) if math.isclose(size, round(size)) else size
+
+
+def three_deviations_above(expected: float, share: float, most: int) -> int:
+    """Returns how many units a sample of binomial size is padded to, a multiple of 8 or `most`.
+
+    One sample in 700 is larger, and then costs twice.
+
+    Args:
+        expected: Units in a sample on average.
+        share: The probability that a unit is in it.
+        most: Units that there are.
+    """
+    spread = 3 * math.sqrt(expected * (1 - share))
+    return min(8 * math.ceil((expected + spread) / 8), most)
+
+
+def check_public_number(policy: SamplingPolicy, name: str) -> None:
+    """Raises an error where a number of steps would have to follow a population that is not
+    public.
+    """
+    if policy.hides_population and getattr(policy, name) is None:
+        raise ValueError(
+            "Under ADD_OR_REMOVE_ONE the number of units is not public, so that "
+            f"{name} cannot follow it. Choose it as a public number, tfdp.sampling."
+            f"{type(policy).__name__}({name}=..., neighboring_relation=ADD_OR_REMOVE_ONE), or take "
+            "ZERO_OUT, the default."
+        )
+
+
+def fill_number(
+    policy: SamplingPolicy, name: str, number: int, batch_size: int, population_size: int
+) -> SamplingPolicy:
+    """Returns the policy with its population and a number that follows from it and the batch size;
+    another one that was declared is an error.
+    """
+    declared = getattr(policy, name)
+    if declared is not None and declared != number:
+        raise ValueError(
+            f"{type(policy).__name__} was made for {name}={declared}, but batch_size={batch_size} "
+            f"of {population_size} units makes {name}={number}. Leave one of the two out."
+        )
+    return fill(policy, population_size=population_size, **{name: number})
 
 
 def check_batch(batch_size: int, population_size: int) -> None:

@@ -9,7 +9,16 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
-from tfdp.sampling.policy import SamplingPolicy, check_batch, check_fields, fill
+from tfdp.sampling.policy import (
+    SamplingPolicy,
+    check_batch,
+    check_fields,
+    check_public_number,
+    fill,
+    fill_number,
+    nearly_whole,
+    three_deviations_above,
+)
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
 
@@ -51,24 +60,12 @@ class RandomAllocation(SamplingPolicy):
             events.RandomAllocationSampling(self.num_steps, k)  # It says what is wrong with both.
 
     def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
-        if self.num_steps is None and self.hides_population:
-            raise ValueError(
-                "Under ADD_OR_REMOVE_ONE the number of units is not public, so that the number of "
-                "steps cannot follow it. Choose it as a public number, "
-                "tfdp.sampling.RandomAllocation(num_steps=..., neighboring_relation="
-                "ADD_OR_REMOVE_ONE), or take ZERO_OUT, the default."
-            )
+        check_public_number(self, "num_steps")
         if batch_size is None or self.hides_population:
             return fill(self, population_size=population_size)
         check_batch(batch_size, population_size)
         num_steps = -(-self.participations * population_size // batch_size)
-        if self.num_steps is not None and self.num_steps != num_steps:
-            raise ValueError(
-                f"RandomAllocation was made for num_steps={self.num_steps}, but "
-                f"batch_size={batch_size} of {population_size} units makes {num_steps} steps. "
-                "Leave one of the two out."
-            )
-        return fill(self, population_size=population_size, num_steps=num_steps)
+        return fill_number(self, "num_steps", num_steps, batch_size, population_size)
 
     def default_batch_size(self, population_size: int) -> int | None:
         return 32 if self.num_steps is None and not self.hides_population else None
@@ -77,8 +74,7 @@ class RandomAllocation(SamplingPolicy):
     def expected_batch_size(self) -> float | None:
         if self.num_steps is None or self.population_size is None:
             return None
-        expected = self.participations * self.population_size / self.num_steps
-        return round(expected) if math.isclose(expected, round(expected)) else expected
+        return nearly_whole(self.participations * self.population_size / self.num_steps)
 
     def description(self, pass_index: int) -> events.Sampling:
         if self.num_steps is None:
@@ -148,7 +144,5 @@ class RandomAllocation(SamplingPolicy):
 
     @property
     def padded_size(self) -> int:
-        # Three standard deviations, as Poisson has it.
         q = self.participations / self.num_steps
-        spread = 3 * math.sqrt(self.expected_batch_size * (1 - q))
-        return min(8 * math.ceil((self.expected_batch_size + spread) / 8), self.population_size)
+        return three_deviations_above(self.expected_batch_size, q, self.population_size)
