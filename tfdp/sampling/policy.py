@@ -195,6 +195,13 @@ def fill_number(
 ) -> SamplingPolicy:
     """Returns the policy with its population and a number that follows from it and the batch size;
     another one that was declared is an error.
+
+    Args:
+        policy: What is to be completed.
+        name: Of the number, such as "num_steps".
+        number: What follows.
+        batch_size: Units in a batch.
+        population_size: Units that there are.
     """
     declared = getattr(policy, name)
     if declared is not None and declared != number:
