@@ -121,21 +121,14 @@ def _with_checks(
     of a record is used unchecked as a place to read from or write to.
     """
 
-    def traced(fn):
-        def stacked(*leaves):
-            return mapped(fn, list(leaves))
-
-        call = tf.function(stacked, autograph=False).get_concrete_function(*specs)
-        return stacked, call
-
     specs = _specs(leaves, rows)
-    stacked, call = traced(fn)
-    if rewriting.needs_checks(call.graph, call.graph.inputs[: len(leaves)]):
-        records = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
-        checked = rewriting.with_checks(fn, records)
-        if checked is not fn:
-            return traced(checked)
-    return stacked, call
+    records = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+    checked = rewriting.with_checks(fn, records)
+
+    def stacked(*leaves):
+        return mapped(checked, list(leaves))
+
+    return stacked, tf.function(stacked, autograph=False).get_concrete_function(*specs)
 
 
 def holds_records(tensor: Any) -> bool:
