@@ -89,6 +89,37 @@ def test_poisson_sizes_are_binomial(poisson_samples, fixed_size_samples):
     assert not _size_variance_is_binomial(half_step)
 
 
+def _total_variance_is_binomial(sizes):
+    # Of 125 sums of 32 sizes each, of variance 256; that variance is off by 13%.
+    totals = np.reshape(sizes[: len(sizes) // 32 * 32], [-1, 32]).sum(1)
+    return abs(np.var(totals) / 256 - 1) < 6.5 * math.sqrt(2 / len(totals))
+
+
+def test_poisson_samples_that_are_drawn_together_have_no_common_size(poisson_samples):
+    # Samples are drawn some at a time: nothing about such a number of them is fixed.
+    sizes = [len(units) for units in poisson_samples]
+    assert _total_variance_is_binomial(sizes)
+    together = np.reshape(sizes[: len(sizes) // 32 * 32], [-1, 32])
+    of_one_total = together - together.mean(1, keepdims=True) + 10
+    assert not _total_variance_is_binomial(of_one_total.ravel())
+
+
+@pytest.mark.parametrize("population, q", [(2**15 + 1, 2.0**-12), (2**20, 2.0**-17), (9, 0.75)])
+def test_poisson_samples_of_any_population_are_distinct_units_of_it(population, q):
+    # Of 31, of 1, and of 1 sample at a time.
+    samples = take(Poisson(q, population), 70)
+    for units in samples:
+        assert units.dtype == np.int64
+        assert len(np.unique(units)) == len(units)
+        assert np.all((units >= 0) & (units < population))
+    sizes, mean = [len(units) for units in samples], population * q
+    low, high = stats.binom.interval(1 - 1e-10, 70 * population, q)
+    assert low <= sum(sizes) <= high
+    assert np.mean(np.concatenate(samples)) == pytest.approx(
+        (population - 1) / 2, abs=7 * population / math.sqrt(12 * 70 * mean)
+    )
+
+
 def _units_are_independent(samples):
     correlations = np.corrcoef(_inclusions(samples, UNITS).T) - np.eye(UNITS)
     # 1225 pairs; 7.5 standard deviations, because counts are only nearly normal.

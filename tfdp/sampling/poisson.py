@@ -19,6 +19,10 @@ from tfdp.sampling.policy import (
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
+# Steps are drawn together, so many at most, as long as they are no more trials than this.
+_STEPS_TOGETHER = 32
+_TRIALS_TOGETHER = 2**20
+
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(SamplingPolicy):
@@ -123,9 +127,20 @@ class Poisson(SamplingPolicy):
         return None
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
+        # Of each of some steps every unit is a trial, and all trials are independent: so those of
+        # several steps are drawn together, which takes no longer than those of one.
+        population = self.population_size
+        together = 1
+        if self.sampling_probability <= 0.5:
+            together = min(_STEPS_TOGETHER, max(1, _TRIALS_TOGETHER // population))
+        trials = together * population
         while True:
-            size = generator.binomial(self.population_size, self.sampling_probability)
-            yield generator.choice(self.population_size, size, replace=False, shuffle=False)
+            size = generator.binomial(trials, self.sampling_probability)
+            drawn = generator.choice(trials, size, replace=False, shuffle=False)
+            steps, units = np.divmod(drawn, population)
+            order = np.argsort(steps, kind="stable")
+            ends = np.searchsorted(steps[order], np.arange(1, together))
+            yield from np.split(units[order], ends)
 
     @property
     def padded_size(self) -> int:
