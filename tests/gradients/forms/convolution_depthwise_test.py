@@ -92,6 +92,34 @@ def test_depthwise_equals_loop(case, channels_first):
     _check(gradient, expected, 1e-10 if inputs.dtype == np.float64 else 1e-5)
 
 
+@pytest.mark.parametrize(
+    "size, kernel, stride, is_fast",
+    [
+        ((8, 8), (3, 3), 1, True),
+        ((3, 3), (3, 3), 1, True),
+        ((2, 2), (3, 3), 1, False),
+        ((4, 4), (3, 3), 2, False),  # Two windows along each axis.
+        ((2, 8), (3, 3), 1, False),
+        ((8, 8), (5, 5), 1, False),
+        ((1, 8), (1, 3), 1, True),  # As along one axis.
+        ((None, None), (3, 3), 1, True),
+    ],
+)
+def test_filter_gradient_is_taken_only_where_it_is_fast(size, kernel, stride, is_fast):
+    windows = [None if length is None else -(-length // stride) for length in size]
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, *size, 2]), tf.TensorSpec([None, *windows, 2])]
+    )
+    def squares(x, g):
+        return depthwise(x, g, (*kernel, 2, 1), stride, "same").squared_norms()
+
+    operations = {
+        operation.type for operation in squares.get_concrete_function().graph.get_operations()
+    }
+    assert ("DepthwiseConv2dNativeBackpropFilter" in operations) == is_fast
+
+
 @settings(max_examples=40)
 @given(_layers(), st.integers(1, 3), st.booleans())
 def test_separable_equals_loop(case, filters, channels_first):

@@ -12,6 +12,18 @@ from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, to_accu
 _SMALL_KERNEL = 3
 
 
+def _has_fast_filter_gradient(windows: Windows, positions: tf.Tensor) -> bool:
+    """Returns whether TensorFlow's filter gradient is at least about as fast as a correlation.
+
+    Where there are fewer windows than places in a window, padding reaches over the whole image, and
+    oneDNN falls back to loops that take a hundred times as long. A correlation then has little to
+    do.
+    """
+    counts = zip(positions.shape[1:-1], windows.kernel, strict=True)
+    few = any(count is not None and count < size for count, size in counts)
+    return max(windows.kernel) <= _SMALL_KERNEL and is_direct(windows) and not few
+
+
 def _as_2d(windows: Windows, *tensors: tf.Tensor) -> tuple[Windows, list[tf.Tensor]]:
     """Returns the same with two spatial axes, the first of size one if it was not there."""
     if windows.rank == 2:
@@ -95,7 +107,8 @@ def depthwise(
 
     Every channel is convolved by itself, so those of all records may be the channels of one
     record: then the ordinary filter gradient of that is the gradients of all records. For large
-    kernels the convolution of the input with the output gradient is faster.
+    kernels, and for images smaller than theirs, the convolution of the input with the output
+    gradient is faster.
 
     Args:
         inputs: [n, *spatial, channels], or [n, channels, *spatial] with channels first.
@@ -117,8 +130,8 @@ def depthwise(
     *kernel, channels, multiplier = kernel_shape
     windows = make_windows(kernel, strides, padding, dilation_rate)
     windows, (source, positions) = _as_2d(windows, source, positions)
-    small = max(windows.kernel) <= _SMALL_KERNEL and is_direct(windows)
-    gradients_of = _by_filter_gradient if small else _by_correlation
+    is_fast = _has_fast_filter_gradient(windows, positions)
+    gradients_of = _by_filter_gradient if is_fast else _by_correlation
     (folded,) = _records_as_channels(source)
     # oneDNN is fast with one filter for each channel only.
     parts = [
