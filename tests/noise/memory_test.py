@@ -105,7 +105,7 @@ def test_a_step_uses_the_memory_of_an_earlier_one():
     assert len(addresses) <= 3
 
 
-@pytest.mark.parametrize("size", [1 << 10, (1 << 23) + 1])
+@pytest.mark.parametrize("size", [1 << 10, (1 << 26) + 1])
 def test_little_and_much_memory_is_not_held(size):
     words = memory.words(size)
     del words

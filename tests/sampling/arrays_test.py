@@ -1,7 +1,10 @@
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdp.events import NeighboringRelation, UnknownSampling
 from tfdp.sampling import (
@@ -186,6 +189,43 @@ def test_draws_are_not_repeated_without_a_generator():
     x, y, _ = _data(30)
     left, right = (_take(1, x, y, None, Shuffled(30, 30))[0] for _ in range(2))
     assert not np.array_equal(left.y, right.y)
+
+
+def test_iterators_of_a_data_set_do_not_share_their_draws():
+    x, y, weight = _data(6)
+    data = batches(x, y, weight, Scripted([[0], [1], [2]], padded_size=1))
+    first, second = data.as_numpy_iterator(), data.as_numpy_iterator()
+    for iterator, expected in ((first, 1), (first, 2), (second, 1), (first, 3), (second, 2)):
+        assert next(iterator).x.tolist() == [[expected, 10.0 * expected]]
+
+
+def test_draws_end_and_arrays_are_given_back_with_the_data_set():
+    ended = []
+
+    class Ending(Scripted):
+        def draw(self, generator):
+            try:
+                yield from self._samples
+            finally:
+                ended.append(True)
+
+    x, y, weight = _data(6)
+    given = weakref.ref(x)
+    iterator = batches(x, y, weight, Ending([[0]] * 20, padded_size=1)).as_numpy_iterator()
+    next(iterator)
+    del x
+    gc.collect()
+    assert not ended and given() is not None  # The iterator may still be used.
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert ended and given() is None
+
+
+def test_large_memory_of_the_process_is_not_made_new_for_every_tensor(monkeypatch):
+    # tf.data's generator data sets call mallopt, and nothing can take that back.
+    monkeypatch.delattr(tf.data.Dataset, "from_generator")
+    assert len(_take(2, *_data(6), Scripted([[0], [1]], padded_size=1))) == 2
 
 
 def test_second_iteration_does_not_repeat_the_first():

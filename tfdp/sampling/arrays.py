@@ -1,6 +1,7 @@
 """Padded batches of records drawn from arrays and sources."""
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -119,9 +120,63 @@ def batches(
     axes = [None] if users is None else [None, examples_per_unit]
     signature = tuple(tf.TensorSpec([*axes, *a.shape[1:]], a.dtype) for a in arrays)
     signature += (tf.TensorSpec(axes, tf.bool),)
-    return (
-        tf.data.Dataset.from_generator(padded, output_signature=signature).map(rebuild).prefetch(2)
-    )
+    return _from_iterators(padded, signature).map(rebuild).prefetch(2)
+
+
+class _Iterators:
+    """Iterators that are gone through by name, from inside of graphs.
+
+    Args:
+        make: Returns an iterator without end.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[tuple[np.ndarray, ...]]]):
+        self._make = [make]
+        self._begun: list[Iterator[tuple[np.ndarray, ...]]] = []
+
+    def begin(self) -> np.int64:
+        """Returns the name of a new one."""
+        self._begun.append(self._make[0]())
+        return np.int64(len(self._begun) - 1)
+
+    def next(self, name: np.int64) -> tuple[np.ndarray, ...]:
+        """Returns what is next in this one."""
+        return next(self._begun[name])
+
+    def close(self) -> None:
+        """Drops them all, and what they are made from."""
+        self._make.clear()
+        self._begun.clear()
+
+
+def _from_iterators(
+    make: Callable[[], Iterator[tuple[np.ndarray, ...]]], signature: tuple[tf.TensorSpec, ...]
+) -> tf.data.Dataset:
+    """Returns a data set each of whose iterators goes through an iterator of its own from `make`.
+
+    That is what `tf.data.Dataset.from_generator` does. But since Python 3.11 that also fixes, for
+    the whole process, from which size on memory comes from the operating system and goes back to it
+    (`mallopt`), at 128 KiB. Every larger tensor of a step is then new memory, zeroed page by page.
+
+    Args:
+        make: Returns an iterator without end. It is dropped with the data set.
+        signature: Of what it yields.
+    """
+    iterators = _Iterators(make)
+
+    def follow(name: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        parts = tf.numpy_function(iterators.next, [name], [spec.dtype for spec in signature])
+        pairs = zip(parts, signature, strict=True)
+        return tuple(tf.ensure_shape(part, spec.shape) for part, spec in pairs)
+
+    def of_iterator(_: tf.Tensor) -> tf.data.Dataset:
+        name = tf.ensure_shape(tf.numpy_function(iterators.begin, [], tf.int64), [])
+        return tf.data.Dataset.from_tensors(name).repeat().map(follow)
+
+    result = tf.data.Dataset.from_tensors(0).flat_map(of_iterator)
+    # TensorFlow never forgets a function of Python that is part of a graph.
+    weakref.finalize(result, iterators.close).atexit = False
+    return result
 
 
 def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray:
