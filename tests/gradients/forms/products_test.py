@@ -103,3 +103,58 @@ def test_groups_are_weighted_sums_of_records(gram):
     np.testing.assert_allclose(grouped.explicit(), expected, rtol=1e-12)
     norms = np.square(expected).sum((1, 2, 3))
     np.testing.assert_allclose(grouped.squared_norms(), norms, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gram", [False, True])
+@pytest.mark.parametrize("h, p, q", [(1, 700, 3), (3, 5, 40)])
+def test_magnitudes_are_no_less_than_sums_over_positions(gram, h, p, q, dtype):
+    rng = np.random.default_rng(5)
+    left, right = (
+        (rng.normal(size=(4, h, 6, k)) * 10.0 ** rng.integers(-9, 9, (4, h, 6, 1))).astype(dtype)
+        for k in (p, q)
+    )
+    left[1, 0, 2] = 0
+    form = Product(tf.constant(left), tf.constant(right), [h, p, q], gram=gram)
+    norms = [np.sqrt(np.sum(x.astype(np.longdouble) ** 2, -1)) for x in (left, right)]
+    exact = np.sum(norms[0] * norms[1], (1, 2))
+    assert np.all(form.magnitudes().numpy() >= exact)
+    if gram:
+        np.testing.assert_allclose(form.magnitudes(), exact.astype(dtype), rtol=1e-3)
+
+
+def _of_vocabulary(dtype):
+    """Returns factors of a table's gradient: few positions, and rows of a large vocabulary."""
+    rng = np.random.default_rng(6)
+    return (rng.normal(size=(3, 1, 64, k)).astype(dtype) for k in (1024, 8))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_sum_over_many_rows_by_hand(jit_compile):
+    left, right = _of_vocabulary(np.float64)
+    factors = np.array([0.5, 0.0, 2.0])
+
+    @tf.function(jit_compile=jit_compile)
+    def total(left, right):
+        form = Product(left, right, [1024, 8], gram=True)
+        return form.weighted_sum(tf.constant(factors))
+
+    expected = np.einsum("n,nhtp,nhtq->pq", factors, left, right)
+    np.testing.assert_allclose(total(left, right), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_record_with_large_factors_that_are_not_finite_adds_nothing(bad, jit_compile):
+    left, right = _of_vocabulary(np.float32)
+    left[1, 0, 63, 1023] = bad  # The square of 1e30 is not finite.
+
+    @tf.function(jit_compile=jit_compile)
+    def results(left, right):
+        form = Product(left, right, [1024, 8], gram=True)
+        return form.squared_norms(), form.weighted_sum(tf.constant([0.5, 0.0, 2.0]))
+
+    norms, total = results(left, right)
+    assert np.isfinite(norms.numpy()).tolist() == [True, False, True]
+    left[1] = 0
+    np.testing.assert_allclose(total, results(left, right)[1], rtol=1e-5, atol=1e-4)

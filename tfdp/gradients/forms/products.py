@@ -16,6 +16,7 @@ from tfdp.numerics.norms import (
     squares_from_grams,
     sum_of_squares,
     to_accumulate,
+    vanished,
 )
 
 # Cost, in multiply-adds of a large matrix product, of reading or writing one number, and of a
@@ -24,6 +25,10 @@ _TRAFFIC = 12.0
 _BATCHED = 1.3
 # Taken as the number of positions if that is not known when the graph is built.
 _USUAL_POSITIONS = 128
+# From this ratio of rows to columns on, a product of many rows is faster if its result is turned.
+_TALL = 8
+# A factor of so many numbers for each record is not copied where it need not be.
+_LARGE = 2**16
 
 
 def gram_is_cheaper(positions: int | None, rows: int, columns: int) -> bool:
@@ -180,6 +185,15 @@ def _over_largest(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return rows / largest[:, None], largest
 
 
+def _norms_in(gram: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns the norms of vectors of so many numbers, no less than the exact ones, [n, t], from
+    their inner products, [n, t, t].
+    """
+    squares = rounding.enlarged(tf.linalg.diag_part(gram), rounding.additions(count, gram.dtype))
+    # One more rounding is that of the root.
+    return rounding.enlarged(tf.sqrt(squares + vanished(count, gram.dtype)), 1)
+
+
 class Product(PerRecordGradient):
     """Gradients that are sums over positions of outer products.
 
@@ -217,6 +231,7 @@ class Product(PerRecordGradient):
         self._q = right.shape[-1]
         self._gram = gram_is_cheaper(self._positions, self._p, self._q) if gram is None else gram
         self._products: Explicit | None = None
+        self._grams: list[tf.Tensor] | None = None
 
     def _restore(self, products: tf.Tensor) -> tf.Tensor:
         """Returns [m, *variable.shape] from [m, h * p * q] or [m, h, p, q]."""
@@ -239,12 +254,17 @@ class Product(PerRecordGradient):
             self._products = Explicit(tf.reshape(products, [-1, self._h * self._p * self._q]))
         return self._products
 
+    def _made_grams(self) -> list[tf.Tensor]:
+        """Returns the Gram matrices of both factors, [n * h, t, t]; the same tensors each time."""
+        if self._grams is None:
+            factors = self._flat(self._left), self._flat(self._right)
+            self._grams = [tf.matmul(x, x, transpose_b=True) for x in factors]
+        return self._grams
+
     def squared_norms(self) -> tf.Tensor:
         if not self._gram:
             return self._made().squared_norms()
-        left, right = self._flat(self._left), self._flat(self._right)
-        grams = [tf.matmul(x, x, transpose_b=True) for x in (left, right)]
-        squares = squares_from_grams(*grams, self._p, self._q)
+        squares = squares_from_grams(*self._made_grams(), self._p, self._q)
         if self._h == 1:
             return squares
         totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
@@ -257,8 +277,15 @@ class Product(PerRecordGradient):
         return self._like(left, right)
 
     def magnitudes(self) -> tf.Tensor:
-        # sum_t |left_t| |right_t| <= |left| |right|
-        return tf.sqrt(sum_of_squares(self._left) * sum_of_squares(self._right))
+        if not self._gram or rounding.products_are_rounded(self._left.dtype):
+            # sum_t |left_t| |right_t| <= |left| |right|
+            return tf.sqrt(sum_of_squares(self._left) * sum_of_squares(self._right))
+        # The norms are at hand, on the diagonals. A factor may be as wide as a vocabulary.
+        numbers = zip(self._made_grams(), (self._p, self._q), strict=True)
+        left, right = (_norms_in(gram, count) for gram, count in numbers)
+        terms = tf.reshape(left * right, tf.stack([tf.shape(self._left)[0], -1]))
+        count = rounding.count_of(self._left[..., 0], 1)
+        return rounding.enlarged(tf.reduce_sum(terms, 1), rounding.sum_error(count, terms.dtype))
 
     def summands(self) -> int | tf.Tensor:
         return rounding.count_of(self._left[..., 0], -1)
@@ -266,13 +293,24 @@ class Product(PerRecordGradient):
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if not self._gram:
             return self._restore(self._made().weighted_sum(factors)[None])[0]
-        left, right = drop_records(self._left, factors), scale_records(self._right, factors)
+        left, right = self._finite_left(factors), scale_records(self._right, factors)
         if self._h == 1:
             left, right = tf.reshape(left, [-1, self._p]), tf.reshape(right, [-1, self._q])
+            if self._p >= _TALL * self._q:
+                product = tf.transpose(tf.matmul(right, left, transpose_a=True))
+                return self._restore(product[None])[0]
         else:
             left = tf.reshape(tf.transpose(left, [1, 0, 2, 3]), [self._h, -1, self._p])
             right = tf.reshape(tf.transpose(right, [1, 0, 2, 3]), [self._h, -1, self._q])
         return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
+
+    def _finite_left(self, factors: tf.Tensor) -> tf.Tensor:
+        """Returns the left factor, without numbers that are not finite where a factor is zero."""
+        if (self._positions or 0) * self._p * self._h < _LARGE:
+            return drop_records(self._left, factors)
+        # Where all squares have finite sums, there are no such numbers.
+        is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.trace(self._made_grams()[0])))
+        return tf.cond(is_finite, lambda: self._left, lambda: drop_records(self._left, factors))
 
     def explicit(self) -> tf.Tensor:
         return self._restore(self._made().explicit())
