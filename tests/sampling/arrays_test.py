@@ -222,6 +222,28 @@ def test_draws_end_and_arrays_are_given_back_with_the_data_set():
     assert ended and given() is None
 
 
+def test_draws_of_earlier_epochs_are_dropped():
+    ended = []
+
+    class Ending(Scripted):
+        def draw(self, generator):
+            try:
+                yield from self._samples
+            finally:
+                ended.append(True)
+
+    data = batches(*_data(6), Ending([[0]] * 20, padded_size=1))
+    first = data.as_numpy_iterator()
+    next(first)
+    for epoch in range(30):
+        assert len(list(data.take(2))) == 2
+        gc.collect()
+        assert epoch + 1 - len(ended) <= 8
+    with pytest.raises(tf.errors.UnknownError, match="Use fewer iterators at a time"):
+        for _ in range(4):  # Two samples were prefetched.
+            next(first)
+
+
 def test_large_memory_of_the_process_is_not_made_new_for_every_tensor(monkeypatch):
     # tf.data's generator data sets call mallopt, and nothing can take that back.
     monkeypatch.delattr(tf.data.Dataset, "from_generator")

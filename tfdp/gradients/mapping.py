@@ -120,7 +120,6 @@ def _with_checks(
     """Returns `mapped(fn, ...)` as a function of leaves, and as a concrete one, in which no integer
     of a record is used unchecked as a place to read from or write to.
     """
-
     specs = _specs(leaves, rows)
     records = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
     checked = rewriting.with_checks(fn, records)

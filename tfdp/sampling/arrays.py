@@ -1,5 +1,6 @@
 """Padded batches of records drawn from arrays and sources."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,9 @@ from tfdp.sampling.mapped import taken
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.source import Source
 from tfdp.sampling.users import Users
+
+# Of a data set: those that samples still come from.
+_KEPT_ITERATORS = 8
 
 
 class PaddedBatch(NamedTuple):
@@ -126,26 +130,40 @@ def batches(
 class _Iterators:
     """Iterators that are gone through by name, from inside of graphs.
 
+    An iterator of a data set has one of these, and nothing says when it is gone: so only the last
+    few are kept.
+
     Args:
         make: Returns an iterator without end.
     """
 
     def __init__(self, make: Callable[[], Iterator[tuple[np.ndarray, ...]]]):
-        self._make = [make]
-        self._begun: list[Iterator[tuple[np.ndarray, ...]]] = []
+        self._make: Callable[[], Iterator[tuple[np.ndarray, ...]]] | None = make
+        self._names = itertools.count()
+        self._begun: dict[int, Iterator[tuple[np.ndarray, ...]]] = {}
 
     def begin(self) -> np.int64:
         """Returns the name of a new one."""
-        self._begun.append(self._make[0]())
-        return np.int64(len(self._begun) - 1)
+        if self._make is None:
+            raise RuntimeError("The data set of these samples is gone: hold on to it.")
+        name = next(self._names)
+        self._begun[name] = self._make()
+        self._begun.pop(name - _KEPT_ITERATORS, None)
+        return np.int64(name)
 
     def next(self, name: np.int64) -> tuple[np.ndarray, ...]:
         """Returns what is next in this one."""
-        return next(self._begun[name])
+        begun = self._begun.get(int(name))
+        if begun is None:
+            raise RuntimeError(
+                f"Samples come from the last {_KEPT_ITERATORS} iterators of a data set, as long as "
+                "it is there. Use fewer iterators at a time, or make a data set for each."
+            )
+        return next(begun)
 
     def close(self) -> None:
         """Drops them all, and what they are made from."""
-        self._make.clear()
+        self._make = None
         self._begun.clear()
 
 

@@ -27,8 +27,6 @@ _BATCHED = 1.3
 _USUAL_POSITIONS = 128
 # From this ratio of rows to columns on, a product of many rows is faster if its result is turned.
 _TALL = 8
-# A factor of so many numbers for each record is not copied where it need not be.
-_LARGE = 2**16
 
 
 def gram_is_cheaper(positions: int | None, rows: int, columns: int) -> bool:
@@ -293,7 +291,7 @@ class Product(PerRecordGradient):
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if not self._gram:
             return self._restore(self._made().weighted_sum(factors)[None])[0]
-        left, right = self._finite_left(factors), scale_records(self._right, factors)
+        left, right = drop_records(self._left, factors), scale_records(self._right, factors)
         if self._h == 1:
             left, right = tf.reshape(left, [-1, self._p]), tf.reshape(right, [-1, self._q])
             if self._p >= _TALL * self._q:
@@ -303,14 +301,6 @@ class Product(PerRecordGradient):
             left = tf.reshape(tf.transpose(left, [1, 0, 2, 3]), [self._h, -1, self._p])
             right = tf.reshape(tf.transpose(right, [1, 0, 2, 3]), [self._h, -1, self._q])
         return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
-
-    def _finite_left(self, factors: tf.Tensor) -> tf.Tensor:
-        """Returns the left factor, without numbers that are not finite where a factor is zero."""
-        if (self._positions or 0) * self._p * self._h < _LARGE:
-            return drop_records(self._left, factors)
-        # Where all squares have finite sums, there are no such numbers.
-        is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.trace(self._made_grams()[0])))
-        return tf.cond(is_finite, lambda: self._left, lambda: drop_records(self._left, factors))
 
     def explicit(self) -> tf.Tensor:
         return self._restore(self._made().explicit())
