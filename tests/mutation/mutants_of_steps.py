@@ -164,6 +164,14 @@ RANDOMNESS = in_folder(
         "tests/sampling/balls_in_bins_test.py::test_bins_follow_from_the_key_alone",
     ),
     (
+        "iterators_share_draws",
+        "two iterators of one data set share their samples",
+        "arrays.py",
+        "self._begun[name] = self._make()",
+        "self._begun[name] = self._begun.get(0) or self._make()",
+        "tests/sampling/arrays_test.py",
+    ),
+    (
         "empty_sample_skipped",
         "an empty sample is drawn again",
         "arrays.py",

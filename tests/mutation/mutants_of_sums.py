@@ -192,6 +192,14 @@ SUMS = in_folder(
         f"{CLIPPING_TRAPS}::test_padded_batch_changes_the_number_of_records",
     ),
     (
+        "places_of_records_unchecked",
+        "integers of a record that name places are not checked where a function is vectorized",
+        "mapping.py",
+        "checked = rewriting.with_checks(fn, records)",
+        "checked = fn",
+        f"{GRADIENTS}/integers_test.py",
+    ),
+    (
         "other_records_used",
         "a loss may use what all records together have made",
         "mapping.py",
@@ -327,6 +335,14 @@ SUMS = in_folder(
         "factors = tf.where(mask, shares, tf.zeros_like(shares))",
         "factors = shares",
         f"{GRADIENTS}/microbatches_test.py::test_rows_that_the_mask_leaves_out_are_no_part_of_a_record",
+    ),
+    (
+        "magnitudes_up_to_rounding",
+        "norms of factors are taken from a Gram matrix without its rounding",
+        "forms/products.py",
+        "rounding.enlarged(tf.linalg.diag_part(gram), rounding.additions(count, gram.dtype))",
+        "tf.linalg.diag_part(gram)",
+        f"{GRADIENTS}/forms/products_test.py",
     ),
     (
         "gradients_of_a_group_are_not_averaged",

@@ -1,5 +1,7 @@
 """Products and outer products are what they say, in every form, on records by hand."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -121,6 +123,16 @@ def test_magnitudes_are_no_less_than_sums_over_positions(gram, h, p, q, dtype):
     assert np.all(form.magnitudes().numpy() >= exact)
     if gram:
         np.testing.assert_allclose(form.magnitudes(), exact.astype(dtype), rtol=1e-3)
+
+
+def test_magnitudes_hold_what_inner_products_lose():
+    # A sum of squares that begins with 1 loses what is added to it by less than half a unit.
+    left = np.full([2, 1, 6, 8000], 2.0**-12.3, np.float32)
+    left[..., 0] = 1
+    right = np.ones([2, 1, 6, 3], np.float32)
+    exact = 6 * math.sqrt(3 * np.sum(left[0, 0, 0].astype(np.float64) ** 2))
+    form = Product(tf.constant(left), tf.constant(right), [8000, 3], gram=True)
+    assert np.all(form.magnitudes().numpy() >= exact)
 
 
 def _of_vocabulary(dtype):
