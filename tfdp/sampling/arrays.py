@@ -172,8 +172,8 @@ def _from_iterators(
 ) -> tf.data.Dataset:
     """Returns a data set each of whose iterators goes through an iterator of its own from `make`.
 
-    That is what `tf.data.Dataset.from_generator` does. But since Python 3.11 that also fixes, for
-    the whole process, from which size on memory comes from the operating system and goes back to it
+    That is what `tf.data.Dataset.from_generator` does. But on Python 3.11 that also fixes, for the
+    whole process, from which size on memory comes from the operating system and goes back to it
     (`mallopt`), at 128 KiB. Every larger tensor of a step is then new memory, zeroed page by page.
 
     Args:
