@@ -1,11 +1,13 @@
 """Rows of mapped files are those that the library or the array gives."""
 
+import itertools
 import mmap
 
 import h5py
 import numpy as np
 import pytest
 
+from tfdp.sampling import mapped as mapped_module
 from tfdp.sampling.mapped import Chunks, mapped, taken
 
 RNG = np.random.default_rng(0)
@@ -132,6 +134,13 @@ class Watched(mmap.mmap):
 
 
 @pytest.fixture
+def waits(monkeypatch):
+    """How often the process had to wait for the disk, when it is asked: once more each time."""
+    found = itertools.count()
+    monkeypatch.setattr(mapped_module, "_waits_for_disk", lambda: next(found))
+
+
+@pytest.fixture
 def watched(tmp_path):
     with open(tmp_path / "rows", "w+b") as file:
         file.truncate(1 << 27)  # Holes: it takes no room.
@@ -141,7 +150,7 @@ def watched(tmp_path):
 
 
 @pytest.mark.parametrize(("offset", "width"), [(0, 4096), (128, 784), (4095, 5000), (1, 1)])
-def test_pages_of_rows_of_a_large_file_are_asked_for(watched, offset, width):
+def test_pages_of_rows_of_a_large_file_are_asked_for(watched, waits, offset, width):
     n = ((1 << 27) - offset) // width
     array = np.ndarray((n, width), np.uint8, watched, offset)[1:]  # A view begins elsewhere.
     rows = np.array([0, 5, n - 2, 17])
@@ -155,7 +164,35 @@ def test_pages_of_rows_of_a_large_file_are_asked_for(watched, offset, width):
     assert watched.asked == expected
 
 
-def test_nothing_is_asked_for_a_small_one_or_none(watched):
+def test_nothing_is_asked_for_while_reads_need_not_wait(watched, monkeypatch):
+    waits = [0]
+    monkeypatch.setattr(mapped_module, "_waits_for_disk", lambda: waits[0])
+    monkeypatch.setattr(mapped_module, "_READS_BETWEEN_PROBES", 2)
+    array = np.ndarray((1 << 17, 1 << 10), np.uint8, watched)
+    asked = []
+    for has_waited in [False, False, True, False, False, False, False]:
+        watched.asked = []
+        taken(array, np.arange(3))
+        asked.append(len(watched.asked))
+        waits[0] += has_waited
+    # After a wait reads ask, until a few rows are looked at, none of which is on the disk.
+    assert asked == [0, 0, 0, 3, 3, 3, 0]
+
+
+def test_rows_are_asked_for_until_a_few_are_found_in_memory(watched, monkeypatch):
+    found = iter([0, 1, 1, 2, 2, 2, 2, 2])  # Before and after each look, then before each read.
+    monkeypatch.setattr(mapped_module, "_waits_for_disk", lambda: next(found))
+    monkeypatch.setattr(mapped_module, "_READS_BETWEEN_PROBES", 1)
+    array = np.ndarray((1 << 17, 1 << 10), np.uint8, watched)
+    asked = []
+    for _ in range(6):
+        watched.asked = []
+        taken(array, np.arange(3))
+        asked.append(len(watched.asked))
+    assert asked == [3, 3, 3, 3, 0, 0]
+
+
+def test_nothing_is_asked_for_a_small_one_or_none(watched, waits):
     taken(np.ndarray((100, 784), np.uint8, watched), np.arange(3))
     taken(np.ndarray((1 << 17, 1 << 10), np.uint8, watched), np.arange(0))
     assert watched.asked == []

@@ -2,14 +2,24 @@
 
 import contextlib
 import mmap
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tfdp.noise import memory
 
+try:
+    import resource
+except ModuleNotFoundError:  # On Windows, where nothing is asked for either.
+    pass
+
 # Pages of smaller arrays are soon in memory, however they are read.
 _WORTH_ASKING_BYTES = 1 << 26
+# So many rows show whether rows are in memory, after so many reads that asked for theirs.
+_PROBED = 8
+_READS_BETWEEN_PROBES = 16
 
 
 class Chunks:
@@ -153,10 +163,49 @@ def _read_ahead(array: np.ndarray, starts: np.ndarray, size: int) -> None:
         whole = whole.base
     if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
         return
-    start = array.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
-    firsts = starts + start
+    data = np.frombuffer(whole, np.uint8)
+    firsts = starts + (array.ctypes.data - data.ctypes.data)
+    if not _reads_of.setdefault(whole, _Reads()).wait_for_disk(lambda: data[firsts[:_PROBED]]):
+        return
     pages = firsts - firsts % mmap.PAGESIZE
     lengths = firsts + size - pages
     with contextlib.suppress(OSError):  # Advice that is not taken changes nothing.
         for page, length in zip(pages.tolist(), lengths.tolist(), strict=True):
             whole.madvise(mmap.MADV_WILLNEED, page, length)
+
+
+class _Reads:
+    """Whether reads of a mapped file have to wait for the disk, as far as the last ones show.
+
+    To ask for rows that are in memory would take five times as long as to copy them.
+    """
+
+    def __init__(self) -> None:
+        self._are_in_memory = False
+        self._until_probe = 0
+        self._waits = 0
+
+    def wait_for_disk(self, probe: Callable[[], Any]) -> bool:
+        """Returns whether the next read will probably have to wait.
+
+        Args:
+            probe: Touches a few of the pages that are to be read.
+        """
+        if self._are_in_memory:
+            self._are_in_memory = _waits_for_disk() == self._waits
+        elif self._until_probe:
+            self._until_probe -= 1
+        else:
+            self._until_probe = _READS_BETWEEN_PROBES
+            self._waits = _waits_for_disk()
+            probe()
+            self._are_in_memory = _waits_for_disk() == self._waits
+        return not self._are_in_memory
+
+
+def _waits_for_disk() -> int:
+    """Returns how often this process has touched a page that was not in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+_reads_of: weakref.WeakKeyDictionary[mmap.mmap, _Reads] = weakref.WeakKeyDictionary()
