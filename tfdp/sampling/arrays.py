@@ -124,7 +124,7 @@ def batches(
     axes = [None] if users is None else [None, examples_per_unit]
     signature = tuple(tf.TensorSpec([*axes, *a.shape[1:]], a.dtype) for a in arrays)
     signature += (tf.TensorSpec(axes, tf.bool),)
-    return _from_iterators(padded, signature).map(rebuild).prefetch(2)
+    return _from_iterators(padded, signature, rebuild).prefetch(2)
 
 
 class _Iterators:
@@ -168,7 +168,9 @@ class _Iterators:
 
 
 def _from_iterators(
-    make: Callable[[], Iterator[tuple[np.ndarray, ...]]], signature: tuple[tf.TensorSpec, ...]
+    make: Callable[[], Iterator[tuple[np.ndarray, ...]]],
+    signature: tuple[tf.TensorSpec, ...],
+    rebuild: Callable[..., PaddedBatch],
 ) -> tf.data.Dataset:
     """Returns a data set each of whose iterators goes through an iterator of its own from `make`.
 
@@ -179,13 +181,14 @@ def _from_iterators(
     Args:
         make: Returns an iterator without end. It is dropped with the data set.
         signature: Of what it yields.
+        rebuild: From that, as tensors, to an element of the data set.
     """
     iterators = _Iterators(make)
 
-    def follow(name: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def follow(name: tf.Tensor) -> PaddedBatch:
         parts = tf.numpy_function(iterators.next, [name], [spec.dtype for spec in signature])
         pairs = zip(parts, signature, strict=True)
-        return tuple(tf.ensure_shape(part, spec.shape) for part, spec in pairs)
+        return rebuild(*(tf.ensure_shape(part, spec.shape) for part, spec in pairs))
 
     def of_iterator(_: tf.Tensor) -> tf.data.Dataset:
         name = tf.ensure_shape(tf.numpy_function(iterators.begin, [], tf.int64), [])
