@@ -199,6 +199,18 @@ def test_iterators_of_a_data_set_do_not_share_their_draws():
         assert next(iterator).x.tolist() == [[expected, 10.0 * expected]]
 
 
+class Ending(Scripted):
+    """Counts the draws that have been closed."""
+
+    ended = 0
+
+    def draw(self, generator):
+        try:
+            yield from self._samples
+        finally:
+            self.ended += 1
+
+
 @pytest.fixture
 def collect():
     """Collects the garbage of this test, and leaves out what the process had before it."""
@@ -208,44 +220,28 @@ def collect():
 
 
 def test_draws_end_and_arrays_are_given_back_with_the_data_set(collect):
-    ended = []
-
-    class Ending(Scripted):
-        def draw(self, generator):
-            try:
-                yield from self._samples
-            finally:
-                ended.append(True)
-
+    policy = Ending([[0]] * 20, padded_size=1)
     x, y, weight = _data(6)
     given = weakref.ref(x)
-    iterator = batches(x, y, weight, Ending([[0]] * 20, padded_size=1)).as_numpy_iterator()
+    iterator = batches(x, y, weight, policy).as_numpy_iterator()
     next(iterator)
     del x
     collect()
-    assert not ended and given() is not None  # The iterator may still be used.
+    assert not policy.ended and given() is not None  # The iterator may still be used.
     next(iterator)
     del iterator
     collect()
-    assert ended and given() is None
+    assert policy.ended and given() is None
 
 
 def test_draws_of_earlier_epochs_are_dropped():
-    ended = []
-
-    class Ending(Scripted):
-        def draw(self, generator):
-            try:
-                yield from self._samples
-            finally:
-                ended.append(True)
-
-    data = batches(*_data(6), Ending([[0]] * 20, padded_size=1))
+    policy = Ending([[0]] * 20, padded_size=1)
+    data = batches(*_data(6), policy)
     first = data.as_numpy_iterator()
     next(first)
     for epoch in range(30):
         assert len(list(data.take(2))) == 2
-        assert epoch + 1 - len(ended) <= 8
+        assert epoch + 1 - policy.ended <= 8
     with pytest.raises(tf.errors.UnknownError, match="Use fewer iterators at a time"):
         for _ in range(4):  # Two samples were prefetched.
             next(first)

@@ -10,7 +10,7 @@ import numpy as np
 # TensorFlow takes an array over without a copy if the array begins at a multiple of this address.
 _ALIGNMENT = 64
 # Memory of a size in this range, in bytes, is kept. Keeping less is not worth the effort, and more
-# would be too much to hold on to. The most is that of the noise of 44 million parameters.
+# would be too much to hold on to. The most is what noise of 44 million parameters is made of.
 _KEPT = range(1 << 16, (1 << 28) + 1)
 
 _Given = collections.deque[np.ndarray]  # Its methods are atomic, even in finalizers.
