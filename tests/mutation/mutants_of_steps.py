@@ -92,8 +92,16 @@ RANDOMNESS = in_folder(
         "sample_of_fixed_size",
         "Poisson samples all have the expected size",
         "poisson.py",
-        "size = generator.binomial(trials, self.sampling_probability)",
+        "size = generator.binomial(trials, q)",
         "size = round(together * self.expected_batch_size)",
+        "tests/sampling/poisson_test.py",
+    ),
+    (
+        "steps_together_follow_the_population",
+        "how many steps are drawn together, which time shows, follows the number of units",
+        "poisson.py",
+        "int(_SHARE_TOGETHER / q)",
+        "2**20 // population",
         "tests/sampling/poisson_test.py",
     ),
     (

@@ -16,9 +16,7 @@ from tests.sampling.draws import (
     take,
     take_fixed_size,
 )
-from tfdp.events import (
-    PoissonSampling,
-)
+from tfdp.events import NeighboringRelation, PoissonSampling
 from tfdp.sampling import FixedSize, Poisson
 
 
@@ -95,18 +93,40 @@ def _total_variance_is_binomial(sizes):
     return abs(np.var(totals) / 256 - 1) < 6.5 * math.sqrt(2 / len(totals))
 
 
-def test_poisson_samples_that_are_drawn_together_have_no_common_size(poisson_samples):
+@pytest.fixture(scope="module")
+def rare_samples():
+    """Samples of as many units as `poisson_samples`, of more: some are drawn together."""
+    return take(Poisson(1 / 256, 2560), STEPS)
+
+
+def test_poisson_samples_that_are_drawn_together_have_no_common_size(rare_samples):
     # Samples are drawn some at a time: nothing about such a number of them is fixed.
-    sizes = [len(units) for units in poisson_samples]
+    sizes = [len(units) for units in rare_samples]
+    assert abs(np.mean(sizes) - 10) < 6.2 * math.sqrt(10 / STEPS)
     assert _total_variance_is_binomial(sizes)
     together = np.reshape(sizes[: len(sizes) // 32 * 32], [-1, 32])
     of_one_total = together - together.mean(1, keepdims=True) + 10
     assert not _total_variance_is_binomial(of_one_total.ravel())
 
 
-@pytest.mark.parametrize("population, q", [(2**15 + 1, 2.0**-12), (2**20, 2.0**-17), (9, 0.75)])
+def test_poisson_samples_that_are_drawn_together_are_independent(rare_samples, check_independent):
+    # Whether the first, the second, ... tenth part of the units has more than its share.
+    included = np.stack([np.bincount(units // 256, minlength=10) for units in rare_samples]).astype(
+        float
+    )
+    check_independent(included[:-1], included[1:])
+    counts = np.bincount(np.concatenate(rare_samples), minlength=2560)
+    low, high = stats.binom.interval(1 - 1e-10, STEPS, 1 / 256)
+    assert np.all((low <= counts) & (counts <= high))
+    # The first and the last of those that are drawn together are as large as all.
+    first, last = (np.array([len(rare_samples[i]) for i in range(k, STEPS, 32)]) for k in (0, 31))
+    for sizes in (first, last):
+        assert abs(np.mean(sizes) - 10) < 6.2 * math.sqrt(10 / len(sizes))
+
+
+@pytest.mark.parametrize("population, q", [(2**15 + 1, 2.0**-12), (2**12, 2.0**-4), (9, 0.75)])
 def test_poisson_samples_of_any_population_are_distinct_units_of_it(population, q):
-    # Of 31, of 1, and of 1 sample at a time.
+    # Of 32, of 2, and of 1 sample at a time.
     samples = take(Poisson(q, population), 70)
     for units in samples:
         assert units.dtype == np.int64
@@ -118,6 +138,31 @@ def test_poisson_samples_of_any_population_are_distinct_units_of_it(population, 
     assert np.mean(np.concatenate(samples)) == pytest.approx(
         (population - 1) / 2, abs=7 * population / math.sqrt(12 * 70 * mean)
     )
+
+
+class _Asked:
+    """Notes what is drawn."""
+
+    def __init__(self):
+        self.trials = []
+
+    def binomial(self, n, p):
+        self.trials.append(n)
+        return 0
+
+    def choice(self, a, size, replace, shuffle):
+        return np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize("q", [0.9, 0.1, 2.0**-5, 2.0**-12])
+def test_poisson_steps_that_are_drawn_together_do_not_tell_the_number_of_units(q):
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    together = set()
+    for population in [*range(1, 200), 2**15, 2**15 + 1, 2**20, 10**9]:
+        asked = _Asked()
+        next(Poisson(q, population, relation).draw(asked))
+        together.add(asked.trials[0] / population)
+    assert len(together) == 1
 
 
 def _units_are_independent(samples):

@@ -19,9 +19,10 @@ from tfdp.sampling.policy import (
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
-# Steps are drawn together, so many at most, as long as they are no more trials than this.
+# So many steps at most are drawn together, as long as they have no more than this share of the
+# units.
 _STEPS_TOGETHER = 32
-_TRIALS_TOGETHER = 2**20
+_SHARE_TOGETHER = 1 / 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,14 +129,13 @@ class Poisson(SamplingPolicy):
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         # Of each of some steps every unit is a trial, and all trials are independent: so those of
-        # several steps are drawn together, which takes no longer than those of one.
-        population = self.population_size
-        together = 1
-        if self.sampling_probability <= 0.5:
-            together = min(_STEPS_TOGETHER, max(1, _TRIALS_TOGETHER // population))
+        # several steps are drawn together, which takes no longer than those of one. How many
+        # follows the probability alone: the number of units may be what nobody is to know.
+        population, q = self.population_size, self.sampling_probability
+        together = max(1, min(_STEPS_TOGETHER, int(_SHARE_TOGETHER / q)))
         trials = together * population
         while True:
-            size = generator.binomial(trials, self.sampling_probability)
+            size = generator.binomial(trials, q)
             drawn = generator.choice(trials, size, replace=False, shuffle=False)
             steps, units = np.divmod(drawn, population)
             order = np.argsort(steps, kind="stable")
