@@ -84,3 +84,25 @@ def test_a_call_is_kept_where_its_graph_is_not_inlined():
     assert float(total(tf.constant(1.0))) == 6
     [shared] = total.get_concrete_function(tf.constant(1.0)).graph.as_graph_def().library.function
     assert shared.attr["_noinline"].b
+
+
+def test_arguments_of_any_size_share_a_graph():
+    traced = []
+
+    def function(tensors, offset):
+        traced.append([t.shape.as_list() for t in tensors])
+        return tf.add_n([tf.reduce_sum(t) for t in tensors]) + offset
+
+    function = traced_once(function, any_sizes=True)
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    total = graph_of(lambda: function([x], 0.0) + function([x[:1]], 0.0) + function([x[0]], 0.0))
+    assert float(total()) == 10 + 3 + 3
+    assert traced == [[[None, None]], [[None]]]
+    assert float(graph_of(lambda: function([x], 1.0))()) == 11 and len(traced) == 3
+
+
+def test_arguments_of_unknown_rank():
+    function = traced_once(lambda tensor: tensor + 1, any_sizes=True)
+    graph = tf.function(function, autograph=False, input_signature=[tf.TensorSpec(None)])
+    np.testing.assert_array_equal(graph(tf.ones([2, 1])), [[2], [2]])
+    np.testing.assert_array_equal(graph(tf.ones([3])), [2, 2, 2])

@@ -41,9 +41,9 @@ def in_range(
         lowest: The lowest that is not too small.
         axis: As for `tf.reduce_all`: the axes along which all must be; by default all axes.
     """
-    wide = tf.cast(ids, tf.int64)
-    lowest = tf.cast(lowest, tf.int64)
-    good = (wide >= lowest) & (wide < tf.cast(size, tf.int64))
+    fit = all(isinstance(b, int) and ids.dtype.min <= b <= ids.dtype.max for b in (lowest, size))
+    wide = ids if fit else tf.cast(ids, tf.int64)
+    good = (wide >= tf.cast(lowest, wide.dtype)) & (wide < tf.cast(size, wide.dtype))
     return tf.where(good, ids, tf.cast(lowest, ids.dtype)), tf.reduce_all(good, axis)
 
 

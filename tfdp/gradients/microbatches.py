@@ -63,6 +63,8 @@ def records_present(mask: tf.Tensor, size: int) -> tf.Tensor:
         mask: bool [n]; false leaves a row out.
         size: Rows of a record; the last record may have fewer.
     """
+    if size == 1:
+        return mask
     missing = tf.math.floormod(-tf.shape(mask)[0], size)
     return tf.reduce_any(tf.reshape(tf.pad(mask, [[0, missing]]), [-1, size]), 1)
 

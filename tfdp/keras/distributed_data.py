@@ -86,6 +86,7 @@ def as_drawn(batch: PaddedBatch) -> PaddedBatch:
     return PaddedBatch(*(None if isinstance(part, tuple) and not part else part for part in batch))
 
 
+@tf.autograph.experimental.do_not_convert
 def _without_none(batch: PaddedBatch) -> PaddedBatch:
     # What distributes data sets takes empty structures, but not None.
     return PaddedBatch(*(() if part is None else part for part in batch))

@@ -60,13 +60,13 @@ def update(
     """
     losses, y_pred = of_step
     # A record that is not finite is left out like padding: logs must not tell that there was one.
-    keep = mask & tf.math.is_finite(losses)
+    kept = tf.where(mask & tf.math.is_finite(losses))[:, 0]
     x, y, sample_weight = tf.nest.map_structure(
-        lambda t: None if t is None else tf.boolean_mask(t, keep),
+        lambda t: None if t is None else tf.gather(t, kept),
         (data.x, data.y, data.sample_weight),
     )
-    y_pred = _select(record_loss.unbatch(y_pred), keep)
-    losses = tf.boolean_mask(losses, keep)
+    y_pred = _select(record_loss.unbatch(y_pred), kept)
+    losses = tf.gather(losses, kept)
     if record_loss.has_penalty:
         losses += tf.cast(record_loss.penalty(), losses.dtype)
     for metric in model.metrics:
@@ -93,12 +93,12 @@ def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
     )
 
 
-def _select(y_pred: Any, keep: tf.Tensor) -> Any:
+def _select(y_pred: Any, kept: tf.Tensor) -> Any:
     def select(t):
-        selected = tf.boolean_mask(t, keep)
+        selected = tf.gather(t, kept)
         mask = mask_of(t)
         if mask is not None:
-            attach_mask(selected, tf.boolean_mask(mask, keep))
+            attach_mask(selected, tf.gather(mask, kept))
         return selected
 
     return tf.nest.map_structure(select, y_pred)

@@ -117,8 +117,7 @@ class PrivateStep:
             used, state = staged(release, clipped.sample_state, state, jit_compile=True, after=paid)
         else:
             with tf.control_dependencies(paid):
-                sample_state = tf.nest.map_structure(tf.identity, clipped.sample_state)
-                used, state = release(sample_state, state)
+                used, state = release(_after_charge(clipped.sample_state), state)
         with tf.control_dependencies(paid):
             aux = tf.nest.map_structure(tf.identity, clipped.aux)
         for variable, value in zip(
@@ -357,6 +356,13 @@ class PrivateStep:
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
     """Returns the function, compiled by XLA if that is asked for."""
     return tf.function(function, jit_compile=True, autograph=False) if jit_compile else function
+
+
+def _after_charge(sums: Any) -> Any:
+    """Returns the same tensors, by one operation, which waits for the control dependencies."""
+    tensors = tf.nest.flatten(sums, expand_composites=True)
+    copies = tf.identity_n(tensors) if tensors else []
+    return tf.nest.pack_sequence_as(sums, copies, expand_composites=True)
 
 
 def _first_tensor(examples: Any) -> tf.Tensor:

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfdp.numerics import rounding
 from tfdp.numerics.rounding import vanished as vanished
+from tfdp.numerics.shapes import reshape_records
 from tfdp.numerics.shared_graphs import traced_once
 
 
@@ -16,8 +17,10 @@ def scale_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Returns tensor[i] * factors[i], and exactly zero where the factor is, whatever the tensor
     holds.
     """
-    shape = [-1] + [1] * (tensor.shape.rank - 1)
-    return tf.math.multiply_no_nan(tensor, tf.reshape(tf.cast(factors, tensor.dtype), shape))
+    factors = tf.cast(factors, tensor.dtype)
+    if tensor.shape.rank > 1:
+        factors = tf.reshape(factors, [-1] + [1] * (tensor.shape.rank - 1))
+    return tf.math.multiply_no_nan(tensor, factors)
 
 
 def weighted_sum(factors: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
@@ -30,9 +33,7 @@ def weighted_sum(factors: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
         tensor: [n, ...], with lengths that are known but for the first.
     """
     shape = tensor.shape[1:]
-    # -1 cannot stand for the number of records where each has no numbers.
-    records = -1 if shape.num_elements() else tf.shape(tensor)[0]
-    rows = tensor if shape.rank == 1 else tf.reshape(tensor, [records, shape.num_elements()])
+    rows = tensor if shape.rank == 1 else reshape_records(tensor, [shape.num_elements()])
     return tf.reshape(tf.matmul(tf.expand_dims(factors, 0), rows), shape)
 
 

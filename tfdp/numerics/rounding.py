@@ -124,7 +124,8 @@ def vanished(count: Count, dtype: tf.DType) -> tf.Tensor:
     The product of a huge norm with one that vanished would be too small. If this is added to both,
     the product never is.
     """
-    return tf.cast(count, dtype) * tf.constant(_SMALLEST[tf.as_dtype(dtype)], dtype)
+    missing = _SMALLEST[tf.as_dtype(dtype)] * as_number(count, dtype)
+    return missing if tf.is_tensor(missing) else tf.constant(missing, dtype)
 
 
 def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.Tensor:
@@ -145,7 +146,8 @@ def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.T
         ones = tf.ones([part, 1], tensor.dtype)
         parts = tf.matmul(tf.reshape(squares, [-1, part]), ones)
         sums = tf.reduce_sum(tf.reshape(parts, [-1, count // part]), 1)
-        sums = tf.reshape(sums, tf.shape(tensor)[: tensor.shape.rank - len(axes)])
+        if tensor.shape.rank - len(axes) != 1:
+            sums = tf.reshape(sums, tf.shape(tensor)[: tensor.shape.rank - len(axes)])
         error = part + sum_error(count // part, tensor.dtype)
     return enlarged(sums, error) + vanished(count, tensor.dtype)
 

@@ -34,20 +34,33 @@ def traced_once(function: Function, inlined: bool = True, any_sizes: bool = Fals
     """
     attributes = None if inlined else {"_noinline": True}
 
-    @functools.partial(
-        tf.function,
-        autograph=False,
-        reduce_retracing=any_sizes,
-        experimental_attributes=attributes,
-    )
+    @functools.partial(tf.function, autograph=False, experimental_attributes=attributes)
     def shared(factor_error, args, kwargs):
         del factor_error  # A part of what decides whether there is a graph already.
         return function(*args, **kwargs)
+
+    kinds: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         if tf.executing_eagerly():
             return function(*args, **kwargs)
-        return shared(rounding.factor_error(), args, kwargs)
+        error = rounding.factor_error()
+        if any_sizes:
+            # TensorFlow takes a graph for arguments of any size, where there is one, before it
+            # makes one for the sizes at hand.
+            general = tf.nest.map_structure(_of_any_size, (args, kwargs))
+            kind = (error, *tf.nest.flatten(general))
+            if kind not in kinds:
+                shared.get_concrete_function(error, *general)
+                kinds.add(kind)
+        return shared(error, args, kwargs)
 
     return wrapper  # type: ignore[return-value]
+
+
+def _of_any_size(leaf: Any) -> Any:
+    if not tf.is_tensor(leaf):
+        return leaf
+    rank = leaf.shape.rank
+    return tf.TensorSpec(None if rank is None else [None] * rank, leaf.dtype)

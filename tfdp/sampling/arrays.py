@@ -185,11 +185,14 @@ def _from_iterators(
     """
     iterators = _Iterators(make)
 
+    # AutoGraph would read and rewrite the source of each of them first.
+    @tf.autograph.experimental.do_not_convert
     def follow(name: tf.Tensor) -> PaddedBatch:
         parts = tf.numpy_function(iterators.next, [name], [spec.dtype for spec in signature])
         pairs = zip(parts, signature, strict=True)
         return rebuild(*(tf.ensure_shape(part, spec.shape) for part, spec in pairs))
 
+    @tf.autograph.experimental.do_not_convert
     def of_iterator(_: tf.Tensor) -> tf.data.Dataset:
         name = tf.ensure_shape(tf.numpy_function(iterators.begin, [], tf.int64), [])
         return tf.data.Dataset.from_tensors(name).repeat().map(follow)

@@ -338,9 +338,11 @@ def _fold_chunks(gradients: Any, add: Any, state: Any, inputs: Any, rows: int) -
 
 
 def _pad(inputs, rows):
-    return tf.nest.map_structure(
-        lambda t: tf.ensure_shape(
-            tf.pad(t, [[0, rows]] + [[0, 0]] * (t.shape.rank - 1)), [None, *t.shape[1:]]
-        ),
-        inputs,
-    )
+    of_rows = tf.reshape(tf.stack([0, rows]), [1, 2])
+
+    def padded(tensor):
+        others = tensor.shape.rank - 1
+        paddings = tf.pad(of_rows, [[0, others], [0, 0]]) if others else of_rows
+        return tf.ensure_shape(tf.pad(tensor, paddings), [None, *tensor.shape[1:]])
+
+    return tf.nest.map_structure(padded, inputs)

@@ -127,7 +127,8 @@ class ConvolutionGradient(PerRecordGradient):
                 f"strides={windows.strides}, groups={groups}."
             )
         self._layout = Layout(tuple(kernel_shape), windows, groups, way)
-        self._gradients: list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]] | None = None
+        self._gradients: list[tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]] | None = None
+        self._sizes: tf.Tensor | None = None
 
     @classmethod
     def transposed(
@@ -198,9 +199,10 @@ class ConvolutionGradient(PerRecordGradient):
         number = self._number_of_parts()
         if number == 1:
             return [list(tensors)]
-        n = self._source.shape[0]
-        sizes = sizes_of_parts(tf.shape(self._source)[0] if n is None else n, number)
-        by_tensor = [tf.split(tensor, sizes, num=number) for tensor in tensors]
+        if self._sizes is None:
+            n = self._source.shape[0]
+            self._sizes = sizes_of_parts(tf.shape(self._source)[0] if n is None else n, number)
+        by_tensor = [tf.split(tensor, self._sizes, num=number) for tensor in tensors]
         return [list(part) for part in zip(*by_tensor, strict=True)]
 
     def _made(self) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
@@ -208,8 +210,9 @@ class ConvolutionGradient(PerRecordGradient):
         if self._gradients is None:
             self._gradients = []
             for part in self._in_parts(self._source, self._positions):
-                with tf.control_dependencies(tf.nest.flatten(self._gradients[-1:])):
-                    part = [tf.identity(tensor) for tensor in part]
+                before = [squares for *_, squares in self._gradients[-1:]]
+                with tf.control_dependencies(before):
+                    part = [tf.identity(tensor) for tensor in part] if before else part
                     self._gradients.append(gradients(self._layout, *part))
         return self._gradients
 
@@ -252,7 +255,7 @@ class ConvolutionGradient(PerRecordGradient):
     def explicit(self) -> tf.Tensor:
         # A record with numbers that are not finite must be visible as such in its norm.
         products = [
-            tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype))
+            x if kept is None else tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype))
             for x, kept, _ in self._made()
         ]
         return self._layout.restored(tf.concat(products, 0))

@@ -92,7 +92,7 @@ class Layout(NamedTuple):
 @_kept_apart
 def gradients(
     layout: Layout, source: tf.Tensor, positions: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
     """Returns gradients and their squared norms.
 
     Args:
@@ -101,10 +101,10 @@ def gradients(
         positions: Its output gradients, [m, *windows, filters].
 
     Returns:
-        [m, groups * rows * columns]; which records are not left out, bool [m]; [m], infinity where
-        a record is left out.
+        [m, groups * rows * columns]; which records are not left out, bool [m], or None where none
+        is; [m], infinity where a record is left out.
     """
-    kept = tf.ones([tf.shape(source)[0]], tf.bool)
+    kept = None
     if layout.masks_factors(source, positions):
         source, keep_source = _finite_part(source)
         positions, keep_positions = _finite_part(positions)
@@ -114,7 +114,8 @@ def gradients(
         left, right = right, left
     products = tf.matmul(left, right, transpose_a=True)
     products = tf.reshape(products, [-1, math.prod(layout.kernel_shape)])
-    return products, kept, _infinite_unless(kept, sum_of_squares(products))
+    squares = sum_of_squares(products)
+    return products, kept, squares if kept is None else _infinite_unless(kept, squares)
 
 
 @traced_once

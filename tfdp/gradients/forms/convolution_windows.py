@@ -14,15 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise
+from tfdp.numerics.shapes import reshape_records
 
 Size: TypeAlias = int | tf.Tensor
 
 
 def spatial_sizes(tensor: tf.Tensor) -> list[Size]:
     """Returns the sizes of the spatial axes of [n, *spatial, channels]: ints where known."""
+    sizes = tensor.shape[1:-1].as_list()
+    if None not in sizes:
+        return sizes
     dynamic = tf.shape(tensor)
-    static = tensor.shape.as_list()
-    return [dynamic[i] if static[i] is None else static[i] for i in range(1, len(static) - 1)]
+    return [dynamic[i] if size is None else size for i, size in enumerate(sizes, 1)]
 
 
 def flat_strides(sizes: Sequence[Size]) -> list[Size]:
@@ -32,16 +35,7 @@ def flat_strides(sizes: Sequence[Size]) -> list[Size]:
 
 def flatten_positions(tensor: tf.Tensor) -> tf.Tensor:
     """Returns [n, positions, channels] from [n, *spatial, channels]."""
-    n = tensor.shape[0]
-    flat = tf.reshape(
-        tensor,
-        [
-            tf.shape(tensor)[0] if n is None else n,
-            math.prod(spatial_sizes(tensor)),
-            tensor.shape[-1],
-        ],
-    )
-    return flat
+    return reshape_records(tensor, [math.prod(spatial_sizes(tensor)), tensor.shape[-1]])
 
 
 # An array is one operation in the graph, which takes less tracing than what computes it. But graphs
@@ -128,7 +122,6 @@ class Windows(NamedTuple):
         source = self.padded(source, counts)
         if groups == 1 and is_pointwise(self.kernel, self.strides):
             return flatten_positions(source)
-        n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
         channels = source.shape[-1] // groups
         sizes = spatial_sizes(source)
         apart = [stride * groups for stride in flat_strides(sizes)]
@@ -138,11 +131,14 @@ class Windows(NamedTuple):
         if known and groups * starts.size * offsets.size > _MOST_IN_GRAPH:
             offsets = tf.convert_to_tensor(offsets)
         index = (np.arange(groups, dtype=np.int32)[:, None] + starts)[:, :, None] + offsets
-        pixels = tf.reshape(source, [n, math.prod(sizes) * groups, channels])
-        windows = tf.gather(pixels, tf.reshape(index, [-1]), axis=1)
-        return tf.reshape(
-            windows, [n * groups, math.prod(counts), math.prod(self.kernel) * channels]
-        )
+        index = np.ravel(index) if isinstance(index, np.ndarray) else tf.reshape(index, [-1])
+        pixels = reshape_records(source, [math.prod(sizes) * groups, channels])
+        windows = tf.gather(pixels, index, axis=1)
+        positions, numbers = math.prod(counts), math.prod(self.kernel) * channels
+        if groups == 1:
+            return reshape_records(windows, [positions, numbers])
+        n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
+        return tf.reshape(windows, [n * groups, positions, numbers])
 
     def patches_by_convolution(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
         """Returns the same as `patches`, in longer runs.

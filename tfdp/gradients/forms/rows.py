@@ -24,12 +24,18 @@ class Rows(PerRecordGradient):
         ids: Integers [n, t]; negative ones count from the end, as in `keras.ops.take`.
         rows: [n, t, d], float32 or float64.
         num_rows: Rows of the table.
+        good: bool [n], whether a record's ids were in range, where they are by now (`in_range`).
+            None: that is found out here.
     """
 
-    def __init__(self, ids: tf.Tensor, rows: tf.Tensor, num_rows: int):
+    def __init__(
+        self, ids: tf.Tensor, rows: tf.Tensor, num_rows: int, good: tf.Tensor | None = None
+    ):
         # Numbers of rows and of records are multiplied below, where ids out of range would be
         # those of another record.
-        self.ids, good = in_range(tf.where(ids < 0, ids + num_rows, ids), num_rows, axis=1)
+        if good is None:
+            ids, good = in_range(ids, num_rows, -num_rows, axis=1)
+        self.ids = tf.where(ids < 0, ids + num_rows, ids)
         self.rows = tf.where(good[:, None, None], rows, nowhere(rows))
         self._num_rows = num_rows
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -14,25 +14,40 @@ from tfdp.gradients.keras_internals import TABLE, table_of
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
+from tfdp.numerics.shapes import reshape_records
 
 
 def _positions(tensor: tf.Tensor, last: list[int]) -> tf.Tensor:
     """Returns the tensor with all axes between the first and `last` made one."""
-    middle = tensor.shape[1 : tensor.shape.rank - len(last)]
-    number = None if None in middle else math.prod(middle)
-    flat = tf.reshape(tensor, [tf.shape(tensor)[0], -1 if number is None else number, *last])
-    return tf.ensure_shape(flat, [tensor.shape[0], number, *last])
+    middle = tensor.shape[1 : tensor.shape.rank - len(last)].as_list()
+    if len(middle) == 1:
+        return tensor
+    number = -1 if None in middle else math.prod(middle)
+    return reshape_records(tensor, [number, *last])
 
 
-def _as_ids(inputs: tf.Tensor) -> tf.Tensor:
-    return inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+class _Ids(NamedTuple):
+    """Places in a table.
 
+    Attributes:
+        safe: Integers [n, ...], in range.
+        good: bool [n], whether those that the record had were.
+        num_rows: Of the table.
+    """
 
-def table_gradient(inputs: tf.Tensor, gradient: tf.Tensor, num_rows: int) -> Rows:
-    """Returns the gradients of a table from ids [n, ...] and gradients [n, ..., d]."""
-    return Rows(
-        _positions(_as_ids(inputs), []), _positions(gradient, [gradient.shape[-1]]), num_rows
-    )
+    safe: tf.Tensor
+    good: tf.Tensor
+    num_rows: int
+
+    @classmethod
+    def of(cls, inputs: tf.Tensor, num_rows: int) -> "_Ids":
+        ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
+        return cls(*in_range(ids, num_rows, -num_rows, axis=range(1, ids.shape.rank)), num_rows)
+
+    def gradient(self, gradient: tf.Tensor) -> Rows:
+        """Returns the gradients of the table from those of its rows, [n, ..., d]."""
+        rows = _positions(gradient, [gradient.shape[-1]])
+        return Rows(_positions(self.safe, []), rows, self.num_rows, self.good)
 
 
 class EmbeddingRule(LayerRule):
@@ -51,37 +66,26 @@ class EmbeddingRule(LayerRule):
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
     ) -> Any:
-        tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
-        size = layer.input_dim
-        recording.add(tap, table_of(layer), lambda g: table_gradient(inputs, g, size))
+        ids = _Ids.of(inputs, layer.input_dim)
+        tap = recording.watch(_looked_up(ids, call, **kwargs))
+        recording.add(tap, table_of(layer), ids.gradient)
         if layer.lora_enabled:
             a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
             scale = layer.lora_alpha / layer.lora_rank
-            recording.add(tap, a, lambda g: table_gradient(inputs, scale * times(g, b, True), size))
-            recording.add(
-                tap,
-                b,
-                lambda g: matrix_gradient(scale * tf.cast(_rows(a, inputs), g.dtype), g),
-            )
+
+            def rows(dtype):
+                return tf.cast(keras.ops.take(a.value, ids.safe, axis=0), dtype)
+
+            recording.add(tap, a, lambda g: ids.gradient(scale * times(g, b, True)))
+            recording.add(tap, b, lambda g: matrix_gradient(scale * rows(g.dtype), g))
         return tap.tensor
 
 
-def _looked_up(layer: Any, call: Any, inputs: tf.Tensor, **kwargs: Any) -> tf.Tensor:
+def _looked_up(ids: _Ids, call: Any, **kwargs: Any) -> tf.Tensor:
     """Returns what the layer gives, and NaN for the records with an id that it does not have."""
-    ids, good = _in_table(inputs, layer.input_dim)
-    outputs = call(ids, **kwargs)
-    good = tf.reshape(good, [-1] + [1] * (outputs.shape.rank - 1))
+    outputs = call(ids.safe, **kwargs)
+    good = tf.reshape(ids.good, [-1] + [1] * (outputs.shape.rank - 1))
     return tf.where(good, outputs, nowhere(outputs))
-
-
-def _in_table(inputs: tf.Tensor, num_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
-    ids = _as_ids(inputs)
-    return in_range(ids, num_rows, -num_rows, axis=range(1, ids.shape.rank))
-
-
-def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
-    ids, _ = _in_table(inputs, table.shape[0])
-    return keras.ops.take(table.value, ids, axis=0)
 
 
 class ReversibleEmbeddingRule(EmbeddingRule):
@@ -104,9 +108,9 @@ class ReversibleEmbeddingRule(EmbeddingRule):
         **kwargs: Any,
     ) -> Any:
         if not reverse:
-            tap = recording.watch(_looked_up(layer, call, inputs, **kwargs))
-            size = layer.input_dim
-            recording.add(tap, table_of(layer), lambda g: table_gradient(inputs, g, size))
+            ids = _Ids.of(inputs, layer.input_dim)
+            tap = recording.watch(_looked_up(ids, call, **kwargs))
+            recording.add(tap, table_of(layer), ids.gradient)
             return tap.tensor
         tap = recording.watch(call(inputs, reverse=True, **kwargs))
         if layer.tie_weights:

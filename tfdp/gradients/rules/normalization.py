@@ -12,6 +12,7 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
+from tfdp.numerics.shapes import reshape_records
 from tfdp.numerics.shared_graphs import traced_once
 
 
@@ -151,9 +152,11 @@ def _sum_of_others(
         return tf.reduce_sum(tensor, others)
     if kept == (rank - 1,) and others and weights.shape[-1] == 1:
         # As a matrix product this reads the tensor only once.
-        n, features = tf.shape(tensor)[0], tensor.shape[-1]
-        columns = tf.reshape(weights, [n, -1, 1])
-        return tf.matmul(columns, tf.reshape(tensor, [n, -1, features]), transpose_a=True)[:, 0]
+        features, positions = tensor.shape[-1], tensor.shape[1:-1].num_elements()
+        positions = -1 if positions is None else positions
+        columns = reshape_records(weights, [positions, 1])
+        rows = reshape_records(tensor, [positions, features])
+        return tf.matmul(columns, rows, transpose_a=True)[:, 0]
     return tf.reduce_sum(tensor * weights, others)
 
 
@@ -173,11 +176,12 @@ class GroupNormalizationRule(NormalizationRule):
     def view(self, layer: Any, inputs: tf.Tensor) -> View:
         sizes, axis = list(inputs.shape), layer.axis % inputs.shape.rank
         channels = (layer.groups, sizes[axis] // layer.groups)
-        dynamic = tf.shape(inputs)
-        sizes = [dynamic[i] if size is None else size for i, size in enumerate(sizes)]
+        if None in sizes[1:]:
+            dynamic = tf.shape(inputs)
+            sizes = [dynamic[i] if size is None else size for i, size in enumerate(sizes)]
         if axis == len(sizes) - 1:
             return _channels_last(inputs, sizes, channels)
-        grouped = tf.reshape(inputs, [*sizes[:axis], *channels, *sizes[axis + 1 :]])
+        grouped = reshape_records(inputs, [*sizes[1:axis], *channels, *sizes[axis + 1 :]])
         shape = [1] * grouped.shape.rank
         shape[axis : axis + 2] = channels
         reduced = tuple(a for a in range(1, len(shape)) if a != axis)
@@ -189,7 +193,7 @@ def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: tuple[int, int
     group's have not.
     """
     number = math.prod(channels)
-    flat = tf.reshape(inputs, [sizes[0], math.prod(sizes[1:-1]), number])
+    flat = reshape_records(inputs, [math.prod(sizes[1:-1]), number])
     return View(flat, (1,), (2,), [1, 1, number], channels)
 
 
