@@ -426,10 +426,10 @@ CORRELATED = in_folder(
     (
         "noise_of_a_run_is_kept",
         "what a staged step only passes on is not forgotten where it has to be",
-        "tfdp/noise/staging.py",
+        "tfdp/noise/choices.py",
         "zeros = lambda rows=rows: [tf.zeros_like(row[0]) for row in rows]",
         "zeros = lambda rows=rows: [tf.identity(row[0]) for row in rows]",
-        "tests/noise/staging_test.py",
+        "tests/noise/choices_test.py",
     ),
     (
         "noise_of_a_node_stays_below_it",

@@ -22,7 +22,7 @@ RANDOMNESS = in_folder(
     (
         "pool_starts_again",
         "variables that are drawn together get the same draws",
-        "staging.py",
+        "requests.py",
         "return tf.slice(self._draws, [self._size - size], [size])",
         "return tf.slice(self._draws, [0], [size])",
         f"{NOISE_TRAPS}::test_key_reuse_across_variables",
@@ -32,9 +32,17 @@ RANDOMNESS = in_folder(
         "drawn_when_traced",
         "words are drawn once, when the graph is built",
         "staging.py",
-        "words = tf.numpy_function(on_host, [count], tf.uint32, stateful=True, name=_OPERATION)",
-        "words = tf.constant(on_host(tf.get_static_value(count)))",
+        "(words,) = on_host(drawn, [count], [tf.uint32])",
+        "words = tf.constant(drawn(tf.get_static_value(count)))",
         f"{NOISE}/source_test.py::test_graph_draws_differ_on_each_call",
+    ),
+    (
+        "draw_in_a_loop_is_staged",
+        "a draw that is traced once and runs often gets the same words each time",
+        "stage.py",
+        "if tf.compat.v1.get_default_graph() is not self._graph or tf.is_tensor(count):",
+        "if tf.is_tensor(count):",
+        f"{NOISE}/stage_test.py",
     ),
     (
         "memory_shared",

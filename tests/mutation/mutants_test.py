@@ -27,6 +27,7 @@ MECHANISMS = ("query", "factorizations", "noise", "statistics", "tuning")
 # Modules of mechanisms that are broken through others, and why.
 WITHOUT_A_MUTANT = {
     "noise/attempts.py": "It tidies up what TensorFlow leaves, and draws nothing.",
+    "noise/host_calls.py": "It calls the host, and draws nothing.",
     "noise/source.py": "It hands out what bits, staging and the draws make.",
     "query/arguments.py": "It checks arguments.",
     "query/parts.py": "It takes structures apart for the queries of parts.",

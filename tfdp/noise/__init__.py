@@ -1,5 +1,6 @@
 """Where random numbers come from."""
 
+from tfdp.noise.choices import one_of, zero_if
 from tfdp.noise.host import HostGenerator
 from tfdp.noise.source import (
     RandomSource,
@@ -8,7 +9,7 @@ from tfdp.noise.source import (
     host_generator,
     system_random_source,
 )
-from tfdp.noise.staging import one_of, staged, zero_if
+from tfdp.noise.staging import staged
 
 __all__ = [
     "HostGenerator",

@@ -89,6 +89,12 @@ def normals_from_words(words: tf.Tensor, dtype: tf.DType, rows: int | None = Non
     return tf.concat([first, second], 0)
 
 
+@tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
+def compiled_normals(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """As `normals_from_words`, compiled by XLA."""
+    return normals_from_words(words, dtype)
+
+
 def uniforms_from_words(words: tf.Tensor) -> tf.Tensor:
     """Returns uniform draws whose small ones have as many digits as large ones.
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdp.noise import bits, laplace, staging
 from tfdp.noise.discrete_gaussian import DiscreteGaussian
 from tfdp.noise.host import HostGenerator
+from tfdp.noise.host_calls import on_host
 
 
 class RandomSource(abc.ABC):
@@ -108,7 +109,7 @@ class _HostSource(RandomSource):
         if tf.executing_eagerly():
             results = call(*(tensor.numpy() for tensor in inputs))
             return [tf.constant(r, dtype) for r, dtype in zip(results, types, strict=True)]
-        return staging.on_host(call, inputs, types)
+        return on_host(call, inputs, types)
 
 
 class SystemRandomSource(_HostSource):

@@ -1,201 +1,25 @@
 """Random words drawn in one call on the host, for a function that XLA compiles."""
 
-import dataclasses
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfdp.noise import gaussian, memory
+from tfdp.noise import gaussian
 from tfdp.noise.attempts import attempt
-
-Write = Callable[[np.ndarray], None]  # Overwrites a uint32 array.
+from tfdp.noise.choices import chosen
+from tfdp.noise.host_calls import calls_host, on_host
+from tfdp.noise.requests import Requests, Write
+from tfdp.noise.stage import Kept, NotStageable, Stage, current
 
 # A row of fewer numbers than this is not worth a loop of its own.
 _LONG_ROW = 64
-
-# XLA fails where it meets a draw, and its message holds the name of the operation. So the name says
-# what to do.
-_OPERATION = "host_draw__use_tfdp.noise.staged"
-_HOST_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-
-# Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
-_POOLED = 2**15
-# Parts of an array of words begin at multiples of so many.
-_ALIGNED = 16
 # If the arguments hold no more numbers than this, compiling with XLA takes more time than it saves.
 _SMALL = 2**14
 # If the arguments hold more numbers than this, the words are drawn only once the arguments have
 # been computed. By then the forward and the backward pass have given their memory back.
 _LATE = 2**24
-_DTYPES = (tf.float32, tf.float64)
-
-
-class _NotStageable(Exception):  # noqa: N818, never seen by a caller.
-    """A draw stands in a part of a function that may run any number of times."""
-
-
-@dataclasses.dataclass
-class _Requests:
-    """Draws that stand one after another in an array: (writer of words, which words)."""
-
-    draws: list[tuple[Write, slice]] = dataclasses.field(default_factory=list)
-    size: int = 0
-
-    def add(self, write: Write, count: int) -> slice:
-        # TensorFlow copies a part of an array that begins elsewhere.
-        start = self.size + -self.size % _ALIGNED
-        self.size = start + count
-        self.draws.append((write, slice(start, self.size)))
-        return self.draws[-1][1]
-
-    def write(self) -> np.ndarray:
-        """Draws them all."""
-        words = memory.words(self.size)
-        for write, part in self.draws:
-            write(words[part])
-        return words
-
-
-class _Pool:
-    """Normal draws of one dtype that are made together, and the words that they are made of."""
-
-    def __init__(self, dtype: tf.DType):
-        self._dtype = dtype
-        self._fill: Write | None = None
-        self._draws: tf.Tensor | None = None
-        self._size = 0
-
-    def take(
-        self, fill: Write, size: int, words: tf.Tensor, make: Callable[..., tf.Tensor]
-    ) -> tf.Tensor | None:
-        """Returns draws that nobody else gets; None where the pool is filled by something else.
-
-        Args:
-            fill: Writes the words.
-            size: How many draws.
-            words: Of the pool.
-            make: Returns the draws, given rows of words and a dtype.
-        """
-        if self._draws is None:
-            self._fill = fill
-            rows = gaussian.words_per_pair(self._dtype)
-            self._draws = make(tf.reshape(words, [rows, -1]), self._dtype)
-        if fill != self._fill:
-            return None
-        self._size += size
-        return tf.slice(self._draws, [self._size - size], [size])
-
-    def write(self) -> np.ndarray:
-        """Draws the words of the pool."""
-        words = _Requests()
-        if self._fill is not None:
-            words.add(self._fill, gaussian.words_per_pair(self._dtype) * ((self._size + 1) // 2))
-        return words.write()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    """A result that is one of some tensors as it was, or zero.
-
-    Attributes:
-        index: Which of them; where it is their number, or true, the result is zero.
-        tensors: The tensors inside.
-        result: What stands for the result inside.
-    """
-
-    index: tf.Tensor
-    tensors: tuple[tf.Tensor, ...]
-    result: tf.Tensor
-
-
-class _Stage:
-    """What a function asked for while it was traced, and where it finds it when it runs.
-
-    Words and draws are parted outside of the function. XLA compiles equal loops once, and loops
-    that read at different places of an array are not equal.
-
-    Args:
-        after: What the words wait for.
-        jit_compile: Whether XLA compiles the function.
-    """
-
-    def __init__(self, after: list[tf.Tensor], jit_compile: bool):
-        self.clear()
-        self._graph: tf.Graph | None = None
-        self._outside = tf.compat.v1.get_default_graph()
-        self._make = _compiled_normals if jit_compile else gaussian.normals_from_words
-        with tf.control_dependencies(after):
-            # Requests are read when the graph runs, long after the function has been traced.
-            self._words, *pooled = tf.numpy_function(
-                lambda: [part.write() for part in (self._requests, *self._pools.values())],
-                [],
-                [tf.uint32] * (1 + len(_DTYPES)),
-                stateful=True,
-                name=_OPERATION,
-            )
-        self._pooled = dict(zip(_DTYPES, pooled, strict=True))
-
-    def clear(self) -> None:
-        """Forgets all requests."""
-        self.arguments: dict[int, tf.Tensor] = {}  # By the id of what stands for them inside.
-        self.kept: dict[int, _Kept] = {}  # By the id of the result.
-        self._requests = _Requests()
-        self._pools = {dtype: _Pool(dtype) for dtype in _DTYPES}
-
-    def trace(self, fn: Callable[..., Any], args: Any, outside: list[Any]) -> Any:
-        """Returns `fn(*args)`, whose draws are requests to this stage.
-
-        Args:
-            fn: Function.
-            args: Its arguments, inside.
-            outside: The leaves of its arguments, outside.
-        """
-        self.clear()
-        inside = tf.nest.flatten(args)
-        self.arguments = {
-            id(leaf): out for leaf, out in zip(inside, outside, strict=True) if tf.is_tensor(leaf)
-        }
-        self._graph = tf.compat.v1.get_default_graph()
-        _current.stage = self
-        try:
-            return fn(*args)
-        finally:
-            _current.stage = None
-
-    def keep(self, index: tf.Tensor, tensors: Sequence[tf.Tensor], result: tf.Tensor) -> None:
-        """Notes that a result need not be computed by XLA."""
-        if tf.compat.v1.get_default_graph() is self._graph:
-            self.kept[id(result)] = _Kept(index, tuple(tensors), result)
-
-    def draw(self, write: Write, count: Any) -> tf.Tensor:
-        self._check(count)
-        part = self._requests.add(write, count)
-        with self._outside.as_default():
-            return tf.slice(self._words, [part.start], [count])
-
-    def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
-        self._check(size)
-        if size >= _POOLED:
-            return None
-        with self._outside.as_default():
-            return self._pools[dtype].take(fill, size, self._pooled[dtype], self._make)
-
-    def _check(self, count: Any) -> None:
-        # The body of a loop, or of a function that is called twice, is traced only once. Each run
-        # of it would see the same words.
-        if tf.compat.v1.get_default_graph() is not self._graph or tf.is_tensor(count):
-            raise _NotStageable
-
-
-class _Current(threading.local):
-    stage: _Stage | None = None
-
-
-_current = _Current()
 
 
 def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
@@ -208,61 +32,19 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
     Returns:
         uint32 [count].
     """
-    if _current.stage is not None:
-        return _current.stage.draw(write, count)
+    if current.stage is not None:
+        return current.stage.draw(write, count)
 
-    def on_host(count):
-        words = _Requests()
+    def drawn(count):
+        words = Requests()
         words.add(write, int(count))
         return words.write()
 
     if tf.executing_eagerly():
-        return tf.constant(on_host(count))
-    words = tf.numpy_function(on_host, [count], tf.uint32, stateful=True, name=_OPERATION)
+        return tf.constant(drawn(count))
+    (words,) = on_host(drawn, [count], [tf.uint32])
     words.set_shape([None if tf.is_tensor(count) else count])
     return words
-
-
-def zero_if(condition: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns zeros where a scalar is true, and otherwise `tensor`.
-
-    Where what this returns is a result of a function that is staged, XLA has no part in it. Of an
-    argument of the function it would make a copy, and of what is used for other results too it
-    would compute one more.
-
-    Args:
-        condition: Boolean scalar.
-        tensor: Of any shape.
-    """
-    result = tf.where(condition, tf.zeros_like(tensor), tensor)
-    if _current.stage is not None:
-        _current.stage.keep(condition, [tensor], result)
-    return result
-
-
-def one_of(index: tf.Tensor, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the tensor of this index, and zeros where the index is their number.
-
-    As of `zero_if`, XLA has no part in a result of a function that is staged, and nothing is
-    copied.
-
-    Args:
-        index: int32 scalar. Results with the same tensor here are chosen by one branch.
-        tensors: Of one shape and dtype.
-    """
-    result = tf.zeros_like(tensors[0])
-    for number, tensor in enumerate(tensors):
-        result = tf.where(tf.equal(index, number), tensor, result)
-    if _current.stage is not None:
-        _current.stage.keep(index, tensors, result)
-    return result
-
-
-def on_host(
-    function: Callable[..., Any], inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]
-) -> list[tf.Tensor]:
-    """Returns what the host computes each time the graph runs, by an operation that says so."""
-    return tf.numpy_function(function, inputs, list(types), stateful=True, name=_OPERATION)
 
 
 def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -279,18 +61,18 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
     """
     words = gaussian.words_per_pair(dtype)
     dtype = tf.as_dtype(dtype)
-    if _current.stage is not None:
-        pooled = _current.stage.pooled(fill, size, dtype)
+    if current.stage is not None:
+        pooled = current.stage.pooled(fill, size, dtype)
         if pooled is not None:
             return tf.reshape(pooled, shape)
     row = [] if tf.is_tensor(shape) else _row(shape)
     rows = size // math.prod(row)
     half = (rows + 1) // 2
     drawn = tf.reshape(draw(fill, words * half * math.prod(row)), [words, half, *row])
-    if _current.stage is not None:
+    if current.stage is not None:
         draws = gaussian.normals_from_words(drawn, dtype, rows)
     else:
-        draws = _compiled_normals(drawn, dtype)[:rows]
+        draws = gaussian.compiled_normals(drawn, dtype)[:rows]
     return tf.reshape(draws, shape)
 
 
@@ -301,11 +83,6 @@ def _row(shape: Sequence[int]) -> list[int]:
     another. XLA has fast loops for this along rows that the sum has as well, or along one axis.
     """
     return [shape[-1]] if len(shape) > 1 and shape[-1] >= _LONG_ROW else []
-
-
-@tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
-def _compiled_normals(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return gaussian.normals_from_words(words, dtype)
 
 
 def staged(
@@ -350,17 +127,17 @@ def staged(
         >>> noised(tf.zeros([784, 1000])).shape
         TensorShape([784, 1000])
     """
-    if tf.executing_eagerly() or _current.stage is not None:
+    if tf.executing_eagerly() or current.stage is not None:
         return _called(fn, args, after)
     tensors = [leaf for leaf in tf.nest.flatten(args) if isinstance(leaf, tf.Tensor)]
     size = sum(leaf.shape.num_elements() or 0 for leaf in tensors)
     if jit_compile is None:
         jit_compile = not tensors or size > _SMALL
-    stage = _Stage(tensors if size > _LATE else [], jit_compile)
+    stage = Stage(tensors if size > _LATE else [], jit_compile)
     # XLA's loops over several axes are slower, so tensors go in and out as rows.
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
-    kept: list[_Kept] = []
+    kept: list[Kept] = []
     computed: dict[int, tf.Tensor] = {}
 
     def compiled():
@@ -386,9 +163,9 @@ def staged(
             function = tf.function(
                 compiled, jit_compile=jit_compile, autograph=False
             ).get_concrete_function()
-    except _NotStageable:
+    except NotStageable:
         function = None
-    if function is None or _calls_host(function.graph):
+    if function is None or calls_host(function.graph):
         stage.clear()
         return _called(fn, args, after)
     with tf.control_dependencies(after):
@@ -396,7 +173,7 @@ def staged(
     known = dict(stage.arguments)
     for (key, tensor), rows in zip(computed.items(), others, strict=True):
         known[key] = _shaped(rows, tensor)
-    results, unchanged = iter(outputs), dict(_chosen(kept, known, indices))
+    results, unchanged = iter(outputs), dict(chosen(kept, known, indices))
 
     def outside(leaf):
         if not tf.is_tensor(leaf):
@@ -407,31 +184,6 @@ def staged(
 
     leaves = [outside(leaf) for leaf in tf.nest.flatten(result)]
     return tf.nest.pack_sequence_as(result, leaves)
-
-
-def _chosen(
-    kept: list[_Kept], known: dict[int, tf.Tensor], indices: list[tf.Tensor]
-) -> Iterator[tuple[int, tf.Tensor]]:
-    """Yields the id of each result inside, and the result: one branch for all of an index.
-
-    Args:
-        kept: The results.
-        known: The tensors outside, by the id of those inside.
-        indices: Of all results, outside.
-    """
-    groups: dict[tuple[int, int], list[int]] = {}
-    for number, one in enumerate(kept):
-        groups.setdefault((id(one.index), len(one.tensors)), []).append(number)
-    for numbers in groups.values():
-        rows = [[known[id(tensor)] for tensor in kept[number].tensors] for number in numbers]
-        choices = [lambda tensors=tensors: list(tensors) for tensors in zip(*rows, strict=True)]
-        zeros = lambda rows=rows: [tf.zeros_like(row[0]) for row in rows]  # noqa: E731
-        index = indices[numbers[0]]
-        if index.dtype == tf.bool:
-            results = tf.cond(index, zeros, choices[0])
-        else:
-            results = tf.switch_case(index, [*choices, zeros])
-        yield from zip([id(kept[number].result) for number in numbers], results, strict=True)
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
@@ -462,11 +214,3 @@ def _flat(tensor: tf.Tensor) -> tf.Tensor:
 def _shaped(rows: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     """Returns rows in the shape of the tensor whose `_flat` they may be."""
     return tf.reshape(rows, tensor.shape) if _is_dense(tensor) else rows
-
-
-def _calls_host(graph: tf.Graph) -> bool:
-    definition = graph.as_graph_def()
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes += function.node_def
-    return any(node.op in _HOST_OPERATIONS for node in nodes)

@@ -1,4 +1,4 @@
-"""That no draw of staged noise is repeated, and what is not staged because it would be."""
+"""tfdp.noise.stage: no draw is repeated, and what would repeat one is not staged."""
 
 import pytest
 import tensorflow as tf

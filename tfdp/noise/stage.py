@@ -1,0 +1,119 @@
+"""The stage of a function: what it asks for while it is traced, and finds when it runs."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.noise import gaussian
+from tfdp.noise.host_calls import on_host
+from tfdp.noise.requests import Pool, Requests, Write
+
+# Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
+_POOLED = 2**15
+_DTYPES = (tf.float32, tf.float64)
+
+
+class NotStageable(Exception):  # noqa: N818, never seen by a caller.
+    """A draw stands in a part of a function that may run any number of times."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A result that is one of some tensors as it was, or zero.
+
+    Attributes:
+        index: Which of them; where it is their number, or true, the result is zero.
+        tensors: The tensors inside.
+        result: What stands for the result inside.
+    """
+
+    index: tf.Tensor
+    tensors: tuple[tf.Tensor, ...]
+    result: tf.Tensor
+
+
+class Stage:
+    """What a function asked for while it was traced, and where it finds it when it runs.
+
+    Words and draws are parted outside of the function. XLA compiles equal loops once, and loops
+    that read at different places of an array are not equal.
+
+    Args:
+        after: What the words wait for.
+        jit_compile: Whether XLA compiles the function.
+    """
+
+    def __init__(self, after: list[tf.Tensor], jit_compile: bool):
+        self.clear()
+        self._graph: tf.Graph | None = None
+        self._outside = tf.compat.v1.get_default_graph()
+        self._make = gaussian.compiled_normals if jit_compile else gaussian.normals_from_words
+        with tf.control_dependencies(after):
+            # Requests are read when the graph runs, long after the function has been traced.
+            self._words, *pooled = on_host(
+                lambda: [part.write() for part in (self._requests, *self._pools.values())],
+                [],
+                [tf.uint32] * (1 + len(_DTYPES)),
+            )
+        self._pooled = dict(zip(_DTYPES, pooled, strict=True))
+
+    def clear(self) -> None:
+        """Forgets all requests."""
+        self.arguments: dict[int, tf.Tensor] = {}  # By the id of what stands for them inside.
+        self.kept: dict[int, Kept] = {}  # By the id of the result.
+        self._requests = Requests()
+        self._pools = {dtype: Pool(dtype) for dtype in _DTYPES}
+
+    def trace(self, fn: Callable[..., Any], args: Any, outside: list[Any]) -> Any:
+        """Returns `fn(*args)`, whose draws are requests to this stage.
+
+        Args:
+            fn: Function.
+            args: Its arguments, inside.
+            outside: The leaves of its arguments, outside.
+        """
+        self.clear()
+        inside = tf.nest.flatten(args)
+        self.arguments = {
+            id(leaf): out for leaf, out in zip(inside, outside, strict=True) if tf.is_tensor(leaf)
+        }
+        self._graph = tf.compat.v1.get_default_graph()
+        current.stage = self
+        try:
+            return fn(*args)
+        finally:
+            current.stage = None
+
+    def keep(self, index: tf.Tensor, tensors: Sequence[tf.Tensor], result: tf.Tensor) -> None:
+        """Notes that a result need not be computed by XLA."""
+        if tf.compat.v1.get_default_graph() is self._graph:
+            self.kept[id(result)] = Kept(index, tuple(tensors), result)
+
+    def draw(self, write: Write, count: Any) -> tf.Tensor:
+        self._check(count)
+        part = self._requests.add(write, count)
+        with self._outside.as_default():
+            return tf.slice(self._words, [part.start], [count])
+
+    def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
+        self._check(size)
+        if size >= _POOLED:
+            return None
+        with self._outside.as_default():
+            return self._pools[dtype].take(fill, size, self._pooled[dtype], self._make)
+
+    def _check(self, count: Any) -> None:
+        # The body of a loop, or of a function that is called twice, is traced only once. Each run
+        # of it would see the same words.
+        if tf.compat.v1.get_default_graph() is not self._graph or tf.is_tensor(count):
+            raise NotStageable
+
+
+class _Current(threading.local):
+    stage: Stage | None = None
+
+
+current = _Current()  # The stage of the function that this thread traces.
