@@ -1,6 +1,5 @@
 """`fit` with a DPOptimizer takes the step that the paper writes down, and logs what records say."""
 
-import threading
 import time
 
 import keras
@@ -11,7 +10,6 @@ import toy
 from toy import L, N, X, Y, crossentropy, fit_step
 
 import tfdp
-from tfdp.keras import training
 from tfdp.sampling import FullBatch, Poisson, Shuffled
 
 
@@ -382,22 +380,3 @@ def test_compiled_step_is_compiled_once():
         model.train_on_batch(*toy.data())
         seconds.append(time.perf_counter() - begin)
     assert min(seconds[1:]) < 0.05 * seconds[0]
-
-
-def test_first_step_that_takes_long_says_so_where_somebody_looks(monkeypatch, caplog):
-    monkeypatch.setattr(training, "_PATIENCE_S", 0.0)
-    model = toy.private(toy.linear())
-
-    def said(verbose):
-        caplog.clear()
-        model.fit(X, Y, batch_size=4, verbose=verbose)
-        return "Tracing the first private step" in caplog.text
-
-    assert said(verbose=2)
-    assert not said(verbose=2)  # It is traced.
-    model.train_function = None
-    assert not said(verbose=0)
-    monkeypatch.setattr(training, "_PATIENCE_S", 3600.0)
-    model.train_function = None
-    assert not said(verbose=2)
-    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())

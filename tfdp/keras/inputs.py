@@ -18,6 +18,7 @@ from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.inputs import advice_for, describe_leaf
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.parts import denominators
+from tfdp.sampling import SamplingPolicy
 
 _logger = logging.getLogger("tfdp")
 
@@ -40,6 +41,21 @@ def check_counts(epochs: Any, initial_epoch: Any, steps_per_epoch: Any) -> None:
         raise ValueError(
             f"initial_epoch must be at least 0. Received: initial_epoch={initial_epoch!r}."
         )
+
+
+def check_order(sampling: Any, shuffle: bool) -> None:
+    """Refuses arguments about the order of records that are not a policy.
+
+    Raises:
+        TypeError: `sampling` is no policy.
+        ValueError: records are to stay in the order of the data.
+    """
+    if sampling is not None and not isinstance(sampling, SamplingPolicy):
+        raise TypeError(
+            f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
+        )
+    if not shuffle:
+        raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
 
 def check_validation(data: Any, steps: Any, batch_size: Any, frequency: Any) -> None:

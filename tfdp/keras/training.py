@@ -3,18 +3,13 @@
 import contextlib
 import functools
 import inspect
-import logging
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import (
-    BuiltBeforeTraining,
-    refuse_unknown_versions,
-)
+from tfdp.gradients.keras_internals import BuiltBeforeTraining, refuse_unknown_versions
 from tfdp.keras import (
     distributed_data,
     distribution,
@@ -22,21 +17,19 @@ from tfdp.keras import (
     inputs,
     metric_updates,
     validation,
+    xla,
 )
 from tfdp.keras.batch_statistics import private_norms
 from tfdp.keras.carrying import CarriesLedger
 from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.first_step import said_where_slow
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.prepared import Prepared, prepare
 from tfdp.keras.private_metrics import ShownMetrics
-from tfdp.keras.records import RecordLoss
 from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit
 from tfdp.sampling import PaddedBatch, SamplingPolicy
-
-_logger = logging.getLogger("tfdp")
-
-_PATIENCE_S = 5.0
 
 
 def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,15 +55,12 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         optimizer's `private_metrics`, logs of training hold what was released and nothing else.
     """
 
-    _record_loss: RecordLoss | None = None
-    _loss_axes: tuple[tuple[int | None, ...], ...] = ()
+    _prepared: Prepared | None = None
     _record_scope: keras.StatelessScope | None = None
     _activity: str | None = None
     _records = RecordsOfFit()
-    _shown: ShownMetrics | None = None
-    _is_watched = (
-        False  # Whether somebody looks at the progress of a step that is yet to be traced.
-    )
+    # Whether somebody looks at the progress of a step that is yet to be traced.
+    _is_watched = False
 
     @property
     def losses(self) -> list[Any]:
@@ -107,17 +97,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         optimizer.release_moments_of(private_norms(self))
         # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
         super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
-        if self.jit_compile and validation.has_loops(self):
-            _logger.warning(
-                "XLA cannot compile the loop of a recurrent layer where it runs record by record: "
-                "proceeding with jit_compile=False. With unroll=True the layer has no loop."
-            )
+        if self.jit_compile and not xla.can_compile(self):
             self.jit_compile = False
-        if self.jit_compile and validation.xla_is_slow(self):
-            _logger.warning(
-                "XLA's convolutions on a CPU are several times slower than TensorFlow's own. Leave "
-                "jit_compile out: Keras then chooses by device."
-            )
 
     @_in_turn
     def fit(
@@ -206,7 +187,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         released = [key for metric in optimizer.private_metrics for key in metric.keys]
         validation.check_callbacks(callbacks, public_validation, released)
         validation.check_logs(released, public_validation)
-        _check_order(sampling, shuffle)
+        inputs.check_order(sampling, shuffle)
         inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
         inputs.check_validation(
             validation_data, validation_steps, validation_batch_size, validation_freq
@@ -326,35 +307,16 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         inputs.check_examples(self, x, y, sample_weight)
         if self._dp_optimizer().query.takes_weights:
             inputs.check_weights_of_records(sample_weight)
-        metrics = self._dp_optimizer().private_metrics
+        optimizer, prepared = self._dp_optimizer(), self._prepared
+        is_prepared = self.built and optimizer.built and prepared is not None
         # An optimizer that is built already may have other metrics than the one before it.
-        shown = () if self._shown is None else self._shown.metrics
-        unbuilt = not self.built or not self._dp_optimizer().built or self._record_loss is None
-        unbuilt = unbuilt or shown != metrics
-        if not unbuilt:
-            inputs.check_weights(sample_weight, self._loss_axes)
-            return
-        zeros = tf.nest.map_structure(
-            lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight)
-        )
-        x, y, sample_weight = zeros
-        strategy = self.distribute_strategy
-        with strategy.scope():
-            y_pred = self(x)
-            self._loss_axes = inputs.loss_axes(y_pred)
-            inputs.check_weights(sample_weight, self._loss_axes)
-            validation.check_layers(self)
-            with metric_updates.creating(strategy, self):
-                self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-                self.compute_metrics(x, y, y_pred, sample_weight)
-            self._shown = ShownMetrics(metrics) if metrics else None
-            self.reset_metrics()
-            self._dp_optimizer().build(self.trainable_variables)
-        distribution.check_variables(strategy, [*self.variables, *self.optimizer.variables])
-        self._record_loss = RecordLoss(self)
+        if is_prepared and prepared.private_metrics == optimizer.private_metrics:
+            inputs.check_weights(sample_weight, prepared.loss_axes)
+        else:
+            self._prepared = prepare(self, x, y, sample_weight)
 
     def _is_ready_to_train(self) -> bool:
-        return self._record_loss is not None
+        return self._prepared is not None
 
     def make_train_function(self, force: bool = False) -> Any:
         """Builds the step: the ledger runs on the host, gradients and noise under XLA where
@@ -380,7 +342,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         of_fit = optimizer.charging.step_of_fit() if is_fitting else contextlib.nullcontext()
         optimizer.charging.take_error()
         is_watched, self._is_watched = self._is_watched, False
-        first = _said_where_slow() if is_watched else contextlib.nullcontext()
+        first = said_where_slow() if is_watched else contextlib.nullcontext()
         try:
             with of_fit, first:
                 return train_function(iterator)
@@ -396,14 +358,14 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             data = distributed_data.as_drawn(data)
         else:
             data = PaddedBatch(*keras.utils.unpack_x_y_sample_weight(data), None)
-        if self._record_loss is None:
+        if self._prepared is None:
             raise NotPrivateError(
                 "The model must be built before its first step. Give it an Input, or call it once "
                 "on a batch, and use fit() or train_on_batch()."
             )
         data, examples_per_record = self._records.of_batch(data)
         optimizer = self._dp_optimizer()
-        record_loss = self._record_loss
+        record_loss, shown = self._prepared.record_loss, self._prepared.shown
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None
         # The loss of these weights, which the step will change.
@@ -423,11 +385,11 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             examples_per_record=examples_per_record,
             record_gradient="mean" if examples_per_record is None else self._records.user_gradient,
         )
-        shown = released[: len(optimizer.private_metrics)]
-        optimizer.move_statistics(private_norms(self), released[len(shown) :])
-        if self._shown is not None:
-            self._shown.update(shown, penalty)
-            return distribution.for_keras(self._shown.result())
+        count = len(optimizer.private_metrics)
+        optimizer.move_statistics(private_norms(self), released[count:])
+        if shown is not None:
+            shown.update(released[:count], penalty)
+            return distribution.for_keras(shown.result())
         losses, y_pred = aux
         if weights is not None:  # As Keras shows losses.
             losses *= tf.cast(weights, losses.dtype)
@@ -454,6 +416,11 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         with self._averages_used(_callbacks(run, args, kwargs)):
             return run(*args, **kwargs)
 
+    @property
+    def _shown(self) -> ShownMetrics | None:
+        """What logs of training show in place of Keras' metrics."""
+        return None if self._prepared is None else self._prepared.shown
+
     def get_metrics_result(self) -> dict[str, Any]:
         """As in Keras; while `fit` trains with private metrics, these."""
         if self._activity == "fit" and self._shown is not None:
@@ -466,30 +433,6 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         # What is shown of training stays where a callback evaluates in the middle of an epoch.
         if self._shown is not None and self._activity != "evaluate":
             self._shown.reset_state()
-
-
-@contextlib.contextmanager
-def _said_where_slow() -> Iterator[None]:
-    """Says what the first step does, if the block takes longer than somebody waits in patience."""
-    message = "Tracing the first private step. Those after it take a fraction of the time."
-    notice = threading.Timer(_PATIENCE_S, _logger.warning, [message])
-    notice.daemon = True
-    notice.start()
-    try:
-        yield
-    finally:
-        notice.cancel()
-        notice.join()
-
-
-def _check_order(sampling: Any, shuffle: bool) -> None:
-    """Refuses arguments about the order of records that are not a policy."""
-    if sampling is not None and not isinstance(sampling, SamplingPolicy):
-        raise TypeError(
-            f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
-        )
-    if not shuffle:
-        raise ValueError("The order of records is decided by `sampling`; leave `shuffle` out.")
 
 
 def _loss_scale(model: keras.Model, optimizer: DPOptimizer) -> float | None:

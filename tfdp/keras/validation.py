@@ -5,7 +5,6 @@ from collections.abc import Collection
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.keras.batch_statistics import PrivateBatchNormalization
@@ -58,22 +57,6 @@ def _problem(layer: keras.Layer) -> str | None:
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         return f"{kind} {layer.name!r} carries state from batch to batch. Set stateful=False."
     return None
-
-
-def xla_is_slow(model: keras.Model) -> bool:
-    """Returns whether XLA is known to make this model's steps slower here."""
-    if tf.config.list_physical_devices("GPU"):
-        return False
-    # Keras does not export the base class of its convolutions.
-    return any(hasattr(layer, "dilation_rate") for layer in layers_in(model, deep=True))
-
-
-def has_loops(model: keras.Model) -> bool:
-    """Returns whether layers run loops, which XLA cannot compile record by record."""
-    return any(
-        isinstance(layer, keras.layers.RNN) and not layer.unroll
-        for layer in layers_in(model, deep=True)
-    )
 
 
 # What Keras' callbacks do with the logs. Of a callback that a user wrote, only the class that it is

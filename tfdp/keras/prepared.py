@@ -1,0 +1,65 @@
+"""What a model needs before its first private step: all variables, and the loss of a record."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras import distribution, inputs, metric_updates, validation
+from tfdp.keras.private_metrics import PrivateMetric, ShownMetrics
+from tfdp.keras.records import RecordLoss
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What was made of a compiled model.
+
+    Attributes:
+        record_loss: The loss of a record.
+        loss_axes: Axes of the losses of one record (`inputs.loss_axes`).
+        shown: What logs show in place of Keras' metrics, or None.
+    """
+
+    record_loss: RecordLoss
+    loss_axes: tuple[tuple[int | None, ...], ...]
+    shown: ShownMetrics | None
+
+    @property
+    def private_metrics(self) -> tuple[PrivateMetric, ...]:
+        """Whose values are shown."""
+        return () if self.shown is None else self.shown.metrics
+
+
+def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
+    """Creates all variables outside of any graph, from the shapes of one example; values do not
+    matter.
+
+    Args:
+        model: A private model that is compiled.
+        x: Of the example, with an axis of examples in front.
+        y: Likewise, or None.
+        sample_weight: Likewise.
+
+    Raises:
+        NotPrivateError: a layer mixes records, or replicas do not share a variable.
+        ValueError: sample weights have axes that the losses do not have.
+    """
+    x, y, sample_weight = tf.nest.map_structure(
+        lambda a: None if a is None else tf.zeros_like(a), (x, y, sample_weight)
+    )
+    strategy, optimizer = model.distribute_strategy, model.optimizer
+    with strategy.scope():
+        y_pred = model(x)
+        loss_axes = inputs.loss_axes(y_pred)
+        inputs.check_weights(sample_weight, loss_axes)
+        validation.check_layers(model)
+        with metric_updates.creating(strategy, model):
+            model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            model.compute_metrics(x, y, y_pred, sample_weight)
+        metrics = optimizer.private_metrics
+        shown = ShownMetrics(metrics) if metrics else None
+        model.reset_metrics()
+        optimizer.build(model.trainable_variables)
+    distribution.check_variables(strategy, [*model.variables, *optimizer.variables])
+    return Prepared(RecordLoss(model), loss_axes, shown)
