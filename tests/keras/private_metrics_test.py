@@ -20,6 +20,7 @@ from tfdp.keras import (
     PrivateMean,
     private_metrics,
 )
+from tfdp.keras.released import Released
 
 TINY = 1e-9  # So little noise that the values before it can be seen.
 MAX_LOSS = 0.6
@@ -285,7 +286,7 @@ def test_noise_on_a_metric_is_as_large_as_its_event_says():
         denominator=4.0,
         name="zero",
     )
-    query = private_metrics.joined_query(toy.query(1.0), [metric])
+    query = Released(toy.query(1.0), (metric,), None).mechanism
     state = query.initial_sample_state([[tf.zeros([2])], tf.zeros([])])
 
     @tf.function

@@ -9,18 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events import SampledEvent
-from tfdp.events.arguments import positive_integer, real_number
-from tfdp.gradients.clipped_sum import check_weights
-from tfdp.gradients.inputs import check_call
+from tfdp.events.arguments import positive_integer
 from tfdp.keras import distribution
 from tfdp.keras.adam_bc import AdamBC
-from tfdp.keras.batch_statistics import (
-    BatchMoments,
-    check_moments,
-    check_replicas,
-    moments,
-    update_moving,
-)
+from tfdp.keras.batch_statistics import BatchMoments
 from tfdp.keras.charging import Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.for_budget import for_budget
@@ -28,24 +20,20 @@ from tfdp.keras.issued import Issued
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer_checks import (
     as_list,
+    check_arguments,
     check_engine,
     check_inner,
     check_ledger,
     check_query,
+    positive_or_none,
 )
-from tfdp.keras.private_metrics import (
-    PrivateMetric,
-    check_metrics,
-    check_step,
-    joined_query,
-    templates,
-)
+from tfdp.keras.private_metrics import PrivateMetric, check_metrics
+from tfdp.keras.released import Released
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
 from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
-from tfdp.query.parts import denominators
 from tfdp.sampling import SamplingPolicy
 
 
@@ -119,25 +107,15 @@ class DPOptimizer(WrappingOptimizer):
         check_ledger(ledger)
         if physical_batch_size is not None:
             physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
-        if loss_scale_factor is not None:
-            loss_scale_factor = real_number(
-                "loss_scale_factor", loss_scale_factor, minimum=0, inclusive=False
-            )
+        loss_scale_factor = positive_or_none("loss_scale_factor", loss_scale_factor)
         if isinstance(inner_optimizer, AdamBC):
             inner_optimizer.take_noise_of(query)
         super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
-        self._query = query
-        self._private_metrics = check_metrics(private_metrics)
-        if batch_norm_noise_multiplier is not None:
-            batch_norm_noise_multiplier = real_number(
-                "batch_norm_noise_multiplier",
-                batch_norm_noise_multiplier,
-                minimum=0,
-                inclusive=False,
-            )
-        self.batch_norm_noise_multiplier = batch_norm_noise_multiplier
-        self._batch_moments: tuple[BatchMoments, ...] = ()
-        self._mechanism = joined_query(query, self._private_metrics)
+        self._released = Released(
+            query,
+            check_metrics(private_metrics),
+            positive_or_none("batch_norm_noise_multiplier", batch_norm_noise_multiplier),
+        )
         self._microbatching = Microbatching(num_microbatches, privacy_unit)
         self.physical_batch_size = physical_batch_size
         self.engine = engine
@@ -151,17 +129,22 @@ class DPOptimizer(WrappingOptimizer):
     @property
     def query(self) -> DPQuery:
         """The mechanism of the gradients."""
-        return self._query
+        return self._released.query
 
     @property
     def private_metrics(self) -> tuple[PrivateMetric, ...]:
         """What each step releases beside the gradients."""
-        return self._private_metrics
+        return self._released.private_metrics
+
+    @property
+    def batch_norm_noise_multiplier(self) -> float | None:
+        """Noise of the moments of all layers of private batch normalization together."""
+        return self._released.batch_norm_noise_multiplier
 
     @property
     def batch_moments(self) -> tuple[BatchMoments, ...]:
         """What each step releases about the inputs of layers of private batch normalization."""
-        return self._batch_moments
+        return self._released.batch_moments
 
     def release_moments_of(self, layers: Sequence[Any]) -> None:
         """Makes steps release the moments of these layers' inputs; `compile` calls it.
@@ -173,18 +156,13 @@ class DPOptimizer(WrappingOptimizer):
             NotPrivateError: noise is missing for them, or is given and there are none; or steps of
                 a model with other layers were taken.
         """
-        multiplier = self.batch_norm_noise_multiplier
-        check_moments(layers, multiplier)
-        found = moments(layers, multiplier) if multiplier is not None else ()
-        if found == self._batch_moments:
-            return
-        if self.built:
+        released = self._released.with_moments_of(layers)
+        if released is not self._released and self.built:
             raise NotPrivateError(
                 "This optimizer was built for a model with other layers of private batch "
                 "normalization. Make a new optimizer."
             )
-        self._batch_moments = found
-        self._mechanism = joined_query(self._query, self._released_besides)
+        self._released = released
 
     def move_statistics(self, layers: Sequence[Any], released: Sequence[tf.Tensor]) -> None:
         """Updates the moving statistics of layers by what a step released about them.
@@ -193,14 +171,7 @@ class DPOptimizer(WrappingOptimizer):
             layers: As `release_moments_of` was given them.
             released: By layer.
         """
-        for layer, one, value in zip(layers, self._batch_moments, released, strict=True):
-            denominator = denominators(self._query)[0]
-            stddev = one.noise_multiplier * one.l2_norm_clip / denominator
-            update_moving(layer, value, stddev)
-
-    @property
-    def _released_besides(self) -> tuple[PrivateMetric, ...]:
-        return (*self._private_metrics, *self._batch_moments)
+        self._released.move_statistics(layers, released)
 
     @property
     def num_microbatches(self) -> int | None:
@@ -283,7 +254,7 @@ class DPOptimizer(WrappingOptimizer):
         self._ledger_fingerprint = self.add_variable(
             (), dtype="int64", name="ledger_fingerprint", **same
         )
-        for leaf in tf.nest.flatten(self._mechanism.initial_global_state()):
+        for leaf in tf.nest.flatten(self._released.mechanism.initial_global_state()):
             if tf.is_tensor(leaf):
                 self.add_variable(
                     leaf.shape,
@@ -418,39 +389,19 @@ class DPOptimizer(WrappingOptimizer):
 
     def _step(self) -> PrivateStep:
         return PrivateStep(
-            self._mechanism,
+            self._released.mechanism,
             self._microbatching,
             self.charging,
             self.engine,
             self.physical_batch_size,
-            templates(self._released_besides),
+            self._released.templates,
         )
 
     def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any, list[tf.Tensor]]:
         """Returns (what `use` makes of a step's noised gradients, aux, noised statistics)."""
-        check_step(self._released_besides, arguments.has_statistics)
-        if self.batch_norm_noise_multiplier is not None:
-            check_moments(self._batch_moments, self.batch_norm_noise_multiplier)
-            check_replicas()
+        self._released.check_step(arguments.has_statistics)
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
-        check_call(
-            arguments.loss_fn,
-            arguments.variables,
-            arguments.examples,
-            arguments.mask,
-            arguments.microbatch_ids,
-            arguments.loss_scale,
-            arguments.weights,
-        )
-        several = arguments.examples_per_record not in (None, 1)
-        if several and self.num_microbatches is not None:
-            raise ValueError(
-                "examples_per_record says which examples are a record, and so does "
-                "num_microbatches. Leave one of them out."
-            )
-        in_microbatches = self._microbatching.holds_several or arguments.microbatch_ids is not None
-        in_microbatches |= several
-        check_weights(self.query, arguments.weights is not None, in_microbatches)
+        check_arguments(self.query, self._microbatching, arguments)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
         # The batches of fit give every replica whole users.

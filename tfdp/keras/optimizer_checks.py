@@ -6,8 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.clipped_sum import ENGINES
+from tfdp.events.arguments import real_number
+from tfdp.gradients.clipped_sum import ENGINES, check_weights
+from tfdp.gradients.inputs import check_call
 from tfdp.keras.inputs import check_learning_rate
+from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.step import StepArguments
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.parts import undivided_sums
@@ -41,6 +45,16 @@ def check_query(query: Any) -> None:
             "records>) for an average, or NormalizedQuery(query, denominator=1) for the sum.",
             stacklevel=3,
         )
+
+
+def positive_or_none(name: str, value: Any) -> float | None:
+    """Returns a positive number, which may be left out.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not positive and finite.
+    """
+    return None if value is None else real_number(name, value, minimum=0, inclusive=False)
 
 
 def check_engine(engine: Any) -> None:
@@ -81,3 +95,29 @@ def check_inner(inner: Any, outer_class: type) -> None:
         )
     if tf.executing_eagerly():
         check_learning_rate(inner.learning_rate)
+
+
+def check_arguments(query: DPQuery, microbatching: Microbatching, arguments: StepArguments) -> None:
+    """Refuses what a step cannot be taken on, before anything is charged for it.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: it does not go with the others, with the query or with the microbatches.
+    """
+    check_call(
+        arguments.loss_fn,
+        arguments.variables,
+        arguments.examples,
+        arguments.mask,
+        arguments.microbatch_ids,
+        arguments.loss_scale,
+        arguments.weights,
+    )
+    several = arguments.examples_per_record not in (None, 1)
+    if several and microbatching.num_microbatches is not None:
+        raise ValueError(
+            "examples_per_record says which examples are a record, and so does "
+            "num_microbatches. Leave one of them out."
+        )
+    in_microbatches = microbatching.holds_several or arguments.microbatch_ids is not None
+    check_weights(query, arguments.weights is not None, in_microbatches or several)

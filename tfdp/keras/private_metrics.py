@@ -11,10 +11,6 @@ import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.gradients.keras_internals import mask_of
-from tfdp.keras.errors import NotPrivateError
-from tfdp.query import GaussianAverageQuery, NestedQuery
-from tfdp.query.dp_query import DPQuery
-from tfdp.query.parts import denominators
 
 _PACKAGE = "tfdp"
 
@@ -203,55 +199,6 @@ def check_metrics(metrics: Any) -> tuple[PrivateMetric, ...]:
     if len(set(keys)) < len(keys):
         raise ValueError(f"Every private metric needs a name of its own. Received: {keys}.")
     return tuple(metrics)
-
-
-def joined_query(query: DPQuery, metrics: Sequence[PrivateMetric]) -> DPQuery:
-    """Returns the query of records [gradients, value of each metric]; `query` without metrics.
-
-    Raises:
-        TypeError: a metric has no denominator, and the gradients have none, or several.
-    """
-    if not metrics:
-        return query
-    # What needs exact arithmetic for the gradients needs it for everything that is released.
-    precision = "exact" if query.needs_separate_records else "float"
-    numbers = set(denominators(query))
-    leaves = []
-    for metric in metrics:
-        if metric.denominator is None and len(numbers) != 1:
-            raise TypeError(
-                f"The private metric {metric.name!r} needs denominator=<the expected number of "
-                "records in a step>: the query of the gradients has no number that it could take. "
-                f"Received: query={query!r}."
-            )
-        leaves.append(
-            GaussianAverageQuery(
-                metric.l2_norm_clip,
-                noise_multiplier=metric.noise_multiplier,
-                denominator=metric.denominator or next(iter(numbers)),
-                precision=precision,
-            )
-        )
-    return NestedQuery([query, *leaves])
-
-
-def check_step(metrics: Sequence[PrivateMetric], has_statistics: bool) -> None:
-    """Refuses a step in which nothing computes the private metrics.
-
-    Raises:
-        NotPrivateError: says where they are computed.
-    """
-    if metrics and not has_statistics:
-        raise NotPrivateError(
-            "private_metrics are computed in fit and train_on_batch of a private model. In a loop "
-            "of your own leave them out, and release what else you need by "
-            "tfdp.clipped_gradient_sum(statistics=...) and a tfdp.NestedQuery."
-        )
-
-
-def templates(metrics: Sequence[PrivateMetric]) -> list[tf.TensorSpec]:
-    """Returns the form of what `values_of_record` returns."""
-    return [tf.TensorSpec(metric.shape, tf.float32) for metric in metrics]
 
 
 def values_of_record(
