@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
+from tfdp.federated.cohorts import policy_of, registered
 from tfdp.federated.secure_sum import is_secure, sample_state_of
 from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
@@ -19,7 +20,7 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
 from tfdp.noise import host_generator
-from tfdp.sampling import Poisson, SamplingPolicy
+from tfdp.sampling import SamplingPolicy
 
 
 class Round:
@@ -217,8 +218,8 @@ class Server:
             raise ValueError("The model must be built: give it an Input, or call it once.")
         validation.check_layers(model)
         self.model = model
-        self.clients = _registered(clients)
-        self.policy = _resolved(sampling, len(self.clients), cohort_size)
+        self.clients = registered(clients)
+        self.policy = policy_of(sampling, len(self.clients), cohort_size)
         optimizer = model.optimizer
         if not self.policy.hides_population:
             inputs.warn_of_denominator(optimizer.query, self.policy.expected_batch_size)
@@ -371,53 +372,6 @@ class Server:
             return {}
         logs = self.model.evaluate(*data, verbose=0, return_dict=True)
         return {f"val_{name}": value for name, value in logs.items()}
-
-
-def _registered(clients: Sequence[Hashable]) -> tuple[Hashable, ...]:
-    names = tuple(clients)
-    if not names or len(set(names)) != len(names):
-        raise ValueError(
-            "clients must be different names, at least one: a client that is registered twice "
-            f"could be in a round twice. Received: {len(names)} names, {len(set(names))} different."
-        )
-    return names
-
-
-def _resolved(
-    sampling: SamplingPolicy | None, population: int, cohort_size: int | None
-) -> SamplingPolicy:
-    policy = Poisson() if sampling is None else sampling
-    if not isinstance(policy, SamplingPolicy):
-        raise TypeError(
-            f"sampling must be a policy from tfdp.sampling. Received: sampling={sampling!r}."
-        )
-    if cohort_size is None:
-        cohort_size = _size_of(policy, population)
-        if cohort_size is None and not policy.hides_population:
-            raise ValueError(
-                "cohort_size is needed: the expected number of clients in a round. Received: None."
-            )
-    elif policy.hides_population:
-        raise ValueError(
-            "Under ADD_OR_REMOVE_ONE the sampling policy says how large cohorts are: leave "
-            f"cohort_size out. Received: cohort_size={cohort_size}."
-        )
-    policy = policy.resolve(population, cohort_size)
-    try:
-        policy.draw(host_generator())
-    except TypeError as error:
-        raise ValueError(
-            "Cohorts are drawn by the server, so the policy must say how. Received: "
-            f"sampling={sampling!r}."
-        ) from error
-    return policy
-
-
-def _size_of(policy: SamplingPolicy, population: int) -> int | None:
-    """Returns the size of cohorts where the policy alone says it: one of its own, or everybody."""
-    defaults = [policy.default_batch_size(size) for size in (population, population + 1)]
-    everybody = defaults == [population, population + 1]
-    return population if everybody else getattr(policy, "batch_size", None)
 
 
 def _control(variable: Any) -> keras.Variable:

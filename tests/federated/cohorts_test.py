@@ -1,0 +1,80 @@
+"""Cohorts are drawn among the registered clients, as the ledger says."""
+
+import collections
+
+import pytest
+
+import tfdp
+from tests.federated import rounds as making
+from tfdp.events import FixedSizeSampling, PoissonSampling
+from tfdp.federated import Server
+from tfdp.sampling import FixedSize, Poisson, Shuffled, Unknown
+
+NAMES = making.NAMES
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (FixedSize(), FixedSizeSampling(3, 6)),
+        (Poisson(), PoissonSampling(0.5, 6)),
+        (
+            Poisson(
+                sampling_probability=0.5,
+                neighboring_relation=tfdp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+            ),
+            PoissonSampling(0.5, None),
+        ),
+    ],
+    ids=["fixed", "poisson", "hidden"],
+)
+def test_cohorts_are_drawn_as_the_ledger_says(sampling, expected):
+    model = making.model(stddev=1.0)
+    size = None if sampling.hides_population else 3
+    server = Server(model, NAMES, cohort_size=size, sampling=sampling)
+    sizes = []
+    server.train(lambda current: sizes.append(len(current.cohort)), 12)
+    assert model.ledger.total_count == 12
+    assert {entry.event.sampling for entry in model.ledger} == {expected}
+    # Twelve binomial samples of one size are less likely than 1e-5; of a fixed size, all are.
+    assert (set(sizes) == {3}) == isinstance(sampling, FixedSize)
+
+
+def test_shuffled_cohorts_meet_every_client_once_a_pass():
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, cohort_size=4, sampling=Shuffled())
+    met = []
+    server.train(lambda current: met.append(current.cohort), 4)
+    for one, two in (met[:2], met[2:]):
+        assert sorted(one + two) == sorted(NAMES)
+    passes = [entry.event.sampling.pass_index for entry in model.ledger]
+    assert passes == [0, 1]
+
+
+def test_cohorts_are_uniform():
+    """2,000 cohorts of 3 of 6: each client in about half of them."""
+    server = Server(making.model(stddev=1.0), NAMES, cohort_size=3, sampling=FixedSize())
+    draws = server.policy.draw(server._generator)
+    counts = collections.Counter(int(unit) for _ in range(2000) for unit in next(draws))
+    # A binomial of 2,000 trials of 1/2 is 137 or more from 1,000 with probability below 1e-9.
+    assert all(abs(counts[unit] - 1000) < 140 for unit in range(6))
+
+
+REFUSED = {
+    "same_names": (lambda: Server(making.model(), ["a", "a"], cohort_size=1), ValueError),
+    "no_names": (lambda: Server(making.model(), [], cohort_size=1), ValueError),
+    "no_size": (lambda: Server(making.model(), NAMES), ValueError),
+    "too_large": (lambda: Server(making.model(), NAMES, cohort_size=7), ValueError),
+    "unknown": (
+        lambda: Server(making.model(), NAMES, cohort_size=2, sampling=Unknown()),
+        ValueError,
+    ),
+    "no_policy": (lambda: Server(making.model(), NAMES, cohort_size=2, sampling=0.5), TypeError),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses(name):
+    make, error = REFUSED[name]
+    with pytest.raises(error):
+        make()
