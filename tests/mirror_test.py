@@ -40,6 +40,7 @@ WITHOUT = {
     "statistics/column.py": "statistics/private_data_test.py asks through the data.",
     "query/arguments.py": "query/bad_input_test.py tests it by what queries say.",
     "query/sparse_rows.py": "query/sparse_embedding_test.py tests it with the query of such sums.",
+    "query/dp_query.py": "query/conformance_test.py tests what it promises, of every query.",
     "query/exact.py": "query/gaussian_test.py tests both precisions together.",
     "query/parts.py": "query/layers_test.py and query/arranged_test.py test the parts.",
     "query/scores.py": "query/selection_test.py and above_threshold_test.py test scores.",

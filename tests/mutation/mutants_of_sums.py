@@ -53,7 +53,7 @@ MECHANISM = in_folder(
     (
         "record_is_broadcast",
         "a record of another shape than the sum's is repeated along an axis",
-        "dp_query.py",
+        "structure.py",
         "if not all(a.shape.is_compatible_with(b.shape) and",
         "if not all(True and",
         f"{QUERY}/bad_input_test.py::test_record_of_another_shape_is_not_repeated",

@@ -1,10 +1,11 @@
-"""Prefix structures: what they match, and what they refuse with both structures shown."""
+"""Structures: what a prefix matches, and what is refused with both structures shown."""
 
 import collections
 
 import pytest
+import tensorflow as tf
 
-from tfdp.query.structure import flatten_up_to, paths_of
+from tfdp.query.structure import describe, flatten_up_to, paths_of
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -36,3 +37,7 @@ def test_paths_lead_to_leaves_in_the_order_of_flatten():
         ("b", "y", 0),
         ("b", "y", 1),
     ]
+
+
+def test_structures_are_shown_by_dtype_and_shape():
+    assert describe([tf.zeros([2, 3]), {"a": 1.0}]) == "[\"<dtype: 'float32'>(2, 3)\", {'a': '.'}]"

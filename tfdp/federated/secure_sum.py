@@ -9,7 +9,8 @@ import tensorflow as tf
 from tfdp.events.arguments import check_type
 from tfdp.query.discretized import DiscretizedGlobalState, DiscretizedSampleState
 from tfdp.query.distributed import SharesSampleState
-from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.structure import Structure
 
 
 def encoded(query: DPQuery, step: int, update: Sequence[np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdp.query.dp_query import Structure, describe
+from tfdp.query.structure import Structure, describe
 
 
 class InvalidUpdateError(ValueError):

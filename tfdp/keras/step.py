@@ -17,7 +17,8 @@ from tfdp.keras.charging import Batch, Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.noise import staged
-from tfdp.query.dp_query import DPQuery, is_concrete
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.structure import is_concrete
 
 _logger = logging.getLogger(__name__)
 

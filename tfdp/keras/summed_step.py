@@ -13,7 +13,7 @@ from tfdp.keras import charges, distribution
 from tfdp.keras.charging import Batch
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.query.dp_query import Structure
+from tfdp.query.structure import Structure
 
 
 class SummedStep:

@@ -14,8 +14,8 @@ from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import discrete_laplace
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
-from tfdp.query.dp_query import Structure
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
+from tfdp.query.structure import Structure
 
 
 class AboveThresholdResult(NamedTuple):

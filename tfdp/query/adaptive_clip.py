@@ -14,14 +14,15 @@ from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import Structure, zeros_like
 from tfdp.query.gaussian import add_noise
+from tfdp.query.leaves import zeros_like
 from tfdp.query.quantile_estimator import (
     QuantileEstimatorGlobalState,
     QuantileEstimatorQuery,
     below,
     update_bounds,
 )
+from tfdp.query.structure import Structure
 
 
 class AdaptiveClipGlobalState(NamedTuple):

@@ -6,7 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.events import Event
-from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.structure import Structure
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 

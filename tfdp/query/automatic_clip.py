@@ -10,8 +10,8 @@ from tfdp.noise import RandomSource
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import Structure
 from tfdp.query.gaussian import add_noise
+from tfdp.query.structure import Structure
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,14 +17,10 @@ from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import (
-    Structure,
-    check_config,
-    check_same_structure,
-    is_concrete,
-)
+from tfdp.query.dp_query import check_config
+from tfdp.query.leaves import spec_of, spec_of_words, words_of_spec
 from tfdp.query.run_noise import Memory, filtered, memory_shapes
-from tfdp.query.structure import spec_of, spec_of_words, words_of_spec
+from tfdp.query.structure import Structure, check_same_structure, is_concrete
 
 # Numbers of runs are below this, so that a run that follows another has a number, too.
 _RUN_BITS = 62

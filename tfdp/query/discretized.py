@@ -15,8 +15,10 @@ from tfdp.query.distributed import (
     DistributedSkellamSumQuery,
     SharesSampleState,
 )
-from tfdp.query.dp_query import DPQuery, Structure, record_dtype
+from tfdp.query.dp_query import DPQuery
 from tfdp.query.integer_sums import DiscreteGaussianSumQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 _SUMS = (
     DiscreteGaussianSumQuery,

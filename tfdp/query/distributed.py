@@ -13,7 +13,7 @@ from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.skellam import LARGEST_VARIANCE, skellam
 from tfdp.query.arguments import check_random_source, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery
+from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.integer_sums import (
     integer_stddev,
     integer_zeros,
@@ -24,6 +24,7 @@ from tfdp.query.integer_sums import (
     within_norms,
 )
 from tfdp.query.normalized import NormalizedQuery
+from tfdp.query.structure import Structure
 
 # Of a record, where nothing else is said.
 _MOST_COORDINATES = 2**30

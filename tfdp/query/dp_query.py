@@ -10,8 +10,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.events import Event
-
-Structure = Any  # A tensor, or a list, tuple, named tuple or dict of structures, as in `tf.nest`.
+from tfdp.query.leaves import zeros_like
+from tfdp.query.structure import Structure, add
 
 
 class DPQuery(abc.ABC):
@@ -302,114 +302,3 @@ def check_config(name: str, config: dict[str, Any], expected: Iterable[str]) -> 
             f"This is not a configuration of a {name}. Missing: {', '.join(missing) or 'nothing'}. "
             f"Unknown: {', '.join(unknown) or 'nothing'}."
         )
-
-
-def record_dtype(leaf: Any) -> tf.DType:
-    """Returns the dtype of a tensor, variable or `tf.TensorSpec` of a record.
-
-    Raises:
-        TypeError: it is neither float32 nor float64. In half precision a clipped record can exceed
-            the bound by 0.2 %, and a sum can round by more than a record.
-    """
-    dtype = _dtype(leaf)
-    if dtype not in (tf.float32, tf.float64):
-        raise TypeError(
-            "Records must be float32 or float64; cast them, or use a mixed precision policy, which "
-            f"keeps float32 variables. Received a leaf of dtype {dtype.name}: {leaf!r}."
-        )
-    return dtype
-
-
-def zeros_like(leaf: Any) -> tf.Tensor:
-    """Returns zeros of the shape and dtype of a tensor, variable or `tf.TensorSpec`."""
-    return _zeros(leaf, record_dtype(leaf))
-
-
-def numeric_zeros_like(leaf: Any) -> tf.Tensor:
-    """Returns zeros of the shape and dtype of a leaf that may hold integers, too.
-
-    Raises:
-        TypeError: it does not hold numbers.
-    """
-    dtype = _dtype(leaf)
-    if not (dtype.is_floating or dtype.is_integer):
-        raise TypeError(
-            f"Records must hold numbers. Received a leaf of dtype {dtype.name}: {leaf!r}."
-        )
-    return _zeros(leaf, dtype)
-
-
-def _zeros(leaf: Any, dtype: tf.DType) -> tf.Tensor:
-    if not isinstance(leaf, tf.TensorSpec):
-        return tf.zeros(tf.shape(leaf), dtype)
-    if not leaf.shape.is_fully_defined():
-        raise ValueError(f"A template must say what shape records have. Received: {leaf!r}.")
-    return tf.zeros(leaf.shape, dtype)
-
-
-def _dtype(leaf: Any) -> tf.DType:
-    if leaf is None:
-        raise TypeError(
-            "A template, or a record, holds None, whose shape nobody knows. Give a tensor, an "
-            "array, a number or a tf.TensorSpec."
-        )
-    if tf.nest.is_nested(leaf):
-        raise TypeError(
-            "A record of this query must be one tensor. Give each part of a record a query of its "
-            f"own, with NestedQuery. Received: {describe(leaf)}."
-        )
-    return tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
-
-
-def add(left: Structure, right: Structure) -> Structure:
-    """Returns the leaf by leaf sum of two structures.
-
-    Raises:
-        ValueError: structures, shapes or dtypes differ. A record of another shape would be repeated
-            along an axis, and so be longer than it was clipped to.
-    """
-    check_same_structure(left, right)
-    pairs = zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
-    pairs = [(tf.convert_to_tensor(a), tf.convert_to_tensor(b)) for a, b in pairs]
-    if not all(a.shape.is_compatible_with(b.shape) and a.dtype == b.dtype for a, b in pairs):
-        raise ValueError(
-            f"Shapes or dtypes differ.\n  Expected: {describe(left)}\n  Received: {describe(right)}"
-        )
-    return tf.nest.pack_sequence_as(left, [tf.add(a, _with_shape(b, a)) for a, b in pairs])
-
-
-def _with_shape(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, checked when the graph runs where its shape is not known before."""
-    if tensor.shape.is_fully_defined() and other.shape.is_fully_defined():
-        return tensor
-    return tf.ensure_shape(tensor, other.shape)
-
-
-def check_same_structure(expected: Structure, received: Structure) -> None:
-    """Raises a ValueError that prints both structures, if they differ."""
-    try:
-        tf.nest.assert_same_structure(expected, received, check_types=False)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"Structures differ.\n  Expected: {describe(expected)}\n  Received: "
-            f"{describe(received)}"
-        ) from error
-
-
-def describe(structure: Structure) -> str:
-    """Returns the structure with every leaf written as dtype and shape."""
-
-    def leaf(value):
-        shape = getattr(value, "shape", None)
-        return "." if shape is None else f"{getattr(value, 'dtype', '')}{tuple(shape)}"
-
-    return str(tf.nest.map_structure(leaf, structure))
-
-
-def is_concrete(structure: Structure) -> bool:
-    """Returns whether every leaf has a value now, rather than when a graph runs."""
-    return tf.executing_eagerly() or not any(
-        tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
-        for leaf in tf.nest.flatten(structure)
-        if tf.is_tensor(leaf)
-    )

@@ -12,7 +12,8 @@ from tfdp.query.arguments import (
     noise_stddev,
     source_of,
 )
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, is_concrete
+from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.structure import Structure, is_concrete
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,9 @@ from tfdp.query.arguments import (
     noise_stddev,
     source_of,
 )
-from tfdp.query.dp_query import Structure, is_concrete, record_dtype
 from tfdp.query.exact import ExactGaussianSumQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure, is_concrete
 
 
 @dataclasses.dataclass(frozen=True)

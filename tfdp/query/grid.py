@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.noise import RandomSource, staged
-from tfdp.query.dp_query import Structure, record_dtype
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 # A clip norm is between 2^30 and 2^31 steps of its grid: squares of norms fit into 62 bits, and the
 # sum of 2^31 records into 63. Larger sums wrap around, which is post-processing of the true sum.

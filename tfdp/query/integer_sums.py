@@ -10,8 +10,10 @@ from tfdp.events import Event, IntegerGaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource, staged
 from tfdp.query.arguments import check_random_source, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, numeric_zeros_like
+from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.grid import is_longer
+from tfdp.query.leaves import numeric_zeros_like
+from tfdp.query.structure import Structure
 
 # Norms and coordinates up to here have squares within 62 bits.
 LARGEST_NORM = 2**31 - 1

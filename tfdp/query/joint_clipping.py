@@ -10,9 +10,9 @@ from tfdp.noise import RandomSource
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery
+from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.gaussian import add_noise
-from tfdp.query.structure import flatten_up_to
+from tfdp.query.structure import Structure, flatten_up_to
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,9 @@ from tfdp.noise import RandomSource, staged
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 
 @dataclasses.dataclass(frozen=True)

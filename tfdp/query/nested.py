@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.events import ComposedEvent, Event
-from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
-from tfdp.query.structure import flatten_up_to, paths_of
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
+from tfdp.query.structure import Structure, flatten_up_to, paths_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,14 +5,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.events import Event, NonPrivateEvent
-from tfdp.query.dp_query import (
-    DPQuery,
-    Structure,
-    SumAggregationDPQuery,
-    add,
-    numeric_zeros_like,
-    zeros_like,
-)
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
+from tfdp.query.leaves import numeric_zeros_like, zeros_like
+from tfdp.query.structure import Structure, add
 
 
 class NoPrivacySumQuery(SumAggregationDPQuery):

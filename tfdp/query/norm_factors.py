@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.numerics import rounding
-from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:

@@ -8,10 +8,11 @@ import tensorflow as tf
 from tfdp.events import Event
 from tfdp.events.arguments import real_number, says_what_to_write
 from tfdp.noise import RandomSource
-from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.dp_query import DPQuery
 from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.sparse_rows import map_values
+from tfdp.query.structure import Structure
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 

@@ -24,8 +24,9 @@ from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import bernoulli, discrete_laplace, exp_bounds
 from tfdp.query import grid
 from tfdp.query.arguments import check_random_source, noise_stddev, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery
+from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.scores import vector
+from tfdp.query.structure import Structure
 
 # For each partition; noise of this size is far beyond the number of records anywhere.
 _SMALLEST_EPSILON = 1e-9

@@ -13,10 +13,12 @@ from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query.arguments import check_random_source, noise_stddev
-from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
+from tfdp.query.leaves import record_dtype
 from tfdp.query.no_privacy import NoPrivacyAverageQuery
 from tfdp.query.normalized import NormalizedQuery
+from tfdp.query.structure import Structure
 
 # What an estimate that changes by factors is kept between, in units of the first one.
 _RANGE = 1e6

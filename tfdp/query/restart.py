@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tfdp.events import Event
 from tfdp.events.arguments import positive_integer, real_number
-from tfdp.query.dp_query import DPQuery, Structure, check_config
+from tfdp.query.dp_query import DPQuery, check_config
+from tfdp.query.structure import Structure
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from tfdp.events import Event
 from tfdp.events.arguments import real_number
-from tfdp.query.dp_query import DPQuery, Structure, check_config
-from tfdp.query.structure import spec_of, spec_of_words, words_of_spec
+from tfdp.query.dp_query import DPQuery, check_config
+from tfdp.query.leaves import spec_of, spec_of_words, words_of_spec
+from tfdp.query.structure import Structure
 from tfdp.query.wrapping import WrappingQuery, check_is_query
 
 _NAMES = ("inner_query", "record_specs", "beta_2", "floor")

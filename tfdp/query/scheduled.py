@@ -14,8 +14,8 @@ from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
-from tfdp.query.dp_query import Structure, is_concrete
 from tfdp.query.gaussian import add_noise
+from tfdp.query.structure import Structure, is_concrete
 
 _Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
 

@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from tfdp.events import Event, NonPrivateEvent
 from tfdp.query.arguments import source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 # Steps of the grid in the largest score of a record: 2^42 records fit into 63 bits.
 STEPS = 2**20

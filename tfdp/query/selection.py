@@ -14,8 +14,10 @@ from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import bernoulli_exp, uniform_below
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
-from tfdp.query.dp_query import Structure, SumAggregationDPQuery, record_dtype
+from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.leaves import record_dtype
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
+from tfdp.query.structure import Structure
 
 
 def exponential_mechanism(fill: Fill, utilities: Sequence[int], rate: Fraction) -> int:

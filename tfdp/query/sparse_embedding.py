@@ -15,7 +15,9 @@ from tfdp.noise.trials import successes, trials
 from tfdp.numerics import rounding
 from tfdp.query import norm_factors, sparse_rows
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
-from tfdp.query.dp_query import DPQuery, Structure, record_dtype
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.leaves import record_dtype
+from tfdp.query.structure import Structure
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,65 @@
-"""Structures of records: what goes with which part of one, and specs that say its shape."""
+"""Structures of records: their sums, what goes with which part of one, and how they are shown."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.query.dp_query import Structure, describe, record_dtype
+Structure = Any  # A tensor, or a list, tuple, named tuple or dict of structures, as in `tf.nest`.
+
+
+def add(left: Structure, right: Structure) -> Structure:
+    """Returns the leaf by leaf sum of two structures.
+
+    Raises:
+        ValueError: structures, shapes or dtypes differ. A record of another shape would be repeated
+            along an axis, and so be longer than it was clipped to.
+    """
+    check_same_structure(left, right)
+    pairs = zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
+    pairs = [(tf.convert_to_tensor(a), tf.convert_to_tensor(b)) for a, b in pairs]
+    if not all(a.shape.is_compatible_with(b.shape) and a.dtype == b.dtype for a, b in pairs):
+        raise ValueError(
+            f"Shapes or dtypes differ.\n  Expected: {describe(left)}\n  Received: {describe(right)}"
+        )
+    return tf.nest.pack_sequence_as(left, [tf.add(a, _with_shape(b, a)) for a, b in pairs])
+
+
+def _with_shape(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor, checked when the graph runs where its shape is not known before."""
+    if tensor.shape.is_fully_defined() and other.shape.is_fully_defined():
+        return tensor
+    return tf.ensure_shape(tensor, other.shape)
+
+
+def check_same_structure(expected: Structure, received: Structure) -> None:
+    """Raises a ValueError that prints both structures, if they differ."""
+    try:
+        tf.nest.assert_same_structure(expected, received, check_types=False)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"Structures differ.\n  Expected: {describe(expected)}\n  Received: "
+            f"{describe(received)}"
+        ) from error
+
+
+def describe(structure: Structure) -> str:
+    """Returns the structure with every leaf written as dtype and shape."""
+
+    def leaf(value):
+        shape = getattr(value, "shape", None)
+        return "." if shape is None else f"{getattr(value, 'dtype', '')}{tuple(shape)}"
+
+    return str(tf.nest.map_structure(leaf, structure))
+
+
+def is_concrete(structure: Structure) -> bool:
+    """Returns whether every leaf has a value now, rather than when a graph runs."""
+    return tf.executing_eagerly() or not any(
+        tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
+        for leaf in tf.nest.flatten(structure)
+        if tf.is_tensor(leaf)
+    )
 
 
 def flatten_up_to(prefix: Structure, structure: Structure) -> list[Any]:
@@ -56,29 +110,3 @@ def paths_of(structure: Structure) -> list[tuple[Any, ...]]:
     else:
         parts = list(enumerate(structure))
     return [(key, *path) for key, part in parts for path in paths_of(part)]
-
-
-def spec_of(leaf: Any) -> tf.TensorSpec:
-    """Returns the spec of a leaf of records: a tensor, variable or `tf.TensorSpec`.
-
-    Raises:
-        TypeError: it is neither float32 nor float64.
-        ValueError: its shape is not known.
-    """
-    shape = tf.TensorShape(getattr(leaf, "shape", ()))
-    if not shape.is_fully_defined():
-        raise ValueError(f"record_specs must say what shape records have. Received: {leaf!r}.")
-    return tf.TensorSpec(shape, record_dtype(leaf))
-
-
-def words_of_spec(spec: tf.TensorSpec) -> str:
-    """Returns what a configuration holds, "float32 2 3": Keras writes specs, but cannot read
-    them.
-    """
-    return " ".join([spec.dtype.name, *map(str, spec.shape)])
-
-
-def spec_of_words(words: str) -> tf.TensorSpec:
-    """Returns the spec of which `words_of_spec` made the words."""
-    dtype, *shape = words.split(" ")
-    return tf.TensorSpec(list(map(int, shape)), dtype)

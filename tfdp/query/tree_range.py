@@ -9,9 +9,10 @@ from tfdp.events import Event
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.noise import RandomSource
 from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
-from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.scores import vector_of_any
+from tfdp.query.structure import Structure
 
 
 class TreeRangeSumGlobalState(NamedTuple):

@@ -10,7 +10,9 @@ from tfdp.events.arguments import check_type, real_number, says_what_to_write
 from tfdp.factorizations import BinaryTree
 from tfdp.noise import SeededRandomSource
 from tfdp.query.correlated import CorrelatedGaussianSumQuery
-from tfdp.query.dp_query import DPQuery, Structure, zeros_like
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.leaves import zeros_like
+from tfdp.query.structure import Structure
 from tfdp.query.wrapping import WrappingQuery
 
 _PRICED = (

@@ -11,9 +11,10 @@ from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
 from tfdp.query.arguments import clip_norm
-from tfdp.query.dp_query import DPQuery, Structure, SumAggregationDPQuery
+from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.normalized import NormalizedQuery, check_named, resolve_stddev
+from tfdp.query.structure import Structure
 
 
 class WeightedRecord(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.events import Event
-from tfdp.query.dp_query import DPQuery, Structure
+from tfdp.query.dp_query import DPQuery
+from tfdp.query.structure import Structure
 
 
 class WrappingQuery(DPQuery):
