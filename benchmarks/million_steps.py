@@ -22,7 +22,7 @@ import keras
 
 import tfdp
 from tfdp.factorizations import banded_square_root
-from tfdp.keras.charging import Batch
+from tfdp.keras.sampling_of_steps import Batch
 from tfdp.query import CorrelatedGaussianSumQuery
 
 POPULATION = 60_000
@@ -114,10 +114,10 @@ class Run:
 
         def event():
             release = self.optimizer.next_event().event
-            return charging.sampled(release, "example", batch)
+            return charging.samples.sampled(release, "example", batch)
 
-        charging.expect_step_of_fit()
-        with charging.step_of_fit():
+        charging.samples.expect_step_of_fit()
+        with charging.samples.step_of_fit():
             self.place = charging.commit(event, self.weights, *self.place, batch)
         if self.position is not None:
             self.position.assign_add(1)
@@ -173,7 +173,7 @@ class Run:
             checkpoint_every: Steps between two checkpoints.
         """
         charging = self.optimizer.charging
-        with charging.fitting(self.policy, drawn=True), charging.temporary_guards():
+        with charging.samples.fitting(self.policy, drawn=True), charging.temporary_guards():
             for callback in self.callbacks:
                 callback.on_train_begin({})
             for _ in range(number):

@@ -90,7 +90,6 @@ ABOUT_SEVERAL = {
     "keras/migration_test.py": "names of TensorFlow Privacy in all packages",
     "keras/averaging_test.py": "averages of weights, in training, evaluation, prediction and files",
     "keras/relation_test.py": "the neighbouring relation of a whole run",
-    "keras/sampling_of_steps_test.py": "sampling policies, data and steps together",
     "keras/shown_metrics_test.py": "private metrics, from fit to what anybody can read",
     "keras/source_of_fit_test.py": "sources of examples, from fit to the ledger",
     "keras/steering_test.py": "callbacks of Keras, with fit",

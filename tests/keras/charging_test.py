@@ -96,7 +96,10 @@ def test_ledger_may_hold_other_releases():
     assert ledger.total_count == 4
 
 
-@pytest.mark.parametrize("name", ["query", "num_microbatches", "privacy_unit"])
+@pytest.mark.parametrize(
+    "name",
+    ["query", "num_microbatches", "privacy_unit", "private_metrics", "batch_norm_noise_multiplier"],
+)
 def test_what_events_are_derived_from_cannot_change(name):
     optimizer = toy.dp()
     with pytest.raises(AttributeError):

@@ -123,9 +123,9 @@ def test_declaration_of_a_custom_loop_holds_during_fit():
 def test_model_step_within_a_step_of_fit_is_refused():
     model = private()
     charging = model.optimizer.charging
-    with charging.fitting(FullBatch(N), drawn=True), contextlib.ExitStack() as stack:
-        charging.expect_step_of_fit()
-        stack.enter_context(charging.step_of_fit())
+    with charging.samples.fitting(FullBatch(N), drawn=True), contextlib.ExitStack() as stack:
+        charging.samples.expect_step_of_fit()
+        stack.enter_context(charging.samples.step_of_fit())
         with pytest.raises(NotPrivateError, match="while fit"):
             model.train_on_batch(X, Y)
         own_step(model)

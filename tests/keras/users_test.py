@@ -75,8 +75,8 @@ def test_ledger_counts_users_and_says_so():
 def test_size_of_a_sample_is_its_number_of_users():
     sizes = []
     model = toy.private(optimizer=user_optimizer())
-    original = model.optimizer.charging.sampled
-    model.optimizer.charging.sampled = lambda event, unit, batch: (
+    original = model.optimizer.charging.samples.sampled
+    model.optimizer.charging.samples.sampled = lambda event, unit, batch: (
         sizes.append(batch.size) or original(event, unit, batch)
     )
     toy.fit_step(model, privacy_unit=IDS, max_examples_per_user=6)

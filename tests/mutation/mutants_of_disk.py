@@ -247,7 +247,7 @@ DISK = (
             "pass_without_end",
             "the steps of a pass are not counted, and so it never ends",
             "charging.py",
-            "        self._clock_of(batch).advance(event.sampling)\n",
+            "        self.samples.advance(batch, event.sampling)\n",
             "",
             f"{KERAS}/fit_data_test.py::test_array_passes_are_numbered_on",
         ),

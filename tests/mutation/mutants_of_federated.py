@@ -130,8 +130,8 @@ SUMMED = in_folder(
         "round_is_charged_when_it_is_released",
         "a round is not charged before anybody is asked",
         "summed_step.py",
-        "            charging.expect_step_of_fit()\n",
-        "            return charging.sampled(step.event_of_state(values), 'user', batch)\n",
+        "            charging.samples.expect_step_of_fit()\n",
+        "            return charging.samples.sampled(step.event_of_state(values), 'user', batch)\n",
         f"{SERVER}::test_the_ledger_holds_the_event_before_anybody_is_asked",
     ),
     (

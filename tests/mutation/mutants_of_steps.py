@@ -466,7 +466,7 @@ TRAINING = in_folder(
     (
         "policy_of_fit_for_every_step",
         "steps that a callback takes are charged as samples of fit",
-        "charging.py",
+        "sampling_of_steps.py",
         "if batch.of_fit and self._fit_runs_step else None",
         "if True else None",
         "tests/keras/sampling_of_steps_test.py::test_steps_during_fit_are_charged_as_what_they_are",
@@ -474,7 +474,7 @@ TRAINING = in_folder(
     (
         "training_function_is_always_of_fit",
         "what a callback trains on by the model's training function is charged as a sample of fit",
-        "charging.py",
+        "sampling_of_steps.py",
         "self._fit_runs_step, self._fit_step_is_due = self._fit_step_is_due, False",
         "self._fit_runs_step = self._clock_of_fit is not None",
         "tests/keras/sampling_of_steps_test.py::"
@@ -558,7 +558,7 @@ TRAINING = in_folder(
     (
         "declared_sizes_unchecked",
         "batches that cannot be samples as declared are taken for them",
-        "charging.py",
+        "sampling_of_steps.py",
         "if found is not None:",
         "if False:",
         "tests/keras/sampling_of_steps_test.py::test_batches_that_cannot_be_samples_as_declared_are_refused",

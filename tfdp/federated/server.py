@@ -276,7 +276,7 @@ class Server:
         draws = policy.draw(self._generator)
         self.model.stop_training = False
         with (
-            optimizer.charging.fitting(policy, drawn=True),
+            optimizer.charging.samples.fitting(policy, drawn=True),
             optimizer.charging.temporary_guards(),
             self.model._private_use(),
         ):

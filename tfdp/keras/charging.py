@@ -5,37 +5,22 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tfdp.events import Event, NeighboringRelation, SampledEvent
+from tfdp.events import Event, SampledEvent
 from tfdp.keras import charges
-from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
+from tfdp.keras.errors import LedgerMismatchError
+from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
-from tfdp.sampling import SamplingPolicy, Unknown
-from tfdp.sampling.clock import PassClock
-from tfdp.sampling.sizes import Sizes
 
 _logger = logging.getLogger("tfdp")
 
 # A function of the ledger and the next event. It may raise, which stops the step, or return how
 # many such steps the ledger may reserve at most.
 Guard = Callable[[PrivacyLedger, Event], int | None]
-
-
-class Batch(NamedTuple):
-    """What the host knows of a step's sample.
-
-    Attributes:
-        of_fit: Whether the model's own training step takes it. It is a sample that `fit` drew, or
-            that was declared to `fit`, if `fit` runs that step.
-        size: Units in it; None where that is not known.
-    """
-
-    of_fit: bool = False
-    size: int | None = None
 
 
 class Charging:
@@ -46,6 +31,7 @@ class Charging:
             were privately trained is continued.
 
     Attributes:
+        samples: How the samples of steps are drawn.
         guards: Functions of (ledger, next event), called before each step; they may raise.
         error: What stopped the last step from being charged. A graph reports only the text of an
             error that is raised inside it; whoever runs the graph finds the error itself here.
@@ -56,10 +42,7 @@ class Charging:
     def __init__(self, ledger: PrivacyLedger | None = None):
         self._is_chosen = ledger is not None
         self._ledger = PrivacyLedger() if ledger is None else ledger
-        self._clock = PassClock(Unknown(), self._ledger, drawn=False)
-        self._clock_of_fit: PassClock | None = None
-        self._fit_step_is_due, self._fit_runs_step = False, False
-        self._sizes = Sizes()
+        self.samples = SamplingOfSteps(self._ledger)
         self.guards: tuple[Guard, ...] = ()
         self.error: Exception | None = None
         self.turn = threading.RLock()
@@ -102,10 +85,7 @@ class Charging:
 
     def _continue(self, ledger: PrivacyLedger) -> None:
         self._ledger = ledger
-        self._clock = PassClock(self._clock.policy, ledger, drawn=False)
-        if self._clock_of_fit is not None:
-            fit = self._clock_of_fit
-            self._clock_of_fit = PassClock(fit.policy, ledger, fit.drawn)
+        self.samples.continue_in(ledger)
 
     @property
     def _is_free(self) -> bool:
@@ -143,14 +123,13 @@ class Charging:
     @contextlib.contextmanager
     def kept_unless_done(self) -> Iterator[None]:
         """Puts the previous ledger back if the block raises."""
-        before = (self._ledger, self._is_chosen, self._clock)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._put_back, *before)
+        with self.samples.kept_unless_done(), contextlib.ExitStack() as undo:
+            undo.callback(self._put_back, self._ledger, self._is_chosen)
             yield
             undo.pop_all()
 
-    def _put_back(self, ledger: PrivacyLedger, is_chosen: bool, clock: PassClock) -> None:
-        self._ledger, self._is_chosen, self._clock = ledger, is_chosen, clock
+    def _put_back(self, ledger: PrivacyLedger, is_chosen: bool) -> None:
+        self._ledger, self._is_chosen = ledger, is_chosen
 
     def take_over(
         self, restored: Sequence[charges.Charge], variables: Sequence[Any]
@@ -180,106 +159,6 @@ class Charging:
                 )
         self.join(variables)
         return [charges.Charge(self._ledger, *place) for _, *place in restored]
-
-    @property
-    def sampling(self) -> SamplingPolicy:
-        """How the samples of steps are drawn that `fit` does not run."""
-        return self._clock.policy
-
-    @sampling.setter
-    def sampling(self, policy: SamplingPolicy) -> None:
-        if not isinstance(policy, SamplingPolicy):
-            raise TypeError(
-                f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
-            )
-        self._clock, self._sizes = PassClock(policy, self._ledger, drawn=False), Sizes()
-
-    def begin_pass(self) -> None:
-        """Says that a new pass over the data begins, for policies that have passes."""
-        self._clock.begin_pass()
-        if self._clock_of_fit is not None:
-            self._clock_of_fit.begin_pass()
-
-    # A policy describes the samples that it drew or was declared for, and no others.
-
-    @contextlib.contextmanager
-    def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[None]:
-        """Says how the samples of the steps are drawn that `fit` runs meanwhile.
-
-        Args:
-            policy: By which tfdp draws, or which was declared.
-            drawn: Whether tfdp draws.
-        """
-        before = self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step
-        self._clock_of_fit, self._sizes = PassClock(policy, self._ledger, drawn), Sizes()
-        self._fit_step_is_due, self._fit_runs_step = False, False
-        try:
-            yield
-        finally:
-            self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step = before
-
-    def expect_step_of_fit(self) -> None:
-        """Says that the next thing `fit` does is a step on a sample of its own, or several."""
-        self._fit_step_is_due = self._clock_of_fit is not None
-
-    @contextlib.contextmanager
-    def step_of_fit(self) -> Iterator[None]:
-        """Says that the model runs steps meanwhile, which are those of `fit` if it was about to.
-
-        Whoever calls the model's `train_function` by hand, in a callback, trains on samples of
-        their own.
-        """
-        self.check_no_step_of_fit()
-        self._fit_runs_step, self._fit_step_is_due = self._fit_step_is_due, False
-        try:
-            yield
-        finally:
-            self._fit_runs_step = False
-
-    def check_no_step_of_fit(self) -> None:
-        """Refuses a step of the model while `fit` runs another, because nothing distinguishes the
-        two.
-
-        Raises:
-            NotPrivateError: `fit` runs a step.
-        """
-        if self._fit_runs_step:
-            raise NotPrivateError(
-                "A training step was started while fit() runs another one, from a data generator "
-                "or another thread. Train before or after fit(), or in a callback."
-            )
-
-    def next_sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
-        """Returns `event` with the sampling of the next step: of `fit`, if it runs."""
-        return self._sampled(event, privacy_unit, self._clock_of_fit or self._clock, None)
-
-    def sampled(self, event: Event, privacy_unit: str, batch: Batch) -> SampledEvent:
-        """Returns `event` with the sampling of a step on this batch."""
-        return self._sampled(event, privacy_unit, self._clock_of(batch), batch.size)
-
-    def _sampled(
-        self, event: Event, privacy_unit: str, clock: PassClock, size: int | None
-    ) -> SampledEvent:
-        relation: NeighboringRelation = clock.policy.neighboring_relation
-        return SampledEvent(clock.peek(size), event, relation, privacy_unit)
-
-    def _clock_of(self, batch: Batch) -> PassClock:
-        fit = self._clock_of_fit if batch.of_fit and self._fit_runs_step else None
-        return fit or self._clock
-
-    def _check_size(self, batch: Batch) -> None:
-        """Refuses a batch that cannot be a sample as it was declared."""
-        clock = self._clock_of(batch)
-        if clock.drawn or batch.size is None:
-            return
-        self._sizes.add(batch.size)
-        found = clock.policy.contradiction(self._sizes)
-        if found is not None:
-            raise NotPrivateError(
-                f"The batches are not samples as they were declared: {clock.policy!r} does not "
-                f"give {found}. The ledger holds the steps before this one as declared, which may "
-                "be too little. Declare how the batches are drawn, or pass arrays to fit()."
-            )
 
     def commit(
         self,
@@ -360,17 +239,17 @@ class Charging:
         last_step = charges.Charge(self._ledger, int(position), int(fingerprint))
         if not last_step.is_held_by(self._ledger):
             raise LedgerMismatchError(charges.mismatch([last_step], self._ledger))
-        self._check_size(batch)
+        self.samples.check_size(batch)
         event = make_event()
         try:
             self._ledger.append(event, permit=self._permit)
         except PassTakenError:
             # Another process took this number for a pass of its own. The ledger has read that by
             # now, so a new pass gets a number after it.
-            self._clock_of(batch).begin_pass()
+            self.samples.begin_pass_of(batch)
             event = make_event()
             self._ledger.append(event, permit=self._permit)
-        self._clock_of(batch).advance(event.sampling)
+        self.samples.advance(batch, event.sampling)
         charges.paid(variables, charges.Charge(self._ledger, *self._ledger.watermark()))
         return event
 

@@ -27,7 +27,7 @@ class _StepBegins(keras.callbacks.Callback):
         self._optimizer = optimizer
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._optimizer.charging.expect_step_of_fit()
+        self._optimizer.charging.samples.expect_step_of_fit()
 
 
 def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer) -> Any:

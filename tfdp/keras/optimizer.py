@@ -202,11 +202,11 @@ class DPOptimizer(WrappingOptimizer):
         calls them while `fit` runs. For the batches of `fit`, `fit` itself says how they were
         drawn.
         """
-        return self.charging.sampling
+        return self.charging.samples.policy
 
     @sampling.setter
     def sampling(self, policy: SamplingPolicy) -> None:
-        self.charging.sampling = policy
+        self.charging.samples.policy = policy
 
     def notice_rows(self, rows: int) -> bool:
         """Makes each example a record, if batches of unknown size turn out to hold as many as there
@@ -219,7 +219,7 @@ class DPOptimizer(WrappingOptimizer):
 
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes (`Shuffled`)."""
-        self.charging.begin_pass()
+        self.charging.samples.begin_pass()
 
     def set_batch_size(self, batch_size: float | None) -> bool:
         """Tells how many examples a batch is expected to hold; None where that is not known.

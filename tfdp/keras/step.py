@@ -13,9 +13,10 @@ from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
 from tfdp.gradients.microbatches import records_present
 from tfdp.keras import charges, distribution
-from tfdp.keras.charging import Batch, Charging
+from tfdp.keras.charging import Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
+from tfdp.keras.sampling_of_steps import Batch
 from tfdp.noise import staged
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.structure import is_concrete
@@ -169,7 +170,7 @@ class PrivateStep:
             factor: How often the query's bound one privacy unit can move the sum.
         """
         release = self._release_event(state, factor)
-        return self.charging.next_sampled(release, self.microbatching.privacy_unit)
+        return self.charging.samples.next_sampled(release, self.microbatching.privacy_unit)
 
     def event_of_state(self, state: Sequence[Any] | None) -> Event:
         """Returns what the next step releases, without its sample; `state` as in `event`."""
@@ -239,7 +240,7 @@ class PrivateStep:
 
                 def event():
                     release = self._release_event(values, factor) if values else constant
-                    return self.charging.sampled(release, unit, batch)
+                    return self.charging.samples.sampled(release, unit, batch)
 
                 return commit(event, weights, position, fingerprint, batch)
 

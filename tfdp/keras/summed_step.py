@@ -10,9 +10,9 @@ from tfdp.gradients.engines.batched import Clipping, Weights, sum_records
 from tfdp.gradients.engines.loop import is_finite
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.keras import charges, distribution
-from tfdp.keras.charging import Batch
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.sampling_of_steps import Batch
 from tfdp.query.structure import Structure
 
 
@@ -88,11 +88,11 @@ class SummedStep:
             events = []
 
             def event() -> SampledEvent:
-                events.append(charging.sampled(step.event_of_state(values), "user", batch))
+                events.append(charging.samples.sampled(step.event_of_state(values), "user", batch))
                 return events[-1]
 
-            charging.expect_step_of_fit()
-            with charging.step_of_fit():
+            charging.samples.expect_step_of_fit()
+            with charging.samples.step_of_fit():
                 place = charging.commit(
                     event,
                     [charges.holder(v) for v in (*self._variables, *self._others)],

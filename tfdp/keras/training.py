@@ -216,7 +216,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._is_watched = verbose != 0 and self.train_function is None
         with (
             self._during("fit"),
-            optimizer.charging.fitting(data.policy, data.drawn),
+            optimizer.charging.samples.fitting(data.policy, data.drawn),
             optimizer.charging.temporary_guards(),
             self._private_use(),
         ):
@@ -336,18 +336,18 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """Runs steps. If the ledger or a guard raised an error inside the graph, that error itself
         is raised here.
         """
-        optimizer = self._dp_optimizer()
-        optimizer.charging.check_no_step_of_fit()
+        charging = self._dp_optimizer().charging
+        charging.samples.check_no_step_of_fit()
         is_fitting = self._activity == "fit"
-        of_fit = optimizer.charging.step_of_fit() if is_fitting else contextlib.nullcontext()
-        optimizer.charging.take_error()
+        of_fit = charging.samples.step_of_fit() if is_fitting else contextlib.nullcontext()
+        charging.take_error()
         is_watched, self._is_watched = self._is_watched, False
         first = said_where_slow() if is_watched else contextlib.nullcontext()
         try:
             with of_fit, first:
                 return train_function(iterator)
         except tf.errors.OpError as error:
-            host_error = optimizer.charging.take_error()
+            host_error = charging.take_error()
             if host_error is None:
                 raise
             raise host_error from error
