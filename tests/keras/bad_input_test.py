@@ -229,21 +229,6 @@ def test_class_weights_are_those_of_the_classes(entry):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_class_weights_of_one_hot_labels():
-    weights = tfdp.keras.inputs.weights_of_classes(np.eye(3)[[0, 2, 1, 2]], {0: 2.0, 2: 3.0})
-    np.testing.assert_array_equal(weights, [2.0, 3.0, 1.0, 3.0])
-
-
-@pytest.mark.parametrize("label", [np.nan, np.inf, -1.0, 1e30])
-def test_label_that_is_no_class_raises_nothing_for_its_weight(label):
-    # int(label) would raise, so that a crash would tell of the record.
-    labels = np.where(np.arange(N) == 3, label, Y).astype("float32")
-    weights = tfdp.keras.inputs.weights_of_classes(labels, {0: 2.0, 1: 3.0})
-    expected = np.where(Y == 0, 2.0, 3.0)
-    expected[3] = 1.0
-    np.testing.assert_array_equal(weights, expected)
-
-
 def test_weights_of_parts_of_an_example_are_taken():
     x = np.zeros([N, 5, 3], "float32")
     model = tfdp.keras.make_private(keras.Sequential([keras.Input((5, 3)), L.Dense(2)]))

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.inputs import as_dense
-from tfdp.keras.inputs import as_array, check_validation_split, weights_of_classes
+from tfdp.keras.class_weights import weights_of_classes
+from tfdp.keras.inputs import as_array, check_validation_split
 
 
 def is_dataset(x: Any) -> bool:

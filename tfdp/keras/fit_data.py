@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdp import sampling as policies
 from tfdp.events.arguments import positive_integer
 from tfdp.keras import distributed_data, inputs
+from tfdp.keras.class_weights import with_class_weights
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.sampling import SamplingPolicy, Source, Users
@@ -112,7 +113,7 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     _check_passes(policy, arguments["steps_per_epoch"])
     class_weight = arguments.pop("class_weight")
     if class_weight is not None:
-        arguments["x"] = inputs.with_class_weights(arguments["x"], class_weight)
+        arguments["x"] = with_class_weights(arguments["x"], class_weight)
     size, microbatches = policy.expected_batch_size, optimizer.num_microbatches
     look = size is None and microbatches is not None
     example, arguments["x"], rows = peek(arguments["x"], know_rows=look)
