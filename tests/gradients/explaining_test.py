@@ -103,7 +103,7 @@ class OwnCall(L.Layer):
 
 WHY = {
     "loop": (
-        lambda: L.GRU(3, reset_after=False, name="block"),
+        lambda: L.GRU(3, activation="softmax", name="block"),
         "the rule for GRU does not hold",
     ),
     "own_call": (

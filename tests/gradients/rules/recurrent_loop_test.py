@@ -9,10 +9,12 @@ import tensorflow as tf
 from tfdp.gradients.rules import recurrent_loop
 
 RECORDS, STEPS, UNITS = 3, 5, 2
+# Class, parts of the sums and of the recurrent kernel, number of states.
 CELLS = {
-    "simple": (recurrent_loop.SimpleCell, 1, 1),
-    "lstm": (recurrent_loop.LSTMCell, 4, 2),
-    "gru": (recurrent_loop.GRUCell, 4, 1),
+    "simple": (recurrent_loop.SimpleCell, 1, 1, 1),
+    "lstm": (recurrent_loop.LSTMCell, 4, 4, 2),
+    "gru": (recurrent_loop.GRUCell, 4, 3, 1),
+    "gru_reset_first": (recurrent_loop.ResetFirstGRUCell, 3, 3, 1),
 }
 ACTIVATIONS = {
     "usual": (tf.tanh, tf.sigmoid),
@@ -22,17 +24,27 @@ ACTIVATIONS = {
 MASK = np.array([[0, 1, 0, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
 
 
+class Columns:
+    """A product with some columns of the recurrent kernel, as plain as can be."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def of(self, state):
+        return tf.concat([state * drop @ part for part, drop in self.parts], 1)
+
+
 def explicit(cell, sums, kernel, states, mask, dropped=None):
     """Takes the steps one by one, and leaves their gradients to TensorFlow."""
     outputs = []
+    drops = [1.0] * (kernel.shape[1] // UNITS) if dropped is None else tf.unstack(dropped, axis=1)
+    parts = list(zip(tf.split(kernel, len(drops), 1), drops, strict=True))
+    products = []
+    for number in cell.parts_of_products or [len(parts)]:
+        products.append(Columns(parts[:number]))
+        parts = parts[number:]
     for i in range(STEPS):
-        inner = states[0] @ kernel
-        if dropped is not None:
-            of_parts = tf.split(kernel, dropped.shape[1], 1)
-            inner = tf.concat(
-                [states[0] * dropped[:, k] @ part for k, part in enumerate(of_parts)], 1
-            )
-        new = cell.step(sums[:, i], inner, states)[0]
+        new = cell.step(sums[:, i], products, states)[0]
         if mask is not None:
             new = [tf.where(mask[:, i, None], a, b) for a, b in zip(new, states, strict=True)]
         states = new
@@ -55,22 +67,21 @@ def test_states_that_are_dropped(name, masked):
 
 
 def compare(name, functions, masked, all_steps, dropping=False):
-    cell_class, parts, count = CELLS[name]
+    cell_class, parts, parts_of_kernel, count = CELLS[name]
     cell = cell_class(*ACTIVATIONS[functions][: 1 if name == "simple" else 2])
     random = np.random.default_rng(0)
-    width = (parts - cell.parts_without_states) * UNITS
     sums = tf.constant(random.normal(size=(RECORDS, STEPS, parts * UNITS)))
-    kernel = tf.constant(random.normal(size=(UNITS, width)))
+    kernel = tf.constant(random.normal(size=(UNITS, parts_of_kernel * UNITS)))
     states = [tf.constant(random.normal(size=(RECORDS, UNITS))) for _ in range(count)]
     at_outputs = tf.constant(random.normal(size=(RECORDS, STEPS, UNITS))) * float(all_steps)
     mask = tf.constant(MASK) if masked else None
-    shape = [RECORDS, width // UNITS, UNITS]
+    shape = [RECORDS, parts_of_kernel, UNITS]
     dropped = tf.constant(random.integers(0, 3, shape).astype(float)) if dropping else None
 
     def results(run):
         with tf.GradientTape() as tape:
             tape.watch([sums, *states])
-            outputs, last = run(cell, sums, kernel, states, mask, dropped=dropped)
+            outputs, last = run(cell, sums, kernel, states, mask, dropped=dropped)[:2]
             total = tf.reduce_sum(outputs * at_outputs)
             total += tf.add_n([tf.reduce_sum(s * (i + 2)) for i, s in enumerate(last)])
         return [outputs, *last, *tape.gradient(total, [sums, *states])]

@@ -37,6 +37,14 @@ LAYERS = {
     "gru": lambda: L.GRU(3),
     "gru_backwards": lambda: L.GRU(3, go_backwards=True, return_sequences=True),
     "gru_no_bias": lambda: L.GRU(3, use_bias=False, return_sequences=True),
+    "gru_reset_first": lambda: L.GRU(3, reset_after=False, return_sequences=True),
+    "gru_reset_first_backwards": lambda: L.GRU(3, reset_after=False, go_backwards=True),
+    "gru_reset_first_by_gate": lambda: L.GRU(
+        3, reset_after=False, implementation=1, activation="relu", return_sequences=True
+    ),
+    "gru_reset_first_cell": lambda: L.Bidirectional(
+        L.RNN(L.GRUCell(3, reset_after=False, use_bias=False), return_sequences=True)
+    ),
     "lstm": lambda: L.LSTM(3),
     "lstm_activations": lambda: L.LSTM(3, activation="relu", recurrent_activation="hard_sigmoid"),
     "lstm_backwards": lambda: L.LSTM(3, go_backwards=True),
@@ -60,7 +68,7 @@ def test_layer(name):
     assert_engines_agree(*problem(model, normal(*SHAPE)))
 
 
-@pytest.mark.parametrize("name", ["gru", "lstm", "simple_no_bias"])
+@pytest.mark.parametrize("name", ["gru", "gru_reset_first", "lstm", "simple_no_bias"])
 def test_norms_in_double_precision(name):
     with floatx("float64"):
         loss, variables, examples = problem(model_of(LAYERS[name], SHAPE), normal(*SHAPE))
@@ -86,10 +94,11 @@ class WithoutMask(L.Layer):
     [
         lambda: L.LSTM(3),
         lambda: L.GRU(3, go_backwards=True, return_sequences=True),
+        lambda: L.GRU(3, reset_after=False, go_backwards=True, return_sequences=True),
         lambda: L.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
         lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
     ],
-    ids=["lstm", "gru_backwards", "zero_output", "bidirectional"],
+    ids=["lstm", "gru_backwards", "reset_first", "zero_output", "bidirectional"],
 )
 def test_masked_steps(layer):
     """Masked at the start, in the middle and at the end; one record wholly, one not at all."""
@@ -98,6 +107,10 @@ def test_masked_steps(layer):
     model = token_model(L.Embedding(7, 4, mask_zero=True), layer(), WithoutMask())
     assert rules_of(model) == {"RecurrentRule"}
     assert_engines_agree(*problem(model, tokens))
+
+
+def reset_first(units, **options):
+    return L.GRU(units, reset_after=False, **options)
 
 
 def encoder_decoder(kind):
@@ -110,16 +123,17 @@ def encoder_decoder(kind):
     return keras.Model(x, L.Dense(2)(L.Concatenate()([L.Flatten()(encoded), decoded])))
 
 
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN])
 def test_states_that_are_passed_on(kind):
     model = encoder_decoder(kind)
     assert rules_of(model) == {"RecurrentRule"}
     assert_engines_agree(*problem(model, normal(*SHAPE)))
 
 
-def test_layer_that_is_used_twice():
+@pytest.mark.parametrize("kind", [L.GRU, reset_first])
+def test_layer_that_is_used_twice(kind):
     keras.utils.set_random_seed(1)
-    x, shared = keras.Input(SHAPE), L.GRU(4, return_sequences=True)
+    x, shared = keras.Input(SHAPE), kind(4, return_sequences=True)
     loss, variables, examples = problem(
         keras.Model(x, L.Dense(2)(L.Flatten()(shared(shared(x))))), normal(*SHAPE)
     )
@@ -128,8 +142,9 @@ def test_layer_that_is_used_twice():
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-def test_frozen_parts_and_microbatches():
-    model = model_of(LAYERS["lstm"], SHAPE)
+@pytest.mark.parametrize("name", ["gru_reset_first", "lstm"])
+def test_frozen_parts_and_microbatches(name):
+    model = model_of(LAYERS[name], SHAPE)
     model.layers[2].cell.kernel.trainable = False
     assert len(model.trainable_variables) == 6
     grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
@@ -138,7 +153,7 @@ def test_frozen_parts_and_microbatches():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN])
 def test_with_xla(kind, masked):
     tokens = TOKENS.copy()
     tokens[0, [0, 2]] = tokens[1, 3:] = 0
@@ -169,22 +184,24 @@ def test_masks_of_another_rank_are_refused():
         by_engine(loss, variables, examples, query, "bookkeeping")
 
 
-def test_length_that_is_not_known():
+@pytest.mark.parametrize("kind", [L.GRU, reset_first])
+def test_length_that_is_not_known(kind):
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((None, 4)), L.GRU(3), L.Dense(2)])
+    model = keras.Sequential([keras.Input((None, 4)), kind(3), L.Dense(2)])
     assert_engines_agree(*problem(model, normal(*SHAPE)))
 
 
-def test_mixed_precision():
+@pytest.mark.parametrize("name", ["gru_reset_first", "lstm"])
+def test_mixed_precision(name):
     with floatx("float32"):
         keras.config.set_dtype_policy("mixed_bfloat16")
-        loss, variables, examples = problem(model_of(LAYERS["lstm"], SHAPE), normal(*SHAPE))
+        loss, variables, examples = problem(model_of(LAYERS[name], SHAPE), normal(*SHAPE))
         assert_engines_agree(loss, variables, examples, tolerance=0.02)
         actual, expected = norms_of(loss, variables, examples)
         np.testing.assert_allclose(actual, expected, rtol=0.05)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru"])
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_first"])
 def test_record_that_is_not_finite_contributes_nothing(name):
     x = normal(*SHAPE)
     loss, variables, (_, y) = problem(model_of(LAYERS[name], SHAPE), x)
@@ -204,6 +221,13 @@ DROPOUT = {
     "gru_of_states": lambda: L.GRU(3, recurrent_dropout=0.5, return_sequences=True),
     "gru_of_both": lambda: L.GRU(3, dropout=0.5, recurrent_dropout=0.5, go_backwards=True),
     "gru_of_both_no_bias": lambda: L.GRU(3, dropout=0.5, recurrent_dropout=0.5, use_bias=False),
+    "gru_reset_first": lambda: L.GRU(3, dropout=0.5, reset_after=False, return_sequences=True),
+    "gru_reset_first_of_both": lambda: L.GRU(
+        3, dropout=0.5, recurrent_dropout=0.5, reset_after=False, return_sequences=True
+    ),
+    "gru_reset_first_of_states": lambda: L.GRU(
+        3, recurrent_dropout=0.5, reset_after=False, go_backwards=True
+    ),
     "cell_by_gate": lambda: L.RNN(L.LSTMCell(3, dropout=0.5, implementation=1)),
     "lstm_of_both": lambda: L.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
     "lstm_of_states": lambda: L.LSTM(3, recurrent_dropout=0.5, return_sequences=True),
@@ -238,7 +262,9 @@ def test_dropout(name, masks):
     assert not np.allclose(model(x, training=True), model(x))  # Something was dropped.
 
 
-@pytest.mark.parametrize("name", ["gru_of_both", "lstm_of_both", "simple_of_states"])
+@pytest.mark.parametrize(
+    "name", ["gru_of_both", "gru_reset_first_of_both", "lstm_of_both", "simple_of_states"]
+)
 def test_norms_with_dropout_in_double_precision(name, masks):
     with floatx("float64"):
         loss, variables, examples = problem(model_of(DROPOUT[name], SHAPE), normal(*SHAPE))
@@ -248,12 +274,13 @@ def test_norms_with_dropout_in_double_precision(name, masks):
 
 
 @pytest.mark.parametrize("gram", [False, True])
-def test_dropout_of_states_with_either_norm(gram, masks, monkeypatch):
+@pytest.mark.parametrize("name", ["gru_reset_first_of_both", "lstm_of_both"])
+def test_dropout_of_states_with_either_norm(name, gram, masks, monkeypatch):
     monkeypatch.setattr(products, "gram_is_cheaper", lambda *sizes: gram)
-    assert_engines_agree(*problem(model_of(DROPOUT["lstm_of_both"], SHAPE), normal(*SHAPE)))
+    assert_engines_agree(*problem(model_of(DROPOUT[name], SHAPE), normal(*SHAPE)))
 
 
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN])
 def test_dropout_of_states_that_are_passed_on(kind, masks):
     """Masks of states differ between records here, and some steps are masked."""
 
@@ -311,14 +338,15 @@ NO_RULE = {
     "activation_over_units": lambda: L.LSTM(3, activation="softmax"),
     "recurrent_activation_over_units": lambda: L.GRU(3, recurrent_activation="softmax"),
     "dropout_of_everything": lambda: L.LSTM(3, dropout=1.0),
-    "old_gru": lambda: L.GRU(3, reset_after=False),
     "own_activation": lambda: L.LSTM(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
     "own_cell": lambda: L.RNN(OwnCell(3)),
     "patched_cell": lambda: patched(L.LSTM(3)),
     "own_recurrent_activation": lambda: L.GRU(3, recurrent_activation=lambda x: x),
     "recomputed_cell": lambda: L.RNN(recomputed(L.LSTMCell)),
     "recurrent_dropout_of_everything": lambda: L.SimpleRNN(3, recurrent_dropout=1.0),
-    "recurrent_dropout_of_an_old_gru": lambda: L.GRU(3, recurrent_dropout=0.1, reset_after=False),
+    "recurrent_activation_of_an_old_gru": lambda: L.GRU(
+        3, recurrent_activation="softmax", reset_after=False
+    ),
     "several_cells": lambda: L.RNN([L.LSTMCell(3), L.LSTMCell(3)]),
     "stateful": lambda: L.LSTM(3, stateful=True),
 }

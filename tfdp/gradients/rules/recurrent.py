@@ -17,6 +17,7 @@ from tfdp.gradients.rules.recurrent_loop import (
     Cell,
     GRUCell,
     LSTMCell,
+    ResetFirstGRUCell,
     SimpleCell,
     parts_first,
     run,
@@ -37,7 +38,8 @@ _CELLS: dict[type, Callable[..., Cell]] = {
 
 class RecurrentRule(LayerRule):
     """The kernel's gradient is sum_t outer(input_t, gradient_t), and the recurrent kernel's is
-    sum_t outer(state_{t-1}, gradient_t), with gradients at the sums that the gates are made of.
+    sum_t outer(state_{t-1}, gradient_t), with gradients at the sums that the gates are made of. A
+    reset gate that is applied to the state, before the product, is a factor of that state.
 
     Products of inputs are made for all steps at once. What depends on the states is left to
     `recurrent_loop`, on the whole batch. Dropout is the same at all steps. Gates that have masks of
@@ -54,8 +56,6 @@ class RecurrentRule(LayerRule):
             # In a keras.RematScope the layer is called a second time in the backward pass, where
             # the rule would not see it.
             and not is_recomputed(cell)
-            # Otherwise the reset gate is applied between the state and its product.
-            and getattr(cell, "reset_after", True)
         )
 
     def variables(self, layer: Any) -> Iterable[Any]:
@@ -75,7 +75,7 @@ class RecurrentRule(LayerRule):
 
 def _run(recording, layer, sequences, initial_state, mask, training):
     """Stands in for the layer's loop; returns (last output, outputs, states)."""
-    cell, is_gru = layer.cell, isinstance(layer.cell, keras.layers.GRUCell)
+    cell, resets_after = layer.cell, getattr(layer.cell, "reset_after", False)
     if isinstance(mask, (list, tuple)):
         mask = mask[0]
     _refuse_other_ranks(layer, sequences, mask)
@@ -84,15 +84,16 @@ def _run(recording, layer, sequences, initial_state, mask, training):
         sequences = _masked(sequences, _gates(cell.get_dropout_mask(sequences[:, 0])))
         dropped = _gates(cell.get_recurrent_dropout_mask(initial_state[0]))
     sums = _products(cell, sequences)
-    tap = recording.watch(_sums_of_gru(cell, sums) if is_gru else sums)
+    tap = recording.watch(_sums_of_gru(cell, sums) if resets_after else sums)
     steps, backwards = tap.tensor, layer.go_backwards
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
     if backwards:
         steps = tf.reverse(steps, [1])
         mask = None if mask is None else tf.reverse(mask, [1])
-    states, last = run(
-        _CELLS[type(cell)](*_activations(cell)),
+    steps_of = _cell(cell)
+    states, last, kept = run(
+        steps_of,
         steps,
         tf.cast(cell.recurrent_kernel.value, dtype),
         initial_state,
@@ -101,9 +102,12 @@ def _run(recording, layer, sequences, initial_state, mask, training):
         dropped=dropped,
     )
     before = tf.concat([initial_state[0][:, tf.newaxis], states[:, :-1]], 1)
-    before = tf.stop_gradient(tf.reverse(before, [1]) if backwards else before)
-    before = _masked(before, dropped)
-    (_add_gru if is_gru else _add)(recording, cell, tap, sequences, before)
+    before = [before]
+    if isinstance(steps_of, ResetFirstGRUCell):
+        before = [*before * 2, steps_of.reset(kept, *before)]
+    before = [tf.stop_gradient(tf.reverse(b, [1]) if backwards else b) for b in before]
+    before = _multiplied(before, dropped)
+    (_add_gru if resets_after else _add)(recording, cell, tap, sequences, before)
     outputs, output = states, last[0]
     if mask is not None:
         # An output is that of the last step that counts, and zero where there is none.
@@ -111,6 +115,13 @@ def _run(recording, layer, sequences, initial_state, mask, training):
         outputs = tf.where(shown[..., tf.newaxis], outputs, tf.zeros_like(outputs))
         output = tf.where(shown[:, -1:], output, tf.zeros_like(output))
     return output, outputs, last
+
+
+def _cell(cell: Any) -> Cell:
+    kind = _CELLS[type(cell)]
+    if kind is GRUCell and not cell.reset_after:
+        kind = ResetFirstGRUCell
+    return kind(*_activations(cell))
 
 
 def _activations(cell: Any) -> list[Any]:
@@ -148,6 +159,19 @@ def _masked(sequences: tf.Tensor, masks: tf.Tensor | None) -> tf.Tensor:
     return sequences[:, tf.newaxis] * masks[:, :, tf.newaxis]
 
 
+def _multiplied(states: list[tf.Tensor], masks: tf.Tensor | None) -> tf.Tensor:
+    """Returns what the recurrent kernel is multiplied with, as `_masked` does.
+
+    Args:
+        states: One for all gates, or one for each of them, [n, t, u].
+        masks: Of dropout, [n, gates, u], or None.
+    """
+    if len(states) == 1:
+        return _masked(states[0], masks)
+    stacked = tf.stack(states, 1)
+    return stacked if masks is None else stacked * masks[:, :, tf.newaxis]
+
+
 def _counted_already(mask: tf.Tensor) -> tf.Tensor:
     """Returns whether a step or one before it counts, [n, t]."""
     return tf.cumsum(tf.cast(mask, tf.int32), 1) > 0
@@ -160,7 +184,7 @@ def _products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
         products = tf.tensordot(sequences, kernel, 1)
     else:
         products = _by_gate(sequences, kernel)
-    if not cell.use_bias or isinstance(cell, keras.layers.GRUCell):
+    if not cell.use_bias or getattr(cell, "reset_after", False):
         return products
     return products + tf.cast(cell.bias.value, products.dtype)
 
@@ -193,7 +217,7 @@ def _matrix_gradient(left: tf.Tensor, right: tf.Tensor) -> PerRecordGradient:
 
 
 def _add(recording, cell, tap, sequences, before):
-    """Says what follows from the tap, given the states before each step, [n, t, units]."""
+    """Says what follows from the tap, given what the recurrent kernel is multiplied with."""
     add = recording.add
     add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, g))
     add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, g))

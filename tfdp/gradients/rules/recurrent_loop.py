@@ -3,7 +3,8 @@ own.
 
 TensorFlow's backward pass of a loop repeats the operations of each step one by one. But how a step
 depends on the state before it is known as soon as all states are: elementwise factors, which are
-computed for all steps at once, and one matrix product. So the loop backward multiplies, and adds.
+computed for all steps at once, and one or two matrix products. So the loop backward multiplies, and
+adds.
 Of the weights it needs the recurrent kernel's values; gradients of weights are the rule's.
 """
 
@@ -19,32 +20,34 @@ Activation = Callable[[tf.Tensor], tf.Tensor]
 class Cell(abc.ABC):
     """What happens at a step, given `sums`, which do not depend on the states.
 
-    Below, `sums` and `inner` are those of one step, or of all of them, with the axis of steps in
-    front; u is the number of units.
+    Below, `sums` are those of one step, or of all of them, with the axis of steps in front; u is
+    the number of units.
 
     Attributes:
         activation: An elementwise function.
         recurrent_activation: Likewise; None where the cell has none.
     """
 
-    # How many parts `sums` has that do not go to a product with the recurrent kernel; they are in
-    # front of the others.
-    parts_without_states = 0
+    # For how many parts of the recurrent kernel each product with it is; None: one, for all.
+    parts_of_products: tuple[int, ...] | None = None
 
     def __init__(self, activation: Activation, recurrent_activation: Activation | None = None):
         self.activation, self.recurrent_activation = activation, recurrent_activation
 
     @abc.abstractmethod
-    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
+    def step(
+        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+    ) -> tuple:
         """Takes a step.
 
         Args:
             sums: [n, parts * u].
-            inner: The state times the recurrent kernel, [n, (parts - parts_without_states) * u].
+            products: With the recurrent kernel.
             states: The output before, and what else there is, each [n, u].
 
         Returns:
-            (the states after the step, what `factors` needs as `kept`).
+            (the states after the step, what `factors` needs as `kept`, as wide as the recurrent
+            kernel).
         """
 
     @abc.abstractmethod
@@ -65,24 +68,31 @@ class Cell(abc.ABC):
         """
 
     @abc.abstractmethod
-    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence["StateProduct"],
+    ) -> tuple:
         """Goes back one step.
 
         Args:
             factors: Of this step.
             gradients: At the states after it.
+            products: As for `step`.
 
         Returns:
-            (the gradient at `sums`, the gradients at the states before, None for zero). In the
-            latter what comes through the recurrent kernel is missing.
+            (the gradient at `sums`, the gradients at the states before).
         """
 
 
 class SimpleCell(Cell):
-    """h' = activation(sums + inner)."""
+    """h' = activation(sums + h U)."""
 
-    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
-        total = sums + inner
+    def step(
+        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        total = sums + products[0].of(states[0])
         return [self.activation(total)], total
 
     def factors(
@@ -94,15 +104,23 @@ class SimpleCell(Cell):
     ) -> list[tf.Tensor]:
         return [_with_slope(self.activation, kept)[1]]
 
-    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
-        return gradients[0] * factors[0], [None]
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence["StateProduct"],
+    ) -> tuple:
+        at_sums = gradients[0] * factors[0]
+        return at_sums, [products[0].back(at_sums)]
 
 
 class LSTMCell(Cell):
-    """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + inner."""
+    """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + h U."""
 
-    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
-        total = sums + inner
+    def step(
+        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        total = sums + products[0].of(states[0])
         i, f, g, o = tf.split(total, 4, -1)
         c = self.recurrent_activation(f) * states[1]
         c += self.recurrent_activation(i) * self.activation(g)
@@ -124,26 +142,32 @@ class LSTMCell(Cell):
         from_c = tf.concat([g * at_i, before[1] * at_f, i * at_g], -1)
         return [from_c, shown * at_o, o * at_c, f]
 
-    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence["StateProduct"],
+    ) -> tuple:
         from_c, from_h, h_to_c, forget = factors
         h, c = gradients
         c += h * h_to_c
-        return tf.concat([tf.concat([c] * 3, -1) * from_c, h * from_h], -1), [None, c * forget]
+        at_sums = tf.concat([tf.concat([c] * 3, -1) * from_c, h * from_h], -1)
+        return at_sums, [products[0].back(at_sums), c * forget]
 
 
 class GRUCell(Cell):
     """h' = z h + (1 - z) activation(a + r b), with gates z and r.
 
     The reset gate is applied to the sum over the states, b, before that is added to the sum over
-    the inputs, a. So `sums` has four parts: a; and, to which `inner` is added, those of z, r and b.
+    the inputs, a. So `sums` has four parts: a; and, to which h U is added, those of z, r and b.
     """
 
-    parts_without_states = 1
-
-    def step(self, sums: tf.Tensor, inner: tf.Tensor, states: Sequence[tf.Tensor]) -> tuple:
+    def step(
+        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+    ) -> tuple:
         units = states[0].shape[-1]
         a, others = tf.split(sums, [units, 3 * units], -1)
-        total = others + inner
+        total = others + products[0].of(states[0])
         gates, b = tf.split(total, [2 * units, units], -1)
         z, r = tf.split(self.recurrent_activation(gates), 2, -1)
         new = self.activation(a + r * b)
@@ -164,9 +188,69 @@ class GRUCell(Cell):
         to_a = (1 - z) * at_new
         return [tf.concat([to_a, (before[0] - new) * at_z, to_a * b * at_r, to_a * r], -1), z]
 
-    def back(self, factors: list[tf.Tensor], gradients: list[tf.Tensor]) -> tuple:
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence["StateProduct"],
+    ) -> tuple:
+        h, units = gradients[0], gradients[0].shape[-1]
+        at_sums = tf.concat([h] * 4, -1) * factors[0]
+        return at_sums, [products[0].back(at_sums[:, units:]) + h * factors[1]]
+
+
+class ResetFirstGRUCell(Cell):
+    """h' = z h + (1 - z) activation(a + (r h) V), with gates z and r of sums + h U.
+
+    The reset gate is applied to the state, before the product with the last part of the recurrent
+    kernel. `sums` has the parts of z, r and a.
+    """
+
+    parts_of_products = (2, 1)
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        units = states[0].shape[-1]
+        gates, a = tf.split(sums, [2 * units, units], -1)
+        gates += products[0].of(states[0])
+        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        a += products[1].of(r * states[0])
+        new = self.activation(a)
+        return [new + z * (states[0] - new)], tf.concat([gates, a], -1)
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        z, r, a = tf.split(kept, 3, -1)
+        z, at_z = _with_slope(self.recurrent_activation, z)
+        r, at_r = _with_slope(self.recurrent_activation, r)
+        new, at_new = _with_slope(self.activation, a)
+        return [(1 - z) * at_new, (before[0] - new) * at_z, before[0] * at_r, r, z]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence["StateProduct"],
+    ) -> tuple:
         h = gradients[0]
-        return tf.concat([h] * 4, -1) * factors[0], [h * factors[1]]
+        to_a, to_z, to_r, r, z = factors
+        at_a = h * to_a
+        at_reset = products[1].back(at_a)
+        gates = tf.concat([h * to_z, at_reset * to_r], -1)
+        before = products[0].back(gates) + at_reset * r + h * z
+        return tf.concat([gates, at_a], -1), [before]
+
+    def reset(self, kept: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+        """Returns the states after the reset gate, given what the steps kept and the states before
+        them, [..., u].
+        """
+        return self.recurrent_activation(tf.split(kept, 3, -1)[1]) * before
 
 
 def _with_slope(function: Activation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -185,20 +269,21 @@ def run(
     mask: tf.Tensor | None = None,
     all_steps: bool = True,
     dropped: tf.Tensor | None = None,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the outputs at all steps, [n, t, u], and the last states, each [n, u].
+) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """Returns the outputs at all steps, [n, t, u], the last states, each [n, u], and what the steps
+    kept, [n, t, ...], which has no gradient.
 
     Gradients go to `sums` and `states`, not to `kernel` and `dropped`.
 
     Args:
         cell: What happens at a step.
         sums: [n, t, parts * u].
-        kernel: The recurrent kernel, [u, (parts - cell.parts_without_states) * u].
+        kernel: The recurrent kernel, [u, parts of its own * u].
         states: At the start, each [n, u]; the first is the output.
         mask: bool [n, t]: at other steps the states stay as they are. None: there are none.
         all_steps: Whether gradients at the outputs count; those at the last states always do.
         dropped: What the state is multiplied by before each part of the recurrent kernel, the same
-            at all steps, [n, parts - cell.parts_without_states, u]. None: nothing.
+            at all steps, [n, parts of the kernel, u]. None: nothing.
     """
     count = len(states)
     masks = [] if mask is None else [mask]
@@ -209,10 +294,10 @@ def run(
         first = list(others[:count])
         sums = _steps_first(sums)
         present = [_steps_first(m)[..., tf.newaxis] for m in others[count : count + len(masks)]]
-        product = _StateProduct(kernel, *others[count + len(masks) :])
-        after, kept = _forward(cell, sums, product, first, present)
+        products = _products(cell, kernel, *others[count + len(masks) :])
+        after, kept = _forward(cell, sums, products, first, present)
 
-        def gradient(at_outputs, *at_last):
+        def gradient(at_outputs, *at_others):
             before = [
                 tf.concat([s[tf.newaxis], a[:-1]], 0) for s, a in zip(first, after, strict=True)
             ]
@@ -220,21 +305,36 @@ def run(
             at_sums, at_first = _backward(
                 cell,
                 factors,
-                product,
+                products,
+                sums.shape[-1],
                 _steps_first(at_outputs) if all_steps else None,
-                list(at_last),
+                list(at_others[:count]),
                 present,
             )
             return _steps_first(at_sums), None, *at_first, *(None for _ in [*masks, *drops])
 
-        return (_steps_first(after[0]), *(a[-1] for a in after)), gradient
+        return (_steps_first(after[0]), *(a[-1] for a in after), _steps_first(kept)), gradient
 
-    outputs, *last = loop(sums, kernel, *states, *masks, *drops)
-    return outputs, last
+    outputs, *last, kept = loop(sums, kernel, *states, *masks, *drops)
+    return outputs, last, tf.stop_gradient(kept)
 
 
-class _StateProduct:
-    """The state times the recurrent kernel.
+def _products(
+    cell: Cell, kernel: tf.Tensor, dropped: tf.Tensor | None = None
+) -> "list[StateProduct]":
+    """Returns the products that a cell takes; arguments as of `run`."""
+    if cell.parts_of_products is None:
+        return [StateProduct(kernel, dropped)]
+    width = kernel.shape[1] // sum(cell.parts_of_products)
+    kernels = tf.split(kernel, [width * parts for parts in cell.parts_of_products], 1)
+    if dropped is None:
+        return [StateProduct(k) for k in kernels]
+    drops = tf.split(dropped, cell.parts_of_products, 1)
+    return [StateProduct(k, d) for k, d in zip(kernels, drops, strict=True)]
+
+
+class StateProduct:
+    """A state times the recurrent kernel, or columns of it.
 
     Args:
         kernel: [u, parts * u].
@@ -242,7 +342,7 @@ class _StateProduct:
     """
 
     def __init__(self, kernel: tf.Tensor, dropped: tf.Tensor | None = None):
-        self.units, self.width = kernel.shape
+        self.width = kernel.shape[1]
         self._kernel, self._dropped = kernel, dropped
         if dropped is not None:
             self._dropped = tf.transpose(dropped, [1, 0, 2])
@@ -270,43 +370,39 @@ def parts_first(matrix: tf.Tensor, parts: int) -> tf.Tensor:
     return tf.transpose(tf.reshape(matrix, [-1, parts, width]), [1, 0, 2])
 
 
-def _forward(cell, sums, product, states, present):
+def _forward(cell, sums, products, states, present):
     """Returns (states after each step, each [t, n, u]; what was kept, [t, n, ...])."""
     steps = _number_of_steps(sums)
     count = len(states)
 
     def body(i, states, arrays):
-        new, kept = cell.step(sums[i], product.of(states[0]), states)
+        new, kept = cell.step(sums[i], products, states)
         if present:
             new = [tf.where(present[0][i], a, b) for a, b in zip(new, states, strict=True)]
         return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, kept], strict=True)]
 
-    widths = [*(s.shape[-1] for s in states), product.width]
+    widths = [*(s.shape[-1] for s in states), sum(product.width for product in products)]
     arrays = [_array(sums, steps, width) for width in widths]
     _, _, arrays = _while(steps, body, (tf.constant(0), list(states), arrays))
     *after, kept = [array.stack() for array in arrays]
     return after[:count], kept
 
 
-def _backward(cell, factors, product, at_outputs, at_last, present):
-    """Returns the gradients at `sums`, [t, n, ...], and at the first states."""
+def _backward(cell, factors, products, width, at_outputs, at_last, present):
+    """Returns the gradients at `sums`, [t, n, width], and at the first states."""
     steps = _number_of_steps(factors[0])
-    skipped = cell.parts_without_states * product.units
 
     def body(i, gradients, array):
         i -= 1
         if at_outputs is not None:
             gradients = [gradients[0] + at_outputs[i], *gradients[1:]]
-        at_sums, direct = cell.back([f[i] for f in factors], gradients)
+        at_sums, before = cell.back([f[i] for f in factors], gradients, products)
         if present:
             at_sums = tf.where(present[0][i], at_sums, tf.zeros_like(at_sums))
-        through = product.back(at_sums[:, skipped:] if skipped else at_sums)
-        before = [through if d is None else through + d for d in direct[:1]] + direct[1:]
-        if present:
             before = [tf.where(present[0][i], a, b) for a, b in zip(before, gradients, strict=True)]
         return i, before, array.write(i, at_sums)
 
-    array = _array(factors[0], steps, skipped + product.width)
+    array = _array(factors[0], steps, width)
     _, at_first, array = _while(steps, body, (steps, at_last, array), backwards=True)
     return array.stack(), at_first
 
