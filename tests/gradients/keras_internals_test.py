@@ -138,6 +138,17 @@ def test_quantized_layers():
     assert internals.is_quantized(layer)
 
 
+@pytest.mark.parametrize("argument", ["mask", "training"])
+def test_arguments_that_a_layer_takes(argument):
+    class Takes(L.Layer):
+        def call(self, inputs, mask=None, training=None):
+            return inputs
+
+    assert internals.takes(Takes(), argument)
+    assert not internals.takes(L.Dense(1), "mask")
+    assert not internals.takes(L.ReLU(), argument)
+
+
 @pytest.mark.parametrize("cls", [L.SimpleRNN, L.LSTM, L.GRU])
 def test_loop_of_recurrent_layers(cls):
     layer, x = cls(2, return_sequences=True, return_state=True), tf.ones([1, 3, 2])

@@ -272,6 +272,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/mixing_test.py",
     ),
     (
+        "steps_are_records",
+        "norms are those of the steps of a sequence, not of their sum",
+        "recording.py",
+        "return lambda gradients: gradients.grouped(None, size)",
+        "return lambda gradients: gradients",
+        f"{GRADIENTS}/rules/time_distributed_test.py::test_layer",
+    ),
+    (
+        "steps_draw_together",
+        "what runs record by record in TimeDistributed draws the same numbers at all steps",
+        "recording.py",
+        "apart = tf.stack([rows, tf.zeros_like(rows)], 1)",
+        "apart = tf.zeros_like(tf.stack([rows, rows], 1))",
+        f"{GRADIENTS}/rules/time_distributed_test.py::test_steps_and_records_draw_on_their_own",
+    ),
+    (
         "state_after_the_step",
         "gradients of recurrent kernels are made of the state after a step, not before it",
         "rules/recurrent.py",
@@ -486,7 +502,7 @@ SUMS = in_folder(
         "a weight that a block without a rule ignores gets noise and nothing else",
         "watching.py",
         "            if gradient is not None:\n"
-        "                recording.add_found(variable, gradient)\n",
+        "                recording.add_found(variable, summed(Explicit(gradient)).explicit())\n",
         "            zeros = tf.zeros([tf.shape(leaves[0])[0], *variable.shape])\n"
         "            recording.add_found(variable, zeros if gradient is None else gradient)\n",
         f"{GRADIENTS}/ignored_weights_test.py",

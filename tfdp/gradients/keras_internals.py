@@ -160,6 +160,11 @@ def is_quantized(layer: Any) -> bool:
     return getattr(layer, "quantization_mode", None) is not None
 
 
+def takes(layer: Any, argument: str) -> bool:
+    """Returns whether a layer's `call` takes "mask", or "training"."""
+    return getattr(layer, f"_call_has_{argument}_arg")
+
+
 # Where recurrent layers have their loop: a method of (sequences, initial state, mask, training)
 # that returns (last output, outputs, states).
 LOOP = "inner_loop"

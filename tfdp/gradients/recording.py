@@ -59,6 +59,7 @@ class Recording:
         wanted: Identities of the variables whose gradients are wanted.
         seeds_of_batch: As `seeds` below.
         seeds_of_records: Likewise.
+        together: How many consecutive rows are one record: more than one in `rows_of_records`.
         inside_layer: Whether a watched layer is running. Calls of the layers in it are then a part
             of its own call.
         blocks: Which blocks of the model run on the batch.
@@ -97,6 +98,7 @@ class Recording:
         self._uses: list[_Use] = []
         self._joint_uses: list[_JointUse] = []
         self._found: list[tuple[Any, tf.Tensor]] = []
+        self.together: int | tf.Tensor = 1
         self.inside_layer = False
         self.blocks = Blocks(self.values)
         self.treatments: list[Treatment] = []
@@ -174,7 +176,8 @@ class Recording:
             gradients: Called with the gradient at the tap, [n, ...], float32 or float64.
         """
         if variable is not None and id(variable) in self.wanted:
-            self._uses.append(_Use(tap, variable, gradients))
+            together = self.summed()
+            self._uses.append(_Use(tap, variable, lambda g: together(gradients(g))))
 
     def add_joint(
         self,
@@ -190,7 +193,41 @@ class Recording:
             gradients: From the gradients at the taps, [n, ...] each, scaled, to those of the
                 variables, explicit ones, [n, ...].
         """
-        self._joint_uses.append(_JointUse(list(taps), variables, gradients))
+        together = self.summed()
+
+        def summed(at_taps):
+            return [together(Explicit(g)).explicit() for g in gradients(at_taps)]
+
+        self._joint_uses.append(_JointUse(list(taps), variables, summed))
+
+    @contextlib.contextmanager
+    def rows_of_records(self, size: int | tf.Tensor) -> Iterator[None]:
+        """In the block, takes so many consecutive rows of a batch for one record. What runs in it
+        must treat every row separately.
+
+        Args:
+            size: At least one; blocks in a block multiply.
+        """
+        before = self.together, self.seeds_of_records
+        self.together = size * self.together
+        if self.seeds_of_records is not None:
+            # No two rows draw the same.
+            rows = tf.range(tf.cast(size, tf.int64), dtype=tf.int64)
+            apart = tf.stack([rows, tf.zeros_like(rows)], 1)
+            self.seeds_of_records = tf.ensure_shape(
+                tf.reshape(self.seeds_of_records[:, tf.newaxis] + apart, [-1, 2]), [None, 2]
+            )
+        try:
+            yield
+        finally:
+            self.together, self.seeds_of_records = before
+
+    def summed(self) -> Callable[[PerRecordGradient], PerRecordGradient]:
+        """Returns what makes gradients of records from those of rows that are seen now."""
+        size = self.together
+        if isinstance(size, int) and size == 1:
+            return lambda gradients: gradients
+        return lambda gradients: gradients.grouped(None, size)
 
     def value_of(self, variable: Any) -> tf.Tensor:
         """Returns the value of a variable as a tensor that has no gradient."""

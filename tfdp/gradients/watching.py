@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp.gradients.attached import flatten_with_attached, records_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
+from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
@@ -87,7 +88,7 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
     def run(*args, **kwargs):
         if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
             recording.note(operation, ON_BATCH)
-            return call(*args, **kwargs)
+            return rule.run(recording, operation, call, *args, **kwargs)
         has_rule = isinstance(rule, LayerRule)
         own = recording.own(operation)
         if own:
@@ -206,7 +207,7 @@ def _record_by_record(
     seeds = [] if recording.seeds_of_records is None else [recording.seeds_of_records]
     make_scope = recording.record_scopes()
     variables = recording.own(operation)
-    own = {id(v) for v in variables}
+    own, summed = {id(v) for v in variables}, recording.summed()
     others = [(v, alias) for v, alias in recording.aliases if id(v) not in own]
     read = [*variables, *(v for v, _ in others)]
     layout: list[Any] = []
@@ -230,7 +231,7 @@ def _record_by_record(
         refuse_hidden([v for v, _ in others], of_others)
         for variable, gradient in zip(variables, of_variables, strict=True):
             if gradient is not None:
-                recording.add_found(variable, gradient)
+                recording.add_found(variable, summed(Explicit(gradient)).explicit())
 
     mapped = MappedCall(
         # Keras is calling the layer already, so here only its `call` is missing. When gradients are

@@ -13,10 +13,12 @@ def to_accumulate(tensor: tf.Tensor) -> tf.Tensor:
     return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
 
 
-def scale_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+def scale_records(tensor: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
     """Returns tensor[i] * factors[i], and exactly zero where the factor is, whatever the tensor
-    holds.
+    holds. None stands for ones.
     """
+    if factors is None:
+        return tensor
     factors = tf.cast(factors, tensor.dtype)
     if tensor.shape.rank > 1:
         factors = tf.reshape(factors, [-1] + [1] * (tensor.shape.rank - 1))
@@ -37,8 +39,10 @@ def weighted_sum(factors: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.matmul(tf.expand_dims(factors, 0), rows), shape)
 
 
-def drop_records(tensor: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor with zeros for the records whose factor is zero."""
+def drop_records(tensor: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
+    """Returns the tensor with zeros for the records whose factor is zero; none is by default."""
+    if factors is None:
+        return tensor
     return scale_records(tensor, tf.cast(tf.not_equal(factors, 0), tensor.dtype))
 
 

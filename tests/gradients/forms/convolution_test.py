@@ -326,3 +326,25 @@ def test_unusable_arguments_are_refused():
         ConvolutionGradient(*tensors, shape, strides=2, way=convolution_cost.PIXEL_GRAM)
     with pytest.raises(ValueError, match="way must be one of"):
         ConvolutionGradient(*tensors, shape, way="magic")
+
+
+@settings(max_examples=30)
+@given(layers(), st.booleans())
+def test_groups_are_weighted_sums_of_records(case, twice):
+    """Groups of two, or two by two: frames of a film, and films of a user."""
+    layer, inputs, kernel, groups = case
+    inputs = np.concatenate([inputs[:1], 2 * inputs[:1], -inputs[-1:], inputs[-1:] + 1])
+    convolve = _convolution(layer, groups)
+    output_gradient = _output_gradient(convolve, inputs, kernel)
+    each = loop(convolve, inputs, output_gradient, kernel)
+    factors = np.array([2.0, 0.0, 0.5, 1.0], inputs.dtype)
+    gradient = ConvolutionGradient(
+        tf.constant(inputs), tf.constant(output_gradient), kernel.shape, **layer, groups=groups
+    )
+    if twice:
+        grouped = gradient.grouped(None, 2).grouped(tf.constant([2.0, 0.0], inputs.dtype), 2)
+        expected = 2 * (each[:1] + each[1:2])
+    else:
+        grouped = gradient.grouped(tf.constant(factors), 2)
+        expected = np.tensordot(factors[:2], each[:2], 1), np.tensordot(factors[2:], each[2:], 1)
+    check(grouped, np.stack(expected), TOLERANCE[str(inputs.dtype)])

@@ -48,3 +48,18 @@ def test_scaled_rows_are_the_gradient_times_the_scales():
     factors = tf.constant(rng.uniform(size=3))
     total = tf.tensordot(factors, expected, 1)
     np.testing.assert_allclose(scaled.weighted_sum(factors), total, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, tf.constant(2)], ids=["known", "unknown"])
+def test_groups_are_weighted_sums_of_records(size):
+    rng = np.random.default_rng(2)
+    form = Rows(
+        tf.constant([[0, 1], [1, 1], [2, 0], [2, 3]]), tf.constant(rng.normal(size=(4, 2, 3))), 4
+    )
+    each = form.explicit().numpy()
+    np.testing.assert_allclose(form.grouped(None, size).explicit(), each[::2] + each[1::2])
+    factors = np.array([1.0, 0.0, 2.0, 0.5])
+    grouped = form.grouped(tf.constant(factors), size)
+    expected = np.stack([each[0], 2 * each[2] + each[3] / 2])
+    np.testing.assert_allclose(grouped.explicit(), expected)
+    np.testing.assert_allclose(grouped.squared_norms(), np.sum(expected**2, (1, 2)), rtol=1e-9)

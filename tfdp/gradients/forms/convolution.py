@@ -18,6 +18,9 @@ from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import drop_records, scale_records, sum_of_squares, to_accumulate
 
+# Along how many axes TensorFlow convolves.
+_MOST_AXES = 3
+
 
 def channels_last(tensor: tf.Tensor, data_format: str) -> tf.Tensor:
     """Returns the tensor in float32 at least, with channels last."""
@@ -25,6 +28,13 @@ def channels_last(tensor: tf.Tensor, data_format: str) -> tf.Tensor:
     if data_format == "channels_last":
         return tensor
     return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
+
+
+def _along_an_axis(tensor: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+    """Returns [n / size, size, *spatial, channels] from [n, *spatial, channels]."""
+    known = size if isinstance(size, int) else None
+    shape = [-1, size, *spatial_sizes(tensor), tensor.shape[-1]]
+    return tf.ensure_shape(tf.reshape(tensor, shape), [None, known, *tensor.shape[1:]])
 
 
 def _per_axis(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
@@ -250,7 +260,26 @@ class ConvolutionGradient(PerRecordGradient):
         # TensorFlow has no grouped convolutions on a CPU.
         by_group = [tf.split(tensor, self._layout.groups, -1) for tensor in (source, positions)]
         windows = self._layout.windows
-        return tf.concat([windows.filter_gradient(*g) for g in zip(*by_group, strict=True)], -1)
+        sums = [windows.filter_gradient(*g) for g in zip(*by_group, strict=True)]
+        return tf.reshape(tf.concat(sums, -1), self._layout.kernel_shape)
+
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
+        layout, windows = self._layout, self._layout.windows
+        if windows.rank == _MOST_AXES:
+            return super().grouped(factors, size)
+        # The records of a group lie along one more axis, along which windows have length one.
+        kernel_shape = (1, *windows.kernel, *layout.kernel_shape[-2:])
+        result = ConvolutionGradient(
+            _along_an_axis(drop_records(self._source, factors), size),
+            _along_an_axis(scale_records(self._positions, factors), size),
+            kernel_shape,
+            (1, *windows.strides),
+            windows.padding,
+            (1, *windows.dilations),
+            layout.groups,
+        )
+        result._layout = result._layout._replace(kernel_shape=layout.kernel_shape)
+        return result
 
     def explicit(self) -> tf.Tensor:
         # A record with numbers that are not finite must be visible as such in its norm.

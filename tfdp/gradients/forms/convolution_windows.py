@@ -38,6 +38,11 @@ def flatten_positions(tensor: tf.Tensor) -> tf.Tensor:
     return reshape_records(tensor, [math.prod(spatial_sizes(tensor)), tensor.shape[-1]])
 
 
+def _planes(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns [n * depth, rows, columns, channels] from [n, depth, rows, columns, channels]."""
+    return tf.reshape(tensor, [-1, *spatial_sizes(tensor)[1:], tensor.shape[-1]])
+
+
 # An array is one operation in the graph, which takes less tracing than what computes it. But graphs
 # that hold large arrays grow large.
 _MOST_IN_GRAPH = 2**16
@@ -183,6 +188,10 @@ class Windows(NamedTuple):
             source: [n, *spatial, channels].
             gradient: [n, *windows, filters]: of the output.
         """
+        if self.rank == 3 and self.kernel[0] == self.strides[0] == 1:
+            # Places along the first axis are records, in two dimensions, which is faster.
+            plane = Windows(self.kernel[1:], self.strides[1:], self.dilations[1:], self.padding)
+            return plane.filter_gradient(*map(_planes, (source, gradient)))[tf.newaxis]
         kernel = tf.zeros([*self.kernel, source.shape[-1], gradient.shape[-1]], source.dtype)
         # Only the gradient's operation stays in the graph; the convolution is not run.
         with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -94,12 +94,13 @@ class PerRecordGradient(abc.ABC):
         errors = roundings * rounding.unit(sums.dtype) * magnitudes
         return rounding.with_error(sums, errors), magnitudes
 
-    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         """Returns the gradients of groups of consecutive records, [n / size]: sums of factors[i] *
         gradient_i.
 
         Args:
             factors: [n]; where one is zero, the record takes no part in its group, whatever it is.
+                None: all are one.
             size: How many records a group has; it divides n.
         """
         scaled = scale_records(self.explicit(), factors)
@@ -198,7 +199,7 @@ class Sum(PerRecordGradient):
         squares += len(self._parts) ** 2 * u * tf.square(magnitudes)
         return rounding.with_error(squares, u * magnitudes)
 
-    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         return combine([part.grouped(factors, size) for part in self._parts])
 
     def magnitudes(self) -> tf.Tensor:

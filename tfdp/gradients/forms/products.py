@@ -70,13 +70,14 @@ def _as_positions(tensor: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(flat, [tensor.shape[0], 1, number, tensor.shape[-1]])
 
 
-def _joined(tensor: tf.Tensor, size: int) -> tf.Tensor:
+def _joined(tensor: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     """Returns [n / size, h, size * t, p] from [n, h, t, p]."""
     _, h, t, p = tensor.shape
     positions = tf.shape(tensor)[2] if t is None else t
     groups = tf.reshape(tensor, tf.stack([-1, size, h, positions, p]))
     flat = tf.reshape(tf.transpose(groups, [0, 2, 1, 3, 4]), tf.stack([-1, h, size * positions, p]))
-    return tf.ensure_shape(flat, [None, h, None if t is None else size * t, p])
+    known = t is not None and isinstance(size, int)
+    return tf.ensure_shape(flat, [None, h, size * t if known else None, p])
 
 
 class Outer(PerRecordGradient):
@@ -125,7 +126,7 @@ class Outer(PerRecordGradient):
     def scaled(self, scales: tf.Tensor) -> "PerRecordGradient":
         return ScaledOuter(self._left, self._right, scales)
 
-    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         return self.as_product().grouped(factors, size)
 
     def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
@@ -268,7 +269,7 @@ class Product(PerRecordGradient):
         totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
         return rounding.enlarged(totals, rounding.sum_error(self._h, totals.dtype))
 
-    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         # The positions of a group are those of its records, one after another.
         left = _joined(drop_records(self._left, factors), size)
         right = _joined(scale_records(self._right, factors), size)

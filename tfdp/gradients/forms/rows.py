@@ -62,7 +62,7 @@ class Rows(PerRecordGradient):
         # Only rows of the same place can cancel, so the norm of all errors is at most this root.
         return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
-    def grouped(self, factors: tf.Tensor, size: int) -> "PerRecordGradient":
+    def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         d, t = self.rows.shape[-1], self.ids.shape[1]
         positions = size * tf.shape(self.ids)[1] if t is None else size * t
         ids = tf.reshape(self.ids, tf.stack([-1, positions]))

@@ -28,5 +28,8 @@ from tfdp.gradients.rules import (
     recurrent as recurrent,
 )
 from tfdp.gradients.rules import (
+    time_distributed as time_distributed,
+)
+from tfdp.gradients.rules import (
     weightless as weightless,
 )

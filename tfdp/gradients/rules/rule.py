@@ -98,14 +98,17 @@ class RecordWise:
         when: Says of a layer whether the promise holds for it; by default it always does.
         called_on: Says whether it holds for a call, given the layer and the call's arguments; by
             default it always does. Where not, this call runs record by record.
+        run: Runs a call for which it holds; arguments as of `LayerRule.record`. By default its own
+            code does.
     """
 
     def __init__(
         self,
         when: Callable[[Any], bool] | None = None,
         called_on: Callable[..., bool] | None = None,
+        run: Callable[..., Any] | None = None,
     ):
-        self._when, self._called_on = when, called_on
+        self._when, self._called_on, self._run = when, called_on, run
 
     def holds_for(self, layer: Any) -> bool:
         """Returns whether the promise holds for this layer."""
@@ -120,14 +123,25 @@ class RecordWise:
         return [*operations, *layers_in(layer)]
 
     def looks_at_calls(self, layer: Any) -> bool:
-        """Returns whether the promise holds for some calls of the layer and not for others."""
-        return self._called_on is not None or self._must_not_see_numbers(layer)
+        """Returns whether calls of the layer are looked at: the promise may hold for some and not
+        for others, or something else runs them.
+        """
+        given = self._called_on is not None or self._run is not None
+        return given or self._must_not_see_numbers(layer)
 
     def holds_on(self, layer: Any, *args: Any, **kwargs: Any) -> bool:
         """Returns whether the promise holds for what the layer is called on."""
         if self._must_not_see_numbers(layer) and _has_numbers(args, kwargs):
             return False
         return self._called_on is None or self._called_on(layer, *args, **kwargs)
+
+    def run(
+        self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Runs a layer on a batch."""
+        if self._run is None:
+            return call(*args, **kwargs)
+        return self._run(recording, layer, call, *args, **kwargs)
 
     def _must_not_see_numbers(self, layer: Any) -> bool:
         """Returns whether a layer might treat records that are one number each as one record.
