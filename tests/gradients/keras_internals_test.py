@@ -173,6 +173,11 @@ def test_loop_of_recurrent_layers(cls):
     assert internals.LOOP not in vars(layer)
 
 
+def test_cells_of_convolutions():
+    for cls in (L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D):
+        assert type(cls(1, 1).cell) is internals.CONV_LSTM_CELL
+
+
 def test_masks_come_and_go():
     tensor = tf.ones([1])
     assert internals.mask_of(tensor) is None

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -163,6 +164,10 @@ def is_quantized(layer: Any) -> bool:
 def takes(layer: Any, argument: str) -> bool:
     """Returns whether a layer's `call` takes "mask", or "training"."""
     return getattr(layer, f"_call_has_{argument}_arg")
+
+
+# The class of the cells of ConvLSTM1D, 2D and 3D. One that is made here would start devices.
+CONV_LSTM_CELL: Any = sys.modules[keras.layers.ConvLSTM1D.__base__.__module__].ConvLSTMCell
 
 
 # Where recurrent layers have their loop: a method of (sequences, initial state, mask, training)

@@ -1,4 +1,4 @@
-"""SimpleRNN, LSTM and GRU on a batch, against the explicit loop over records."""
+"""SimpleRNN, LSTM, GRU and stacked cells on a batch, against the explicit loop over records."""
 
 import keras
 import numpy as np
@@ -45,6 +45,7 @@ LAYERS = {
     "gru_reset_first_cell": lambda: L.Bidirectional(
         L.RNN(L.GRUCell(3, reset_after=False, use_bias=False), return_sequences=True)
     ),
+    "in_a_stack": lambda: L.RNN(L.StackedRNNCells([L.LSTMCell(3)]), return_sequences=True),
     "lstm": lambda: L.LSTM(3),
     "lstm_activations": lambda: L.LSTM(3, activation="relu", recurrent_activation="hard_sigmoid"),
     "lstm_backwards": lambda: L.LSTM(3, go_backwards=True),
@@ -52,6 +53,10 @@ LAYERS = {
     "lstm_unrolled": lambda: L.LSTM(3, unroll=True, return_sequences=True),
     "simple": lambda: L.SimpleRNN(3, return_sequences=True),
     "simple_no_bias": lambda: L.SimpleRNN(3, use_bias=False),
+    "stack": lambda: L.RNN([L.LSTMCell(3), L.GRUCell(2), L.SimpleRNNCell(4)]),
+    "stack_backwards": lambda: L.Bidirectional(
+        L.RNN([L.GRUCell(2, reset_after=False), L.LSTMCell(3)], return_sequences=True)
+    ),
 }
 
 
@@ -95,10 +100,20 @@ class WithoutMask(L.Layer):
         lambda: L.LSTM(3),
         lambda: L.GRU(3, go_backwards=True, return_sequences=True),
         lambda: L.GRU(3, reset_after=False, go_backwards=True, return_sequences=True),
+        lambda: stack(3, return_sequences=True),
+        lambda: stack(3, go_backwards=True, return_sequences=True, zero_output_for_mask=True),
         lambda: L.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
         lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
     ],
-    ids=["lstm", "gru_backwards", "reset_first", "zero_output", "bidirectional"],
+    ids=[
+        "lstm",
+        "gru_backwards",
+        "reset_first",
+        "stack",
+        "stack_zero",
+        "zero_output",
+        "bidirectional",
+    ],
 )
 def test_masked_steps(layer):
     """Masked at the start, in the middle and at the end; one record wholly, one not at all."""
@@ -113,6 +128,14 @@ def reset_first(units, **options):
     return L.GRU(units, reset_after=False, **options)
 
 
+def stack(units, return_sequences=False, **options):
+    loop = {"go_backwards", "return_state", "zero_output_for_mask"}
+    of_loop = {name: value for name, value in options.items() if name in loop}
+    of_cells = {name: value for name, value in options.items() if name not in loop}
+    cells = [L.GRUCell(units, **of_cells), L.LSTMCell(units, **of_cells)]
+    return L.RNN(cells, return_sequences=return_sequences, **of_loop)
+
+
 def encoder_decoder(kind):
     """States of one layer are where another starts, which begins with masked steps."""
     keras.utils.set_random_seed(1)
@@ -123,7 +146,7 @@ def encoder_decoder(kind):
     return keras.Model(x, L.Dense(2)(L.Concatenate()([L.Flatten()(encoded), decoded])))
 
 
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN, stack])
 def test_states_that_are_passed_on(kind):
     model = encoder_decoder(kind)
     assert rules_of(model) == {"RecurrentRule"}
@@ -184,7 +207,7 @@ def test_masks_of_another_rank_are_refused():
         by_engine(loss, variables, examples, query, "bookkeeping")
 
 
-@pytest.mark.parametrize("kind", [L.GRU, reset_first])
+@pytest.mark.parametrize("kind", [L.GRU, reset_first, stack])
 def test_length_that_is_not_known(kind):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((None, 4)), kind(3), L.Dense(2)])
@@ -232,6 +255,7 @@ DROPOUT = {
     "lstm_of_both": lambda: L.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
     "lstm_of_states": lambda: L.LSTM(3, recurrent_dropout=0.5, return_sequences=True),
     "lstm_unrolled": lambda: L.LSTM(3, dropout=0.5, unroll=True),
+    "stack": lambda: stack(3, dropout=0.5, recurrent_dropout=0.5, return_sequences=True),
     "simple": lambda: L.SimpleRNN(3, dropout=0.5, return_sequences=True),
     "simple_of_states": lambda: L.SimpleRNN(3, recurrent_dropout=0.5, return_sequences=True),
 }
@@ -324,6 +348,10 @@ class OwnCell(L.LSTMCell):
     """Might do anything."""
 
 
+class OwnStack(L.StackedRNNCells):
+    """Likewise."""
+
+
 def patched(layer):
     layer.cell.call = type(layer.cell).call.__get__(layer.cell)
     return layer
@@ -347,7 +375,17 @@ NO_RULE = {
     "recurrent_activation_of_an_old_gru": lambda: L.GRU(
         3, recurrent_activation="softmax", reset_after=False
     ),
-    "several_cells": lambda: L.RNN([L.LSTMCell(3), L.LSTMCell(3)]),
+    "channels_first": lambda: L.ConvLSTM1D(3, 2, data_format="channels_first"),
+    "convolution_activation": lambda: L.ConvLSTM2D(3, 2, activation="softmax"),
+    "convolution_stateful": lambda: L.ConvLSTM2D(3, 2, stateful=True),
+    "convolutions_in_a_stack": lambda: L.RNN([L.ConvLSTM1D(3, 2).cell] * 2),
+    "own_cell_in_a_stack": lambda: L.RNN([L.LSTMCell(3), OwnCell(3)]),
+    "own_stack": lambda: L.RNN(OwnStack([L.LSTMCell(3), L.LSTMCell(3)])),
+    "patched_stack": lambda: patched(L.RNN([L.LSTMCell(3), L.LSTMCell(3)])),
+    "recomputed_stack": lambda: L.RNN(
+        recomputed(lambda units: L.StackedRNNCells([L.LSTMCell(units), L.LSTMCell(units)]))
+    ),
+    "stack_without_one_rule": lambda: L.RNN([L.LSTMCell(3), L.GRUCell(3, activation="softmax")]),
     "stateful": lambda: L.LSTM(3, stateful=True),
 }
 

@@ -1,4 +1,4 @@
-"""SimpleRNN, LSTM and GRU: matrices that are used at every step of a sequence."""
+"""SimpleRNN, LSTM, GRU and ConvLSTM: kernels that are used at every step of a sequence."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, to_accumulate
 from tfdp.gradients.forms.products import Product, matrix_gradient
-from tfdp.gradients.keras_internals import LOOP, is_recomputed
+from tfdp.gradients.keras_internals import CONV_LSTM_CELL, LOOP, is_recomputed
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.recording import Recording
+from tfdp.gradients.rules import recurrent_convolution
 from tfdp.gradients.rules.activation import is_elementwise
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.recurrent_loop import (
@@ -19,7 +20,6 @@ from tfdp.gradients.rules.recurrent_loop import (
     LSTMCell,
     ResetFirstGRUCell,
     SimpleCell,
-    parts_first,
     run,
 )
 from tfdp.gradients.rules.rule import (
@@ -28,11 +28,13 @@ from tfdp.gradients.rules.rule import (
     is_patched,
     register_rule,
 )
+from tfdp.gradients.rules.state_product import parts_first
 
 _CELLS: dict[type, Callable[..., Cell]] = {
     keras.layers.SimpleRNNCell: SimpleCell,
     keras.layers.LSTMCell: LSTMCell,
     keras.layers.GRUCell: GRUCell,
+    CONV_LSTM_CELL: LSTMCell,
 }
 
 
@@ -44,23 +46,27 @@ class RecurrentRule(LayerRule):
     Products of inputs are made for all steps at once. What depends on the states is left to
     `recurrent_loop`, on the whole batch. Dropout is the same at all steps. Gates that have masks of
     their own (`implementation=1`, which `recurrent_dropout` entails) have gradients of their own.
+
+    Cells that are stacked are layers one after another. The kernels of ConvLSTM are those of
+    convolutions, whose gradients add up over the steps (`recurrent_convolution`).
     """
 
     def holds_for(self, layer: Any) -> bool:
-        cell = layer.cell
-        return (
-            type(cell) in _CELLS
-            and not is_patched(cell)
-            and all(map(is_elementwise, _activations(cell)))
-            and not (layer.stateful or cell.dropout >= 1 or cell.recurrent_dropout >= 1)
-            # In a keras.RematScope the layer is called a second time in the backward pass, where
-            # the rule would not see it.
-            and not is_recomputed(cell)
-        )
+        stack = layer.cell
+        if isinstance(stack, keras.layers.StackedRNNCells):
+            # Convolutions in a stack would need shapes that Keras does not give them.
+            same = type(stack) is keras.layers.StackedRNNCells and not is_patched(stack)
+            if not same or is_recomputed(stack) or CONV_LSTM_CELL in map(type, stack.cells):
+                return False
+        return not layer.stateful and all(map(_is_known, _cells(layer)))
 
     def variables(self, layer: Any) -> Iterable[Any]:
-        cell = layer.cell
-        return [v for v in (cell.kernel, cell.recurrent_kernel, cell.bias) if v is not None]
+        return [
+            v
+            for cell in _cells(layer)
+            for v in (cell.kernel, cell.recurrent_kernel, cell.bias)
+            if v is not None
+        ]
 
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
@@ -73,48 +79,95 @@ class RecurrentRule(LayerRule):
             return call(*args, **kwargs)
 
 
+def _cells(layer: Any) -> list[Any]:
+    stacked = isinstance(layer.cell, keras.layers.StackedRNNCells)
+    return list(layer.cell.cells) if stacked else [layer.cell]
+
+
+def _is_known(cell: Any) -> bool:
+    """Returns whether the rule holds for a cell."""
+    return (
+        type(cell) in _CELLS
+        and not is_patched(cell)
+        and all(map(is_elementwise, _activations(cell)))
+        and not (cell.dropout >= 1 or cell.recurrent_dropout >= 1)
+        # In a keras.RematScope the layer is called a second time in the backward pass, where the
+        # rule would not see it.
+        and not is_recomputed(cell)
+        and getattr(cell, "data_format", "channels_last") == "channels_last"
+    )
+
+
 def _run(recording, layer, sequences, initial_state, mask, training):
     """Stands in for the layer's loop; returns (last output, outputs, states)."""
-    cell, resets_after = layer.cell, getattr(layer.cell, "reset_after", False)
     if isinstance(mask, (list, tuple)):
         mask = mask[0]
     _refuse_other_ranks(layer, sequences, mask)
-    dtype, dropped = sequences.dtype, None
-    if training:
-        sequences = _masked(sequences, _gates(cell.get_dropout_mask(sequences[:, 0])))
-        dropped = _gates(cell.get_recurrent_dropout_mask(initial_state[0]))
-    sums = _products(cell, sequences)
-    tap = recording.watch(_sums_of_gru(cell, sums) if resets_after else sums)
-    steps, backwards = tap.tensor, layer.go_backwards
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
-    if backwards:
-        steps = tf.reverse(steps, [1])
+    if layer.go_backwards:
+        sequences = tf.reverse(sequences, [1])
         mask = None if mask is None else tf.reverse(mask, [1])
-    steps_of = _cell(cell)
-    states, last, kept = run(
-        steps_of,
-        steps,
-        tf.cast(cell.recurrent_kernel.value, dtype),
-        initial_state,
-        mask,
-        all_steps=layer.return_sequences,
-        dropped=dropped,
-    )
-    before = tf.concat([initial_state[0][:, tf.newaxis], states[:, :-1]], 1)
-    before = [before]
-    if isinstance(steps_of, ResetFirstGRUCell):
-        before = [*before * 2, steps_of.reset(kept, *before)]
-    before = [tf.stop_gradient(tf.reverse(b, [1]) if backwards else b) for b in before]
-    before = _multiplied(before, dropped)
-    (_add_gru if resets_after else _add)(recording, cell, tap, sequences, before)
-    outputs, output = states, last[0]
+    cells = _cells(layer)
+    stacked = cells[0] is not layer.cell
+    states = initial_state if stacked else [initial_state]
+    outputs, last = sequences, []
+    for i, cell in enumerate(cells):
+        all_steps = layer.return_sequences or i < len(cells) - 1
+        first = states[i] if isinstance(states[i], (list, tuple)) else [states[i]]
+        outputs, final = _run_cell(recording, cell, outputs, first, mask, training, all_steps)
+        last.append(type(states[i])(final) if isinstance(states[i], (list, tuple)) else final[0])
+    output = final[0]
     if mask is not None:
         # An output is that of the last step that counts, and zero where there is none.
         shown = mask if layer.zero_output_for_mask else _counted_already(mask)
-        outputs = tf.where(shown[..., tf.newaxis], outputs, tf.zeros_like(outputs))
-        output = tf.where(shown[:, -1:], output, tf.zeros_like(output))
-    return output, outputs, last
+        shown = tf.reshape(shown, [*tf.unstack(tf.shape(shown)), *[1] * (output.shape.rank - 1)])
+        outputs = tf.where(shown, outputs, tf.zeros_like(outputs))
+        output = tf.where(shown[:, -1], output, tf.zeros_like(output))
+    return output, outputs, last if stacked and len(last) > 1 else last[0]
+
+
+def _run_cell(recording, cell, sequences, first, mask, training, all_steps):
+    """Returns (outputs at all steps, last states) of a cell.
+
+    Args:
+        recording: Of the model.
+        cell: The cell.
+        sequences: What it receives, in the order of its steps, [n, t, ...].
+        first: The states at the start.
+        mask: Which steps count, [n, t], or None.
+        training: Whether something is dropped.
+        all_steps: As of `recurrent_loop.run`.
+    """
+    is_convolution = isinstance(cell, CONV_LSTM_CELL)
+    resets_after = getattr(cell, "reset_after", False)
+    dtype, dropped = sequences.dtype, None
+    if training:
+        sequences = _masked(sequences, _gates(cell.get_dropout_mask(sequences[:, 0])))
+        dropped = _gates(cell.get_recurrent_dropout_mask(first[0]))
+    sums = (recurrent_convolution.products if is_convolution else _products)(cell, sequences)
+    tap = recording.watch(_sums_of_gru(cell, sums) if resets_after else sums)
+    steps = _cell(cell)
+    states, last, kept = run(
+        steps,
+        tap.tensor,
+        tf.cast(cell.recurrent_kernel.value, dtype),
+        first,
+        mask,
+        all_steps=all_steps,
+        dropped=dropped,
+    )
+    before = [tf.concat([first[0][:, tf.newaxis], states[:, :-1]], 1)]
+    if isinstance(steps, ResetFirstGRUCell):
+        before = [*before * 2, steps.reset(kept, *before)]
+    before = tf.stop_gradient(_multiplied(before, dropped))
+    if is_convolution:
+        recurrent_convolution.add(recording, cell, tap, sequences, before)
+    elif resets_after:
+        _add_gru(recording, cell, tap, sequences, before)
+    else:
+        _add(recording, cell, tap, sequences, before)
+    return states, last
 
 
 def _cell(cell: Any) -> Cell:
@@ -131,16 +184,18 @@ def _activations(cell: Any) -> list[Any]:
 
 def _refuse_other_ranks(layer: Any, sequences: tf.Tensor, mask: Any) -> None:
     """Raises UnsupportedModelError if records could be taken for steps or units."""
-    if sequences.shape.rank != 3 or (mask is not None and mask.shape.rank != 2):
+    rank = 3 + getattr(layer.cell, "rank", 0)
+    if sequences.shape.rank != rank or (mask is not None and mask.shape.rank != 2):
         shape = None if mask is None else mask.shape
         raise UnsupportedModelError(
-            f"{layer.name} must be called on sequences [records, steps, features], with a mask "
-            f"[records, steps]. Received: {sequences.shape} and {shape}. Use engine='vectorized'."
+            f"{layer.name} must be called on sequences [records, steps, features], or with spatial "
+            f"axes if it convolves, with a mask [records, steps]. Received: {sequences.shape} and "
+            f"{shape}. Use engine='vectorized'."
         )
 
 
 def _gates(masks: Any) -> tf.Tensor | None:
-    """Returns masks of dropout, of which every record has its own, as [n, gates, p]; one gate
+    """Returns masks of dropout, of which every record has its own, as [n, gates, ...]; one gate
     stands for all.
     """
     if masks is None:
@@ -149,8 +204,8 @@ def _gates(masks: Any) -> tf.Tensor | None:
 
 
 def _masked(sequences: tf.Tensor, masks: tf.Tensor | None) -> tf.Tensor:
-    """Returns sequences, [n, t, p], after dropout: for each gate, [n, gates, t, p], where masks of
-    the gates differ.
+    """Returns sequences, [n, t, ...], after dropout: for each gate, [n, gates, t, ...], where masks
+    of the gates differ.
     """
     if masks is None:
         return sequences
@@ -258,6 +313,9 @@ for _layer in (
     keras.layers.SimpleRNN,
     keras.layers.LSTM,
     keras.layers.GRU,
+    keras.layers.ConvLSTM1D,
+    keras.layers.ConvLSTM2D,
+    keras.layers.ConvLSTM3D,
 ):
     register_rule(_layer, RecurrentRule())
 register_rule(keras.layers.Bidirectional, RecordWise())

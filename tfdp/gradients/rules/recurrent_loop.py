@@ -1,5 +1,5 @@
-"""The loops of SimpleRNN, LSTM and GRU over the steps of a sequence, with a backward pass of their
-own.
+"""The loops of SimpleRNN, LSTM, GRU and ConvLSTM over the steps of a sequence, with a backward pass
+of their own.
 
 TensorFlow's backward pass of a loop repeats the operations of each step one by one. But how a step
 depends on the state before it is known as soon as all states are: elementwise factors, which are
@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.gradients.rules.state_product import StateProduct, state_product
+
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -21,7 +23,7 @@ class Cell(abc.ABC):
     """What happens at a step, given `sums`, which do not depend on the states.
 
     Below, `sums` are those of one step, or of all of them, with the axis of steps in front; u is
-    the number of units.
+    the number of units. Those of a convolution have spatial axes in front of the last one.
 
     Attributes:
         activation: An elementwise function.
@@ -36,7 +38,7 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def step(
-        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         """Takes a step.
 
@@ -72,7 +74,7 @@ class Cell(abc.ABC):
         self,
         factors: list[tf.Tensor],
         gradients: list[tf.Tensor],
-        products: Sequence["StateProduct"],
+        products: Sequence[StateProduct],
     ) -> tuple:
         """Goes back one step.
 
@@ -90,7 +92,7 @@ class SimpleCell(Cell):
     """h' = activation(sums + h U)."""
 
     def step(
-        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         total = sums + products[0].of(states[0])
         return [self.activation(total)], total
@@ -108,7 +110,7 @@ class SimpleCell(Cell):
         self,
         factors: list[tf.Tensor],
         gradients: list[tf.Tensor],
-        products: Sequence["StateProduct"],
+        products: Sequence[StateProduct],
     ) -> tuple:
         at_sums = gradients[0] * factors[0]
         return at_sums, [products[0].back(at_sums)]
@@ -118,7 +120,7 @@ class LSTMCell(Cell):
     """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + h U."""
 
     def step(
-        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         total = sums + products[0].of(states[0])
         i, f, g, o = tf.split(total, 4, -1)
@@ -146,7 +148,7 @@ class LSTMCell(Cell):
         self,
         factors: list[tf.Tensor],
         gradients: list[tf.Tensor],
-        products: Sequence["StateProduct"],
+        products: Sequence[StateProduct],
     ) -> tuple:
         from_c, from_h, h_to_c, forget = factors
         h, c = gradients
@@ -163,7 +165,7 @@ class GRUCell(Cell):
     """
 
     def step(
-        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         units = states[0].shape[-1]
         a, others = tf.split(sums, [units, 3 * units], -1)
@@ -192,7 +194,7 @@ class GRUCell(Cell):
         self,
         factors: list[tf.Tensor],
         gradients: list[tf.Tensor],
-        products: Sequence["StateProduct"],
+        products: Sequence[StateProduct],
     ) -> tuple:
         h, units = gradients[0], gradients[0].shape[-1]
         at_sums = tf.concat([h] * 4, -1) * factors[0]
@@ -209,7 +211,7 @@ class ResetFirstGRUCell(Cell):
     parts_of_products = (2, 1)
 
     def step(
-        self, sums: tf.Tensor, products: Sequence["StateProduct"], states: Sequence[tf.Tensor]
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         units = states[0].shape[-1]
         gates, a = tf.split(sums, [2 * units, units], -1)
@@ -236,7 +238,7 @@ class ResetFirstGRUCell(Cell):
         self,
         factors: list[tf.Tensor],
         gradients: list[tf.Tensor],
-        products: Sequence["StateProduct"],
+        products: Sequence[StateProduct],
     ) -> tuple:
         h = gradients[0]
         to_a, to_z, to_r, r, z = factors
@@ -278,7 +280,8 @@ def run(
     Args:
         cell: What happens at a step.
         sums: [n, t, parts * u].
-        kernel: The recurrent kernel, [u, parts of its own * u].
+        kernel: The recurrent kernel, [u, parts of its own * u], or, of a convolution, [*size, u,
+            parts * u].
         states: At the start, each [n, u]; the first is the output.
         mask: bool [n, t]: at other steps the states stay as they are. None: there are none.
         all_steps: Whether gradients at the outputs count; those at the last states always do.
@@ -293,7 +296,9 @@ def run(
     def loop(sums, kernel, *others):
         first = list(others[:count])
         sums = _steps_first(sums)
-        present = [_steps_first(m)[..., tf.newaxis] for m in others[count : count + len(masks)]]
+        present = [
+            _with_rank(_steps_first(m), sums.shape.rank) for m in others[count : count + len(masks)]
+        ]
         products = _products(cell, kernel, *others[count + len(masks) :])
         after, kept = _forward(cell, sums, products, first, present)
 
@@ -321,53 +326,16 @@ def run(
 
 def _products(
     cell: Cell, kernel: tf.Tensor, dropped: tf.Tensor | None = None
-) -> "list[StateProduct]":
+) -> list[StateProduct]:
     """Returns the products that a cell takes; arguments as of `run`."""
     if cell.parts_of_products is None:
-        return [StateProduct(kernel, dropped)]
-    width = kernel.shape[1] // sum(cell.parts_of_products)
-    kernels = tf.split(kernel, [width * parts for parts in cell.parts_of_products], 1)
+        return [state_product(kernel, dropped)]
+    width = kernel.shape[-1] // sum(cell.parts_of_products)
+    kernels = tf.split(kernel, [width * parts for parts in cell.parts_of_products], -1)
     if dropped is None:
-        return [StateProduct(k) for k in kernels]
+        return [state_product(k) for k in kernels]
     drops = tf.split(dropped, cell.parts_of_products, 1)
-    return [StateProduct(k, d) for k, d in zip(kernels, drops, strict=True)]
-
-
-class StateProduct:
-    """A state times the recurrent kernel, or columns of it.
-
-    Args:
-        kernel: [u, parts * u].
-        dropped: As in `run`, [n, parts, u]; left out where nothing is.
-    """
-
-    def __init__(self, kernel: tf.Tensor, dropped: tf.Tensor | None = None):
-        self.width = kernel.shape[1]
-        self._kernel, self._dropped = kernel, dropped
-        if dropped is not None:
-            self._dropped = tf.transpose(dropped, [1, 0, 2])
-            self._kernel = parts_first(kernel, dropped.shape[1])
-        self._transposed = tf.linalg.matrix_transpose(self._kernel)
-
-    def of(self, state: tf.Tensor) -> tf.Tensor:
-        """Returns the product, [n, parts * u], with a state, [n, u]."""
-        if self._dropped is None:
-            return tf.matmul(state, self._kernel)
-        parts = tf.matmul(state * self._dropped, self._kernel)
-        return tf.reshape(tf.transpose(parts, [1, 0, 2]), [-1, self.width])
-
-    def back(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns the gradient at the state, given that at the product."""
-        if self._dropped is None:
-            return tf.matmul(gradient, self._transposed)
-        parts = parts_first(gradient, self._dropped.shape[0])
-        return tf.reduce_sum(tf.matmul(parts, self._transposed) * self._dropped, 0)
-
-
-def parts_first(matrix: tf.Tensor, parts: int) -> tf.Tensor:
-    """Returns [parts, n, u] from [n, parts * u]."""
-    width = matrix.shape[1] // parts
-    return tf.transpose(tf.reshape(matrix, [-1, parts, width]), [1, 0, 2])
+    return [state_product(k, d) for k, d in zip(kernels, drops, strict=True)]
 
 
 def _forward(cell, sums, products, states, present):
@@ -417,11 +385,16 @@ def _while(steps: Any, body: Any, variables: tuple, backwards: bool = False) -> 
 
 
 def _array(like: tf.Tensor, steps: Any, width: int) -> tf.TensorArray:
-    return tf.TensorArray(like.dtype, steps, element_shape=[like.shape[1], width])
+    return tf.TensorArray(like.dtype, steps, element_shape=[*like.shape[1:-1], width])
 
 
 def _number_of_steps(tensor: tf.Tensor) -> Any:
     return tf.shape(tensor)[0] if tensor.shape[0] is None else tf.constant(tensor.shape[0])
+
+
+def _with_rank(tensor: tf.Tensor, rank: int) -> tf.Tensor:
+    """Returns the tensor with axes of length one at the end."""
+    return tensor[(..., *[tf.newaxis] * (rank - tensor.shape.rank))]
 
 
 def _steps_first(tensor: tf.Tensor) -> tf.Tensor:
