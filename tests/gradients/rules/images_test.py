@@ -17,17 +17,29 @@ SIZE = 6
 # Layers, and the same ones where nothing is left to chance.
 RANDOM = {
     "brightness": (lambda f: L.RandomBrightness(f, (0.0, 1.0)), 0.9, (0.3, 0.3)),
+    "color_degeneration": (lambda f: L.RandomColorDegeneration(f, (0.0, 1.0)), 1.0, (0.3, 0.3)),
     "contrast": (lambda f: L.RandomContrast(f, (0.0, 1.0)), 0.9, (0.0, 0.0)),
     "crop": (lambda f: L.RandomCrop(*f), (2, 3), (SIZE, SIZE)),
+    "erasing": (
+        lambda f: L.RandomErasing(f, value_range=(0.0, 1.0)),
+        (1.0, 1.0),
+        (0.0, 0.0),
+    ),
+    "erasing_by_a_number": (lambda f: L.RandomErasing(f, fill_value=0.5), (1.0, 1.0), None),
     "flip": (L.RandomFlip, "horizontal_and_vertical", None),
+    "hue": (lambda f: L.RandomHue(f, (0.0, 1.0)), 1.0, None),
+    "invert": (lambda f: L.RandomInvert(f, (0.0, 1.0)), (0.5, 0.5), (1.0, 1.0)),
     "rotation": (L.RandomRotation, 0.4, (0.1, 0.1)),
+    "saturation": (lambda f: L.RandomSaturation(f, (0.0, 1.0)), (0.1, 0.9), None),
+    "sharpness": (lambda f: L.RandomSharpness(f, (0.0, 1.0)), 1.0, (0.3, 0.3)),
+    "shear": (lambda f: L.RandomShear(f, f), (0.1, 0.9), (0.0, 0.0)),
     "translation": (lambda f: L.RandomTranslation(f, f), (-0.4, 0.4), (0.2, 0.2)),
     "zoom": (lambda f: L.RandomZoom(f, f), (-0.4, 0.4), (0.2, 0.2)),
 }
 FIXED = {
     "center_crop": lambda: L.CenterCrop(3, 4),
     "center_crop_of_small_images": lambda: L.CenterCrop(8, 8),
-    "normalization": lambda: L.Normalization(mean=[0.1, 0.2], variance=[1.0, 2.0]),
+    "normalization": lambda: L.Normalization(mean=[0.1, 0.2, 0.3], variance=[1.0, 2.0, 3.0]),
     "rescaling": lambda: L.Rescaling(0.5, 0.1),
     "resizing": lambda: L.Resizing(4, 9),
     "resizing_cropped": lambda: L.Resizing(3, 6, crop_to_aspect_ratio=True),
@@ -41,7 +53,7 @@ FIXED = {
 
 
 def images(seed=0):
-    return np.random.default_rng(seed).random((BATCH, SIZE, SIZE, 2)).astype("float32")
+    return np.random.default_rng(seed).random((BATCH, SIZE, SIZE, 3)).astype("float32")
 
 
 def on_batch(layer, x):
@@ -73,13 +85,14 @@ def test_an_image_is_drawn_for_alone(name):
 def test_equal_images_have_draws_of_their_own(name):
     make, factor, _ = RANDOM[name]
     found = on_batch(make(factor), np.repeat(images()[:1], 16, axis=0))
-    assert len(np.unique(found.reshape(16, -1), axis=0)) > (1 if name == "flip" else 10)
+    few = name in ("flip", "invert")
+    assert len(np.unique(found.reshape(16, -1), axis=0)) > (1 if few else 10)
 
 
 def model_with(layer, size=SIZE):
     keras.utils.set_random_seed(1)
-    x = keras.Input((size, size, 2))
-    before = L.Conv2D(2, 1, activation="sigmoid", name="first")(x)
+    x = keras.Input((size, size, 3))
+    before = L.Conv2D(3, 1, activation="sigmoid", name="first")(x)
     return keras.Model(x, head(L.Conv2D(2, 3, padding="same")(layer(before))))
 
 

@@ -133,8 +133,10 @@ for _name in ("AlphaDropout", "Dropout"):
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
 # `RandomCrop` cuts all images of a batch at one place, which follows none of them.
 for _name in (
-    *("CenterCrop", "RandomBrightness", "RandomContrast", "RandomCrop", "RandomFlip"),
-    *("RandomRotation", "RandomTranslation", "RandomZoom", "Resizing"),
+    *("CenterCrop", "RandomBrightness", "RandomColorDegeneration", "RandomContrast", "RandomCrop"),
+    *("RandomErasing", "RandomFlip", "RandomHue", "RandomInvert", "RandomRotation"),
+    *("RandomSaturation", "RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom"),
+    "Resizing",
 ):
     register_rule(getattr(_layers, _name), RecordWise(called_on=_images))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
