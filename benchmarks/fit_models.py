@@ -98,6 +98,34 @@ def gru_with_dropout_of_states() -> keras.Model:
     return keras.Sequential([*first, gru, layers.Dense(2)])
 
 
+def gru_that_resets_first() -> keras.Model:
+    first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64)]
+    return keras.Sequential([*first, layers.GRU(64, reset_after=False), layers.Dense(2)])
+
+
+def stacked_cells() -> keras.Model:
+    first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64)]
+    rnn = layers.RNN([layers.LSTMCell(64), layers.LSTMCell(64)])
+    return keras.Sequential([*first, rnn, layers.Dense(2)])
+
+
+def radar() -> keras.Model:
+    film = keras.Input((8, 32, 32, 1))
+    x = layers.ConvLSTM2D(16, 3, padding="same", return_sequences=True)(film)
+    x = layers.ConvLSTM2D(16, 3, padding="same")(x)
+    return keras.Model(film, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def film() -> keras.Model:
+    convolutions = keras.Sequential([keras.Input((32, 32, 3))])
+    for channels in (16, 32):
+        convolutions.add(layers.Conv2D(channels, 3, padding="same", activation="relu"))
+        convolutions.add(layers.MaxPooling2D(2))
+    convolutions.add(layers.GlobalAveragePooling2D())
+    frames = [keras.Input((8, 32, 32, 3)), layers.TimeDistributed(convolutions)]
+    return keras.Sequential([*frames, layers.LSTM(32), layers.Dense(10)])
+
+
 def masked_bidirectional() -> keras.Model:
     first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64, mask_zero=True)]
     return keras.Sequential([*first, layers.Bidirectional(layers.LSTM(64)), layers.Dense(2)])
@@ -242,6 +270,10 @@ MODELS = {
     "two_grus": FitModel(two_grus, tokens(64, 8000), 64),
     "gru_dropout": FitModel(gru_with_dropout, tokens(64, 8000), 64),
     "gru_recurrent_dropout": FitModel(gru_with_dropout_of_states, tokens(64, 8000), 64),
+    "gru_reset_first": FitModel(gru_that_resets_first, tokens(64, 8000), 64),
+    "stacked_cells": FitModel(stacked_cells, tokens(64, 8000), 64),
+    "conv_lstm": FitModel(radar, images(8, 32, 32, 1), 16, 10),
+    "time_distributed": FitModel(film, images(8, 32, 32, 3), 32, 10),
     "bidirectional": FitModel(masked_bidirectional, tokens(64, 8000), 64),
     "decoder": FitModel(decoder, next_tokens, 32, 10),
     "separable": FitModel(separable, images(32, 32, 3), 64),
