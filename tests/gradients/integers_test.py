@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp.gradients.indices import in_range
 from tfdp.gradients.rewriting import with_checks
 
 ENGINES = ["bookkeeping", "vectorized", "loop"]
@@ -131,6 +132,34 @@ def test_checked_operation_is_the_same_in_range_and_nan_out_of_it(name):
         assert np.isfinite(value) == _exists(name, bad), bad
         # No row is the largest where there is a NaN.
         assert "max" in name or np.isfinite(value) == np.isfinite(gradient).all(), bad
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize(("lowest", "size"), [(0, 3), (-3, 3), (0, 200), (-200, 200), (0, 70_000)])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_every_integer_is_in_range_or_replaced(dtype, lowest, size, as_tensor):
+    """Bounds may be larger than the integers' own type holds."""
+    limits = np.iinfo(dtype)
+    edges = [
+        limits.min,
+        limits.max,
+        lowest - 1,
+        lowest,
+        -1,
+        0,
+        1,
+        size - 1,
+        size,
+        256 + 2,
+        -(2**16),
+    ]
+    ids = np.array([e for e in edges if limits.min <= e <= limits.max], dtype)
+    expected = (lowest <= ids.astype(object)) & (ids.astype(object) < size)
+    safe, good = in_range(tf.constant(ids), tf.constant(size) if as_tensor else size, lowest, [])
+    np.testing.assert_array_equal(good, expected.astype(bool))
+    np.testing.assert_array_equal(safe.numpy()[good], ids[good])
+    if lowest >= limits.min:
+        np.testing.assert_array_equal(safe.numpy()[~good.numpy()], lowest)
 
 
 def test_function_that_names_no_places_is_left_as_it_is():

@@ -19,6 +19,13 @@ def test_negative_numbers_count_from_the_end():
     np.testing.assert_allclose(rows.squared_norms(), [49.0], rtol=1e-5)
 
 
+def test_record_with_a_place_that_does_not_exist_has_no_norm():
+    ids, ones = tf.constant([[0, 1], [0, 2], [-3, 0]]), tf.ones([3, 2, 1])
+    checked = Rows(tf.zeros_like(ids), ones, 2, tf.constant([True, False, False]))
+    for rows in (Rows(ids, ones, 2), checked):
+        np.testing.assert_array_equal(np.isfinite(rows.squared_norms()), [True, False, False])
+
+
 def test_weighted_sum_adds_over_records():
     rows = Rows(tf.constant([[0], [0]]), tf.constant([[[2.0]], [[6.0]]]), 2)
     np.testing.assert_allclose(rows.weighted_sum(tf.constant([1.0, 0.5])), [[5.0], [0.0]])
