@@ -91,6 +91,11 @@ def _images(layer: Any, data: Any, training: bool = True) -> bool:
     return holds_records(data) and data.shape.rank == 4
 
 
+def _sounds(layer: Any, inputs: Any) -> bool:
+    """Returns whether a layer is called on sounds, [n, t, channels]."""
+    return holds_records(inputs) and inputs.shape.rank == 3
+
+
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -140,5 +145,10 @@ for _name in (
 ):
     register_rule(getattr(_layers, _name), RecordWise(called_on=_images))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
+# Frozen, its weights are a fixed transform. (MelSpectrogram takes the largest number of a batch.)
+register_rule(
+    _layers.STFTSpectrogram,
+    RecordWise(when=lambda layer: not layer.trainable, called_on=_sounds),
+)
 # A frozen layer uses its moving averages. Models in which it is not frozen are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))
