@@ -103,6 +103,31 @@ def test_what_is_in_it_runs_as_its_rule_says():
     ]  # fmt: skip
 
 
+class Around(L.Layer):
+    """A block of a user's own around it, whose own scale the steps are multiplied by."""
+
+    def __init__(self, scaled):
+        super().__init__()
+        self.inner, self.last = L.TimeDistributed(L.Dense(3, "tanh")), L.Dense(2)
+        self.scaled = scaled
+
+    def build(self, shape):
+        self.inner.build(shape)
+        self.last.build((*shape[:-1], 3))
+        if self.scaled:
+            self.scale = self.add_weight(shape=(3,), initializer="ones")
+
+    def call(self, inputs):
+        steps = self.inner(inputs)
+        return self.last(steps * self.scale if self.scaled else steps)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_inside_a_block(scaled):
+    assert "record by record" not in explain(model_of(lambda: Around(scaled), (5, 4)))
+    assert_layer_agrees(lambda: Around(scaled), (5, 4))
+
+
 def test_low_rank_adaptation():
     def make():
         inner = lora(L.Dense(3))
