@@ -1,6 +1,5 @@
 """Gradients that are products of what a layer received and the gradient at its output."""
 
-import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -18,6 +17,7 @@ from tfdp.numerics.norms import (
     to_accumulate,
     vanished,
 )
+from tfdp.numerics.shapes import reshape_records
 
 # Cost, in multiply-adds of a large matrix product, of reading or writing one number, and of a
 # multiply-add in batched products (benchmarks/cost_model.py).
@@ -62,12 +62,9 @@ def matrix_gradient(
 
 def _as_positions(tensor: tf.Tensor) -> tf.Tensor:
     """Returns [n, 1, t, p] from [n, ..., p]."""
-    middle = tensor.shape[1:-1]
-    number = None if None in middle else math.prod(middle)
-    shape = tf.shape(tensor)
-    dynamic = tf.reduce_prod(shape[1:-1]) if number is None else number
-    flat = tf.reshape(tensor, [shape[0], 1, dynamic, tensor.shape[-1]])
-    return tf.ensure_shape(flat, [tensor.shape[0], 1, number, tensor.shape[-1]])
+    number = tensor.shape[1:-1].num_elements()
+    positions = tf.reduce_prod(tf.shape(tensor)[1:-1]) if number is None else number
+    return reshape_records(tensor, [1, positions, tensor.shape[-1]])
 
 
 def _joined(tensor: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
@@ -243,6 +240,11 @@ class Product(PerRecordGradient):
     def _flat(tensor: tf.Tensor) -> tf.Tensor:
         # TensorFlow's batched products of higher rank are slower, and some are faulty
         # (`tfdp.gradients.onednn`).
+        _, h, *matrix = tensor.shape
+        if h == 1:
+            return tf.squeeze(tensor, 1)
+        if None not in matrix and 0 not in matrix:
+            return tf.reshape(tensor, [-1, *matrix])
         shape = tf.shape(tensor)
         return tf.reshape(tensor, [shape[0] * shape[1], shape[2], tensor.shape[3]])
 

@@ -15,6 +15,7 @@ from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import matrix_variables
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
+from tfdp.numerics.shapes import reshape_records
 
 
 class Contraction(NamedTuple):
@@ -85,13 +86,12 @@ def _arranged(tensor: tf.Tensor, letters: str, groups: Sequence[str]) -> tf.Tens
     order = [0, *(letters.index(letter) for group in groups for letter in group)]
     if order != list(range(len(order))):
         tensor = tf.transpose(tensor, order)
-    static, start = [tensor.shape[0]], 1
+    shape, start = [], 1
     for group in groups:
         sizes = tensor.shape[start : start + len(group)]
-        static.append(None if None in sizes else math.prod(sizes))
+        shape.append(-1 if None in sizes else math.prod(sizes))
         start += len(group)
-    dynamic = [tf.shape(tensor)[0], *(-1 if size is None else size for size in static[1:])]
-    return tf.ensure_shape(tf.reshape(tensor, dynamic), static)
+    return reshape_records(tensor, shape)
 
 
 class EinsumDenseRule(LayerRule):
