@@ -322,7 +322,7 @@ SUMS = in_folder(
     (
         "no_way_back_through_the_reset",
         "gradients do not pass the reset gate on their way to the state before",
-        "rules/recurrent_loop.py",
+        "rules/recurrent_cells.py",
         "before = products[0].back(gates) + at_reset * r + h * z",
         "before = products[0].back(gates) + at_reset + h * z",
         f"{GRADIENTS}/rules/recurrent_loop_test.py",

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.gradients.rules import recurrent_loop
+from tfdp.gradients.rules import recurrent_cells, recurrent_loop
 
 RECORDS, STEPS, UNITS = 3, 5, 2
 # Class, parts of the sums and of the recurrent kernel, number of states.
 CELLS = {
-    "simple": (recurrent_loop.SimpleCell, 1, 1, 1),
-    "lstm": (recurrent_loop.LSTMCell, 4, 4, 2),
-    "gru": (recurrent_loop.GRUCell, 4, 3, 1),
-    "gru_reset_first": (recurrent_loop.ResetFirstGRUCell, 3, 3, 1),
+    "simple": (recurrent_cells.SimpleCell, 1, 1, 1),
+    "lstm": (recurrent_cells.LSTMCell, 4, 4, 2),
+    "gru": (recurrent_cells.GRUCell, 4, 3, 1),
+    "gru_reset_first": (recurrent_cells.ResetFirstGRUCell, 3, 3, 1),
 }
 ACTIVATIONS = {
     "usual": (tf.tanh, tf.sigmoid),

@@ -14,14 +14,14 @@ from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules import recurrent_convolution
 from tfdp.gradients.rules.activation import is_elementwise
 from tfdp.gradients.rules.dense import bias_gradient
-from tfdp.gradients.rules.recurrent_loop import (
+from tfdp.gradients.rules.recurrent_cells import (
     Cell,
     GRUCell,
     LSTMCell,
     ResetFirstGRUCell,
     SimpleCell,
-    run,
 )
+from tfdp.gradients.rules.recurrent_loop import run
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
@@ -280,7 +280,7 @@ def _add(recording, cell, tap, sequences, before):
 
 
 def _sums_of_gru(cell: Any, products: tf.Tensor) -> tf.Tensor:
-    """Returns [a, z, r, b] for `recurrent_loop.GRUCell`, from products [z, r, a]."""
+    """Returns [a, z, r, b] for `recurrent_cells.GRUCell`, from products [z, r, a]."""
     zeros = tf.zeros([2, products.shape[-1]], products.dtype)
     biases = tf.cast(cell.bias.value, products.dtype) if cell.use_bias else zeros
     z, r, a = tf.split(products + biases[0], 3, -1)

@@ -1,0 +1,254 @@
+"""What a step of SimpleRNN, LSTM, GRU and ConvLSTM does with the states, and its way back."""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.gradients.rules.state_product import StateProduct
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Cell(abc.ABC):
+    """What happens at a step, given `sums`, which do not depend on the states.
+
+    Below, `sums` are those of one step, or of all of them, with the axis of steps in front; u is
+    the number of units. Those of a convolution have spatial axes in front of the last one.
+
+    Attributes:
+        activation: An elementwise function.
+        recurrent_activation: Likewise; None where the cell has none.
+    """
+
+    # For how many parts of the recurrent kernel each product with it is; None: one, for all.
+    parts_of_products: tuple[int, ...] | None = None
+
+    def __init__(self, activation: Activation, recurrent_activation: Activation | None = None):
+        self.activation, self.recurrent_activation = activation, recurrent_activation
+
+    @abc.abstractmethod
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        """Takes a step.
+
+        Args:
+            sums: [n, parts * u].
+            products: With the recurrent kernel.
+            states: The output before, and what else there is, each [n, u].
+
+        Returns:
+            (the states after the step, what `factors` needs as `kept`, as wide as the recurrent
+            kernel).
+        """
+
+    @abc.abstractmethod
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        """Returns the factors of `back` for all steps, each [t, n, ...].
+
+        Args:
+            sums: [t, n, parts * u].
+            kept: What `step` kept, [t, n, ...].
+            before: The states before each step, each [t, n, u].
+            after: Those after it, likewise.
+        """
+
+    @abc.abstractmethod
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        """Goes back one step.
+
+        Args:
+            factors: Of this step.
+            gradients: At the states after it.
+            products: As for `step`.
+
+        Returns:
+            (the gradient at `sums`, the gradients at the states before).
+        """
+
+
+class SimpleCell(Cell):
+    """h' = activation(sums + h U)."""
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        total = sums + products[0].of(states[0])
+        return [self.activation(total)], total
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        return [_with_slope(self.activation, kept)[1]]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        at_sums = gradients[0] * factors[0]
+        return at_sums, [products[0].back(at_sums)]
+
+
+class LSTMCell(Cell):
+    """c' = f c + i g and h' = o activation(c'), with gates i, f, g, o of sums + h U."""
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        total = sums + products[0].of(states[0])
+        i, f, g, o = tf.split(total, 4, -1)
+        c = self.recurrent_activation(f) * states[1]
+        c += self.recurrent_activation(i) * self.activation(g)
+        return [self.recurrent_activation(o) * self.activation(c), c], total
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        i, f, g, o = tf.split(kept, 4, -1)
+        i, at_i = _with_slope(self.recurrent_activation, i)
+        f, at_f = _with_slope(self.recurrent_activation, f)
+        g, at_g = _with_slope(self.activation, g)
+        o, at_o = _with_slope(self.recurrent_activation, o)
+        shown, at_c = _with_slope(self.activation, after[1])
+        from_c = tf.concat([g * at_i, before[1] * at_f, i * at_g], -1)
+        return [from_c, shown * at_o, o * at_c, f]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        from_c, from_h, h_to_c, forget = factors
+        h, c = gradients
+        c += h * h_to_c
+        at_sums = tf.concat([tf.concat([c] * 3, -1) * from_c, h * from_h], -1)
+        return at_sums, [products[0].back(at_sums), c * forget]
+
+
+class GRUCell(Cell):
+    """h' = z h + (1 - z) activation(a + r b), with gates z and r.
+
+    The reset gate is applied to the sum over the states, b, before that is added to the sum over
+    the inputs, a. So `sums` has four parts: a; and, to which h U is added, those of z, r and b.
+    """
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        units = states[0].shape[-1]
+        a, others = tf.split(sums, [units, 3 * units], -1)
+        total = others + products[0].of(states[0])
+        gates, b = tf.split(total, [2 * units, units], -1)
+        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        new = self.activation(a + r * b)
+        return [new + z * (states[0] - new)], total
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        a = tf.split(sums, 4, -1)[0]
+        z, r, b = tf.split(kept, 3, -1)
+        z, at_z = _with_slope(self.recurrent_activation, z)
+        r, at_r = _with_slope(self.recurrent_activation, r)
+        new, at_new = _with_slope(self.activation, a + r * b)
+        to_a = (1 - z) * at_new
+        return [tf.concat([to_a, (before[0] - new) * at_z, to_a * b * at_r, to_a * r], -1), z]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        h, units = gradients[0], gradients[0].shape[-1]
+        at_sums = tf.concat([h] * 4, -1) * factors[0]
+        return at_sums, [products[0].back(at_sums[:, units:]) + h * factors[1]]
+
+
+class ResetFirstGRUCell(Cell):
+    """h' = z h + (1 - z) activation(a + (r h) V), with gates z and r of sums + h U.
+
+    The reset gate is applied to the state, before the product with the last part of the recurrent
+    kernel. `sums` has the parts of z, r and a.
+    """
+
+    parts_of_products = (2, 1)
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        units = states[0].shape[-1]
+        gates, a = tf.split(sums, [2 * units, units], -1)
+        gates += products[0].of(states[0])
+        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        a += products[1].of(r * states[0])
+        new = self.activation(a)
+        return [new + z * (states[0] - new)], tf.concat([gates, a], -1)
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        z, r, a = tf.split(kept, 3, -1)
+        z, at_z = _with_slope(self.recurrent_activation, z)
+        r, at_r = _with_slope(self.recurrent_activation, r)
+        new, at_new = _with_slope(self.activation, a)
+        return [(1 - z) * at_new, (before[0] - new) * at_z, before[0] * at_r, r, z]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        h = gradients[0]
+        to_a, to_z, to_r, r, z = factors
+        at_a = h * to_a
+        at_reset = products[1].back(at_a)
+        gates = tf.concat([h * to_z, at_reset * to_r], -1)
+        before = products[0].back(gates) + at_reset * r + h * z
+        return tf.concat([gates, at_a], -1), [before]
+
+    def reset(self, kept: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+        """Returns the states after the reset gate, given what the steps kept and the states before
+        them, [..., u].
+        """
+        return self.recurrent_activation(tf.split(kept, 3, -1)[1]) * before
+
+
+def _with_slope(function: Activation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns an elementwise function of x, and its derivative there."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
