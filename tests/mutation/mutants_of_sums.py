@@ -360,6 +360,23 @@ SUMS = in_folder(
         f"{GRADIENTS}/rules/recurrent_test.py",
     ),
     (
+        "adaptation_without_its_scale",
+        "the first factor of a convolution's low-rank adaptation is clipped without its scale",
+        "rules/convolution.py",
+        "at_rank = self._scale * times(self.positions, b, True)",
+        "at_rank = times(self.positions, b, True)",
+        f"{GRADIENTS}/rules/convolution_test.py::test_low_rank_adaptation",
+    ),
+    (
+        "adapted_groups_are_one",
+        "every group of a convolution is taken to use all of its low-rank adaptation",
+        "rules/convolution.py",
+        "return layer.lora_enabled and layer.groups == 1",
+        "return layer.lora_enabled",
+        f"{GRADIENTS}/rules/convolution_test.py::"
+        "test_low_rank_adaptation_of_groups_runs_record_by_record",
+    ),
+    (
         "masked_steps_count_backwards",
         "gradients at weights come from steps that are masked",
         "rules/recurrent_loop.py",

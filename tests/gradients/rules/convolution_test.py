@@ -1,9 +1,29 @@
 """Convolutions and transposed ones, against the explicit loop."""
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.gradients.problems import assert_layer_agrees, assert_layer_is_exact, lora
+import tfdp
+from tests.gradients.problems import (
+    BATCH,
+    apply,
+    assert_engines_agree,
+    assert_layer_agrees,
+    assert_layer_is_exact,
+    assert_sums_agree,
+    by_engine,
+    floatx,
+    lora,
+    model_of,
+    normal,
+    norms_of,
+    problem,
+    traced_sum,
+)
+from tfdp.gradients.explaining import explain
+from tfdp.gradients.keras_internals import kernel_of
 
 L = keras.layers
 
@@ -30,7 +50,33 @@ LAYERS = {
 
 # Keras has the factors of a low-rank adaptation in single precision only.
 ADAPTED = {
-    "conv2d_lora": (lambda: lora(L.Conv2D(3, 2)), (5, 5, 2)),
+    "conv1d": (lambda: lora(L.Conv1D(3, 3, strides=2, activation="relu")), (8, 2)),
+    "conv1d_causal": (
+        lambda: lora(L.Conv1D(3, 2, dilation_rate=2, padding="causal", activation="tanh")),
+        (8, 2),
+    ),
+    "conv1d_causal_channels_first": (
+        lambda: lora(L.Conv1D(3, 2, padding="causal", data_format="channels_first")),
+        (4, 5),
+    ),
+    "conv2d": (lambda: lora(L.Conv2D(3, 2)), (5, 5, 2)),
+    "conv2d_channels_first": (
+        lambda: lora(L.Conv2D(3, 2, data_format="channels_first", activation="tanh")),
+        (4, 5, 6),
+    ),
+    "conv2d_dilated": (lambda: lora(L.Conv2D(3, 2, dilation_rate=(2, 1))), (6, 5, 2)),
+    "conv2d_pointwise": (lambda: lora(L.Conv2D(3, 1, use_bias=False)), (3, 4, 2)),
+    "conv2d_same": (lambda: lora(L.Conv2D(3, 3, padding="same", activation="relu")), (6, 6, 2)),
+    "conv2d_strides": (
+        lambda: lora(L.Conv2D(3, (3, 2), strides=(2, 1), use_bias=False, padding="same")),
+        (7, 6, 2),
+    ),
+    "conv3d": (lambda: lora(L.Conv3D(3, 2, strides=2, padding="same")), (4, 3, 4, 2)),
+}
+# Each group has columns of the second factor to itself.
+ADAPTED_GROUPS = {
+    "conv2d_groups": (lambda: lora(L.Conv2D(6, 3, groups=2)), (5, 5, 4)),
+    "conv2d_groups_of_one": (lambda: lora(L.Conv2D(4, 3, groups=4)), (5, 5, 4)),
 }
 
 
@@ -39,6 +85,111 @@ def test_layer(name):
     assert_layer_is_exact(*LAYERS[name])
 
 
+def how_it_runs(model):
+    return explain(model).split("\n")[1].split(": ")[1]
+
+
 @pytest.mark.parametrize("name", sorted(ADAPTED))
 def test_low_rank_adaptation(name):
-    assert_layer_agrees(*ADAPTED[name])
+    make, shape = ADAPTED[name]
+    model = model_of(make, shape)
+    loss, variables, examples = problem(model, normal(*shape))
+    assert how_it_runs(model) == "ConvolutionRule"
+    assert_engines_agree(loss, variables, examples)
+    actual, expected = norms_of(loss, variables, examples)
+    assert (expected.max(0) > 0).all()
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 * expected.max())
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTED_GROUPS))
+def test_low_rank_adaptation_of_groups_runs_record_by_record(name):
+    make, shape = ADAPTED_GROUPS[name]
+    assert how_it_runs(model_of(make, shape)) == "record by record"
+    assert_layer_agrees(make, shape)
+
+
+def adapted_layer(model):
+    return model.layers[2]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_frozen_factors_of_a_low_rank_adaptation(groups):
+    model = model_of(lambda: lora(L.Conv2D(4, 3, groups=groups)), (5, 5, 4))
+    layer = adapted_layer(model)
+    layer.lora_kernel_a.trainable = layer.lora_kernel_b.trainable = False
+    assert how_it_runs(model) == "ConvolutionRule"
+    assert_engines_agree(*problem(model, normal(5, 5, 4)))
+
+
+@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_strides"])
+def test_kernel_that_is_trained_beside_its_adaptation(name):
+    make, shape = ADAPTED[name]
+    model = model_of(make, shape)
+    kernel = kernel_of(adapted_layer(model))
+    assert not kernel.trainable
+    kernel.trainable = True
+    loss, variables, examples = problem(model, normal(*shape))
+    assert how_it_runs(model) == "ConvolutionRule"
+    assert any(v is kernel for v in variables)
+    assert_engines_agree(loss, variables, examples)
+
+
+def test_low_rank_adaptation_of_sizes_that_are_not_known():
+    keras.utils.set_random_seed(1)
+    x = keras.Input((None, None, 2))
+    y = L.GlobalAveragePooling2D()(apply(lora(L.Conv2D(3, 3, padding="same")), x))
+    assert_engines_agree(*problem(keras.Model(x, L.Dense(2)(y)), normal(5, 6, 2)))
+
+
+def test_low_rank_adaptation_of_a_layer_that_is_used_twice():
+    keras.utils.set_random_seed(1)
+    x, layer = keras.Input((6, 2)), lora(L.Conv1D(2, 3, padding="same", activation="tanh"))
+    y = layer(apply(layer, x)[:, 1:])
+    assert_engines_agree(*problem(keras.Model(x, L.Dense(2)(L.Flatten()(y))), normal(6, 2)))
+
+
+def test_low_rank_adaptation_with_microbatches():
+    make, shape = ADAPTED["conv2d"]
+    grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
+    assert_engines_agree(*problem(model_of(make, shape), normal(*shape)), **grouping)
+    assert_engines_agree(*problem(model_of(make, shape), normal(*shape)), examples_per_record=2)
+
+
+@pytest.mark.parametrize("policy, tolerance", [("mixed_float16", 0.01), ("mixed_bfloat16", 0.08)])
+def test_low_rank_adaptation_in_mixed_precision(policy, tolerance):
+    make, shape = ADAPTED["conv2d_same"]
+    with floatx("float32"):
+        keras.config.set_dtype_policy(policy)
+        model = model_of(make, shape)
+    assert how_it_runs(model) == "ConvolutionRule"
+    assert_engines_agree(*problem(model, normal(*shape)), tolerance=tolerance)
+
+
+def test_low_rank_adaptation_in_double_precision():
+    """The factors are in single precision, so the convolution's kernel is no more exact."""
+    with floatx("float64"):
+        make, shape = ADAPTED["conv2d_same"]
+        assert_engines_agree(*problem(model_of(make, shape), normal(*shape)))
+
+
+def test_low_rank_adaptation_with_xla():
+    make, shape = ADAPTED["conv2d_same"]
+    loss, variables, examples = problem(model_of(make, shape), normal(*shape))
+    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
+    actual = total(examples, tf.ones([BATCH], tf.bool))
+    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+
+
+@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_same", "conv2d_strides"])
+def test_adapted_record_that_is_not_finite_contributes_nothing(name):
+    make, shape = ADAPTED[name]
+    x = normal(*shape)
+    loss, variables, (_, y) = problem(model_of(make, shape), x)
+    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
+    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
+    for bad in (np.nan, np.inf):
+        x[1, 1] = bad
+        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
+        for a, e in zip(with_bad, without, strict=True):
+            np.testing.assert_array_equal(a, e, err_msg=str(bad))
