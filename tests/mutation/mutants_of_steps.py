@@ -188,6 +188,22 @@ RANDOMNESS = in_folder(
         "tests/sampling/arrays_test.py",
     ),
     (
+        "end_waits_forever",
+        "the program does not end while samples are being read",
+        "arrays.py",
+        "atexit.register(_calls.end)",
+        "pass",
+        "tests/sampling/arrays_test.py::test_program_ends_although_samples_are_being_read",
+    ),
+    (
+        "rows_of_before_shine_through",
+        "behind the examples of a source stands what was read before",
+        "source.py",
+        "leaf[len(rows) :] = 0",
+        "leaf[len(rows) :] = leaf[len(rows) :]",
+        "tests/sampling/source_test.py",
+    ),
+    (
         "empty_sample_skipped",
         "an empty sample is drawn again",
         "arrays.py",

@@ -1,5 +1,9 @@
 import gc
 import itertools
+import subprocess
+import sys
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -16,7 +20,7 @@ from tfdp.sampling import (
     Shuffled,
     batches,
 )
-from tfdp.sampling.arrays import _rows
+from tfdp.sampling.arrays import _Calls, _rows
 
 
 class Scripted(SamplingPolicy):
@@ -276,3 +280,65 @@ def test_rows_of_arrays_however_they_lie_in_memory(x):
     np.testing.assert_array_equal(rows[[0, 2]], x[[4, 1]])
     assert rows.dtype == x.dtype and rows.shape == (3, *x.shape[1:])
     np.testing.assert_array_equal(rows[1], np.zeros(x.shape[1:], x.dtype))
+
+
+_ENDS_WHILE_READING = """
+import sys, time
+import numpy as np
+import tfdp
+
+class Slow:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, row):
+        time.sleep(0.02)
+        return np.zeros(3, np.float32)
+
+policy = tfdp.sampling.Poisson().resolve(64, 16)
+sys.data = tfdp.sampling.batches(tfdp.sampling.Source(Slow()), None, None, policy)
+sys.iterators = [iter(sys.data) for _ in range(4)]
+for iterator in sys.iterators:
+    next(iterator)
+raise ValueError("the training ended here")
+"""
+
+
+def test_program_ends_although_samples_are_being_read():
+    # TensorFlow waits for what it prefetches, which would wait for Python, which has ended.
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS_WHILE_READING], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, "the training ended here" in done.stderr) == (1, True)
+
+
+class _Reading:
+    """Something that samples come from."""
+
+
+def test_the_end_waits_for_calls_under_way_and_lets_none_begin():
+    calls, reading, done = _Calls(), _Reading(), []
+
+    def read():
+        with calls.one_of(reading):
+            begun.set()
+            time.sleep(0.3)
+            done.append(True)
+
+    begun, thread = threading.Event(), threading.Thread(target=read)
+    thread.start()
+    begun.wait()
+    calls.end()
+    assert done
+    with pytest.raises(RuntimeError, match="ending"), calls.one_of(reading):
+        pass
+    thread.join()
+
+
+def test_the_end_does_not_wait_where_no_samples_are_left(monkeypatch):
+    monkeypatch.setattr(time, "sleep", pytest.fail)
+    calls = _Calls()
+    with calls.one_of(_Reading()):
+        pass
+    gc.collect()
+    calls.end()

@@ -1,6 +1,7 @@
 """A source gives what the same rows in memory give, and says where it cannot."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import keras
@@ -128,6 +129,24 @@ def test_users_of_a_source_are_those_of_arrays(tmp_path):
     for ours, theirs in zip(*pair, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("map", [None, lambda example: example], ids=["arrays", "mapped"])
+def test_zeros_follow_the_examples_in_memory_that_is_used_again(map, workers):
+    wide = RNG.normal(size=(N, 1 << 13)).astype(np.float32)  # 20 rows are above 64 KiB.
+    source = Source((wide, Y), map=map, workers=workers)
+    rows = np.array([5, 0, 39, 5])
+    with ThreadPoolExecutor(workers) as threads:
+        pool = threads if workers > 1 else None
+        for count in (20, 20, 4):  # What was read before must not shine through.
+            found = source.read(np.arange(count), pool=pool, room=20)
+            assert [leaf.shape for leaf in found] == [(20, 1 << 13), (20,)]
+            del found
+        x, y = source.read(rows, pool=pool, room=20)
+    np.testing.assert_array_equal(x[:4], wide[rows])
+    np.testing.assert_array_equal(y[:4], Y[rows])
+    assert not x[4:].any() and not y[4:].any()
 
 
 def test_structures_of_examples():

@@ -1,6 +1,10 @@
 """Padded batches of records drawn from arrays and sources."""
 
+import atexit
+import contextlib
 import itertools
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +21,8 @@ from tfdp.sampling.users import Users
 
 # Of a data set: those that samples still come from.
 _KEPT_ITERATORS = 8
+# After its last call a thread that prefetches is soon waiting for room, out of Python.
+_QUIET_SECONDS = 0.05
 
 
 class PaddedBatch(NamedTuple):
@@ -81,11 +87,13 @@ def batches(
     rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
     generator = generator or host_generator()
 
-    def read(source: Source, rows: np.ndarray, pool: ThreadPoolExecutor | None) -> list[np.ndarray]:
+    def read(
+        source: Source, rows: np.ndarray, pool: ThreadPoolExecutor | None, room: int
+    ) -> list[np.ndarray]:
         if not source.seeded:
-            return source.read(rows, None, pool)
+            return source.read(rows, None, pool, room)
         seeds = generator.integers(2**63 - 1, size=2 * len(rows)).reshape(-1, 2)
-        return source.read(rows, seeds, pool)
+        return source.read(rows, seeds, pool, room)
 
     def padded() -> Iterator[tuple[np.ndarray, ...]]:
         if source is None or source.workers == 1:
@@ -111,7 +119,8 @@ def batches(
             if source is None:
                 parts = [*(_rows(array, chosen, mask) for array in arrays), mask]
             else:
-                parts = [*(_spread(leaf, mask) for leaf in read(source, chosen[mask], pool)), mask]
+                leaves = read(source, chosen[mask], pool, total)
+                parts = [*(_spread(leaf, mask) for leaf in leaves), mask]
             if users is not None:
                 parts = [p.reshape(-1, examples_per_unit, *p.shape[1:]) for p in parts]
             yield tuple(parts)
@@ -125,6 +134,56 @@ def batches(
     signature = tuple(tf.TensorSpec([*axes, *a.shape[1:]], a.dtype) for a in arrays)
     signature += (tf.TensorSpec(axes, tf.bool),)
     return _from_iterators(padded, signature, rebuild).prefetch(2)
+
+
+class _Calls:
+    """Calls of Python from the threads that prefetch.
+
+    TensorFlow waits for these threads as the process ends. One that wants to come back to Python
+    after Python has ended never does. So at the end no new call begins, and those under way are
+    waited for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._last = 0.0
+        self._is_ending = False
+        self._alive: weakref.WeakSet[_Iterators] = weakref.WeakSet()
+
+    @contextlib.contextmanager
+    def one_of(self, iterators: "_Iterators") -> Iterator[None]:
+        """Holds the end of Python back for as long as the block takes.
+
+        Raises:
+            RuntimeError: Python is ending.
+        """
+        with self._lock:
+            self._alive.add(iterators)
+            self._last = time.monotonic()
+            if self._is_ending:
+                raise RuntimeError("The program is ending: there are no more samples.")
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                self._last = time.monotonic()
+
+    def end(self) -> None:
+        """Lets no new call begin, and returns when none is under way."""
+        with self._lock:
+            self._is_ending = True
+        while self._alive or self._under_way:
+            with self._lock:
+                if not self._under_way and time.monotonic() - self._last > _QUIET_SECONDS:
+                    return
+            time.sleep(_QUIET_SECONDS / 10)
+
+
+_calls = _Calls()
+atexit.register(_calls.end)
 
 
 class _Iterators:
@@ -153,6 +212,10 @@ class _Iterators:
 
     def next(self, name: np.int64) -> tuple[np.ndarray, ...]:
         """Returns what is next in this one."""
+        with _calls.one_of(self):
+            return self._next(name)
+
+    def _next(self, name: np.int64) -> tuple[np.ndarray, ...]:
         begun = self._begun.get(int(name))
         if begun is None:
             raise RuntimeError(
@@ -211,9 +274,12 @@ def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray
 
 
 def _spread(found: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Returns rows at the places of a mask, in order, among zeros."""
-    rows = np.zeros((len(mask), *found.shape[1:]), found.dtype)
-    rows[mask] = found
+    """Returns the first rows, as many as a mask has places, at these places among zeros."""
+    count = np.count_nonzero(mask)
+    if mask[:count].all():
+        return found  # There they are, with zeros after them.
+    rows = np.zeros_like(found)
+    rows[mask] = found[:count]
     return rows
 
 

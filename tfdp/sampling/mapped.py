@@ -3,7 +3,7 @@
 import contextlib
 import mmap
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,18 +127,43 @@ def taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Raises:
         IndexError: there is no such row.
     """
-    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
-        return array[rows]  # np.take would first copy all of the array.
-    if array.nbytes >= _WORTH_ASKING_BYTES and len(rows):
-        _check(rows, len(array))
-        _read_ahead(array, rows * array.strides[0], array.strides[0])
-    shape = (len(rows), *array.shape[1:])
-    if array.dtype.kind not in "biuf" or not memory.is_kept(shape, array.dtype):
-        return np.take(array, rows, axis=0)  # Faster than indexing.
+    found = memory_of((len(rows), *array.shape[1:]), array.dtype)
+    take(array, rows, found)
+    return found
+
+
+def take(array: np.ndarray, rows: np.ndarray, place: np.ndarray) -> None:
+    """Writes rows of an array to a place.
+
+    Args:
+        array: [n, ...].
+        rows: int64 [m], in 0 .. n - 1.
+        place: [m, ...], of the dtype of the array.
+
+    Raises:
+        IndexError: there is no such row.
+    """
     _check(rows, len(array))
-    found = memory.rows(shape, array.dtype)
-    # NumPy would write to a copy of `found` first where it may raise an error on the way.
-    return np.take(array, rows, axis=0, out=found, mode="clip")
+    if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        place[...] = array[rows]  # np.take would first copy all of the array.
+        return
+    if array.nbytes >= _WORTH_ASKING_BYTES and len(rows):
+        _read_ahead(array, rows * array.strides[0], array.strides[0])
+    # NumPy would write to a copy of the place first where it may raise an error on the way.
+    np.take(array, rows, axis=0, out=place, mode="clip")
+
+
+def memory_of(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Returns an array with arbitrary contents, of memory that is used again once nobody can read
+    it, where that is worth it.
+
+    Args:
+        shape: Integers.
+        dtype: Any.
+    """
+    if dtype.kind in "biuf" and memory.is_kept(shape, dtype):
+        return memory.rows(shape, dtype)
+    return np.empty(shape, dtype)
 
 
 def _check(rows: np.ndarray, length: int) -> None:

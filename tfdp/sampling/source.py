@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.sampling.mapped import Chunks, mapped, taken
+from tfdp.sampling.mapped import Chunks, mapped, memory_of, take, taken
 
 
 class SourceError(ValueError):
@@ -149,13 +149,16 @@ class Source:
         rows: np.ndarray,
         seeds: np.ndarray | None = None,
         pool: ThreadPoolExecutor | None = None,
+        room: int | None = None,
     ) -> list[np.ndarray]:
-        """Returns the leaves of `example`, without None, of some examples: each [n, ...].
+        """Returns the leaves of `example`, without None, of some examples: each [room, ...], where
+        zeros follow the examples.
 
         Args:
             rows: int64 [n], positions.
             seeds: int64 [n, 2], for a `map` that is seeded.
             pool: Threads among which the examples are divided; else this one reads them.
+            room: At least n, which is the default.
 
         Raises:
             SourceError: the length has changed, or an example is not like the first.
@@ -170,26 +173,37 @@ class Source:
             if self.seeded:
                 raise ValueError("A seeded map needs seeds. Received: seeds=None.")
             seeds = np.zeros([len(rows), 2], np.int64)
+        room = len(rows) if room is None else room
         expected = [leaf for leaf in tf.nest.flatten(self._first) if leaf is not None]
-        if pool is None or len(rows) < 2:
-            parts = [self._read(rows, seeds, expected)]
+        found = [memory_of((room, *leaf.shape), self._dtype(leaf)) for leaf in expected]
+        pieces = 1 if pool is None else max(1, min(self.workers, len(rows)))
+        places = zip(*(np.array_split(leaf[: len(rows)], pieces) for leaf in found), strict=True)
+        shares = zip(
+            np.array_split(rows, pieces), np.array_split(seeds, pieces), places, strict=True
+        )
+        if pool is None:
+            for share in shares:
+                self._read(*share, expected)
         else:
-            pieces = min(self.workers, len(rows))
-            shares = zip(np.array_split(rows, pieces), np.array_split(seeds, pieces), strict=True)
-            waiting = [pool.submit(self._read, *share, expected) for share in shares]
-            parts = [part.result() for part in waiting]
-        if len(parts) == 1:
-            return parts[0]
-        return [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+            for part in [pool.submit(self._read, *share, expected) for share in shares]:
+                part.result()
+        for leaf in found:
+            leaf[len(rows) :] = 0
+        return found
 
     def _read(
-        self, rows: np.ndarray, seeds: np.ndarray, expected: list[np.ndarray]
-    ) -> list[np.ndarray]:
+        self,
+        rows: np.ndarray,
+        seeds: np.ndarray,
+        places: Sequence[np.ndarray],
+        expected: list[np.ndarray],
+    ) -> None:
+        """Writes the leaves of examples to places of as many rows."""
         rows = rows + self._start
         if self._is_plain and len(rows):
-            leaves = [_rows_of(column, rows) for column in self._columns]
-            return [leaf.astype(self._dtype(leaf), copy=False) for leaf in leaves]
-        found = [np.empty((len(rows), *leaf.shape), self._dtype(leaf)) for leaf in expected]
+            for column, place in zip(self._columns, places, strict=True):
+                _take(column, rows, place)
+            return
         for index, raw in enumerate(self._raw(rows)):
             row = int(rows[index])
             example = self._example(raw, seeds[index], row)
@@ -205,9 +219,8 @@ class Source:
                     f"Example {row} differs in shape or dtype from the first: {_words(forms)} "
                     f"instead of {_words(wanted)}. Let map make them alike."
                 )
-            for place, leaf in zip(found, leaves, strict=True):
+            for place, leaf in zip(places, leaves, strict=True):
                 place[index] = leaf
-        return found
 
     def _dtype(self, leaf: np.ndarray) -> np.dtype:
         is_float = np.issubdtype(leaf.dtype, np.floating)
@@ -282,6 +295,14 @@ def _is_array(column: Any) -> bool:
 
 def _is_hdf5(column: Any) -> bool:
     return type(column).__module__.split(".")[0] == "h5py"
+
+
+def _take(column: Any, rows: np.ndarray, place: np.ndarray) -> None:
+    """Writes rows of an array, or of what stands for one, to a place."""
+    if isinstance(column, np.ndarray) and column.dtype == place.dtype:
+        take(np.asarray(column), rows, place)
+    else:
+        place[...] = _rows_of(column, rows)
 
 
 def _rows_of(column: Any, rows: np.ndarray) -> Any:
