@@ -75,7 +75,6 @@ ABOUT_SEVERAL = {
     "gradients/ignored_weights_test.py": "weights that a loss ignores, by every engine",
     "gradients/integers_test.py": "integers of records in indices and their rewriting",
     "gradients/mixing_test.py": "code of one's own in layers of every rule",
-    "gradients/rules/images_test.py": "layers that prepare images, which are weightless ones",
     "gradients/rounded_products_test.py": "rounding of products in every form",
     "keras/correlated_noise_test.py": "runs of correlated noise, from fit to the ledger",
     "keras/adaptive_clip_test.py": "clips that change, from fit to the query",

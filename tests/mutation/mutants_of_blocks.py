@@ -135,10 +135,27 @@ BLOCKS = in_folder(
     (
         "records_as_rows_of_an_image",
         "a layer for images takes records for the rows of one image",
-        "rules/weightless.py",
+        "rules/images.py",
         "return holds_records(data) and data.shape.rank == 4",
         "return holds_records(data)",
         f"{GRADIENTS}/rules/images_test.py",
+    ),
+    (
+        "jitter_of_anything",
+        "a layer that jitters colours calls replaced code of the layers in it on the batch",
+        "rules/images.py",
+        "(type(part) is known and rule_for(part) is not None)",
+        "type(part) is known",
+        f"{GRADIENTS}/rules/images_test.py::test_jitter_with_code_of_others_in_it_has_no_promise",
+    ),
+    (
+        "one_draw_for_all_steps",
+        "what draws once for all images draws once for all steps of all records",
+        "rules/time_distributed.py",
+        "not any(isinstance(p, DRAW_ONCE) or is_recomputed(p) for p in parts)",
+        "not any(is_recomputed(p) for p in parts)",
+        f"{GRADIENTS}/rules/time_distributed_test.py::"
+        "test_one_draw_for_all_images_stays_one_for_each_step",
     ),
     (
         "rows_of_several_records",

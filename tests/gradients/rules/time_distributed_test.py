@@ -289,8 +289,9 @@ def test_steps_and_records_draw_on_their_own(draw):
     assert len(np.unique(np.round(seen, 4))) == 2 * BATCH
 
 
-def test_one_draw_for_all_images_stays_one_for_each_step():
-    assert rule_for(L.TimeDistributed(L.RandomCrop(2, 2))) is None
+@pytest.mark.parametrize("make", [lambda: L.RandomCrop(2, 2), L.RandomGaussianBlur])
+def test_one_draw_for_all_images_stays_one_for_each_step(make):
+    assert rule_for(L.TimeDistributed(make())) is None
 
 
 def test_recomputed_layers_have_no_rule():

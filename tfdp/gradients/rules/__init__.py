@@ -19,6 +19,9 @@ from tfdp.gradients.rules import (
     embedding as embedding,
 )
 from tfdp.gradients.rules import (
+    images as images,
+)
+from tfdp.gradients.rules import (
     normalization as normalization,
 )
 from tfdp.gradients.rules import (

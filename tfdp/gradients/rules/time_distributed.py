@@ -10,17 +10,18 @@ from tfdp.gradients.keras_internals import is_recomputed, layers_in, takes
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import Recording
+from tfdp.gradients.rules.images import DRAW_ONCE
 from tfdp.gradients.rules.rule import RecordWise, register_rule
 
 
 def _treats_steps_alike(layer: Any) -> bool:
     """Returns whether it is the same to call the layer in it once, on the steps of all records.
 
-    A `RandomCrop` draws one place for each call. In a `keras.RematScope` the layer is called again
-    in the backward pass.
+    What draws once for each call would draw once for all steps. In a `keras.RematScope` the layer
+    is called again in the backward pass.
     """
     parts = layers_in(layer, deep=True)
-    return not any(isinstance(p, keras.layers.RandomCrop) or is_recomputed(p) for p in parts)
+    return not any(isinstance(p, DRAW_ONCE) or is_recomputed(p) for p in parts)
 
 
 def _gets_sequences(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> bool:

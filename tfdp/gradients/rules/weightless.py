@@ -84,13 +84,6 @@ def _draws_for_each_record(dropout: Any) -> bool:
     return not dropout.noise_shape or dropout.noise_shape[0] is None
 
 
-def _images(layer: Any, data: Any, training: bool = True) -> bool:
-    """Returns whether a layer is called on images, [n, height, width, channels]. It takes
-    [n, height, width] for one image, whose height is the axis of records.
-    """
-    return holds_records(data) and data.shape.rank == 4
-
-
 def _sounds(layer: Any, inputs: Any) -> bool:
     """Returns whether a layer is called on sounds, [n, t, channels]."""
     return holds_records(inputs) and inputs.shape.rank == 3
@@ -136,14 +129,6 @@ for _name in ("Concatenate", "Dot", "UnitNormalization"):
 for _name in ("AlphaDropout", "Dropout"):
     register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
-# `RandomCrop` cuts all images of a batch at one place, which follows none of them.
-for _name in (
-    *("CenterCrop", "RandomBrightness", "RandomColorDegeneration", "RandomContrast", "RandomCrop"),
-    *("RandomErasing", "RandomFlip", "RandomHue", "RandomInvert", "RandomRotation"),
-    *("RandomSaturation", "RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom"),
-    "Resizing",
-):
-    register_rule(getattr(_layers, _name), RecordWise(called_on=_images))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
 # Frozen, its weights are a fixed transform. (MelSpectrogram takes the largest number of a batch.)
 register_rule(
