@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.gradients.onednn import corrupts_memory
+from tfdp.gradients.onednn import corrupts_memory, leaves_numbers_unwritten
 
 
 def graph_of(left, right, function=tf.matmul):
@@ -42,3 +42,20 @@ def test_products_in_the_body_of_a_loop_are_recognised():
 
     assert corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], loop))
     assert not corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], harmless))
+
+
+@pytest.mark.parametrize(
+    ("channels", "strides", "windows", "expected"),
+    [
+        (1, (1, 3), 1, True),
+        (1, (1, 1, 2), None, True),
+        (1, (3, 1), 1, False),
+        (1, (1, 3), 2, False),
+        (2, (1, 3), 1, False),
+        (1, (3,), 1, False),
+    ],
+)
+def test_convolutions_that_leave_numbers_unwritten_are_recognised(
+    channels, strides, windows, expected
+):
+    assert leaves_numbers_unwritten(channels, strides, windows) is expected

@@ -360,6 +360,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/rules/recurrent_test.py",
     ),
     (
+        "results_left_unwritten",
+        "patches of one window are what the memory held, where TensorFlow leaves them unwritten",
+        "onednn.py",
+        "windows in (None, 1)",
+        "windows is None",
+        f"{GRADIENTS}/forms/convolution_windows_test.py::test_one_window_along_the_last_axis",
+    ),
+    (
         "adaptation_without_its_scale",
         "the first factor of a convolution's low-rank adaptation is clipped without its scale",
         "rules/convolution.py",

@@ -1,5 +1,6 @@
-"""A fault of TensorFlow to stay clear of."""
+"""Faults of TensorFlow to stay clear of."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,3 +38,18 @@ def _is_faulty(op: tf.Operation) -> bool:
 def _may_be_faulty(node: Any) -> bool:
     shape = shape_in_definition(node)
     return shape is None or shape.unknown_rank or len(shape.dim) >= 4
+
+
+def leaves_numbers_unwritten(channels: int, strides: Sequence[int], windows: int | None) -> bool:
+    """Returns whether a convolution may leave some of its results as they were in the memory, where
+    numbers of other records may have been.
+
+    TensorFlow 2.21 on a CPU does so in single precision, along two or three axes, if there is one
+    channel, and one window along the last axis with a stride of more than 1.
+
+    Args:
+        channels: Of the inputs.
+        strides: Along every axis.
+        windows: Number of windows along the last axis; None where it is not known.
+    """
+    return channels == 1 and len(strides) > 1 and strides[-1] > 1 and windows in (None, 1)

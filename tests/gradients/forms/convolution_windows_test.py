@@ -71,6 +71,29 @@ def test_patches_are_windows(case):
         np.testing.assert_array_equal(patches(tf.constant(source), counts), expected)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("width, kernel, stride", [(5, 5, 3), (7, 5, 4), (3, 3, 4), (2, 2, 3)])
+def test_one_window_along_the_last_axis(width, kernel, stride, rank, padding, known):
+    """Of one channel, in single precision, where TensorFlow's convolution is at fault."""
+    width = min(width, stride) if padding == "SAME" else width
+    source = np.random.default_rng(0).normal(size=(9, *[4] * (rank - 1), width, 1)).astype("f")
+    ones = (1,) * (rank - 1)
+    windows = Windows((*ones, kernel), (*ones, stride), (1,) * rank, padding)
+    counts = [4] * (rank - 1) + [1]
+
+    def patches(source, like):
+        return windows.patches_by_convolution(source, spatial_sizes(like))
+
+    shapes = [source.shape, (9, *counts, 1)]
+    if not known:
+        shapes = [[None] * (rank + 1) + [1]] * 2
+    found = tf.function(patches, [tf.TensorSpec(shape) for shape in shapes], autograph=False)
+    like = np.zeros([9, *counts, 1], "f")
+    np.testing.assert_array_equal(found(source, like), _patches(source, windows, counts))
+
+
 @settings(max_examples=20)
 @given(_cases())
 def test_patches_of_groups(case):

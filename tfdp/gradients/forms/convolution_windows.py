@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise
+from tfdp.gradients.onednn import leaves_numbers_unwritten
 from tfdp.numerics.shapes import reshape_records
 
 Size: TypeAlias = int | tf.Tensor
@@ -84,6 +85,15 @@ class Windows(NamedTuple):
     def extents(self) -> list[int]:
         """Returns how far a window reaches along each axis."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+    def _along_last_axis(self, source: tf.Tensor) -> int | None:
+        """Returns the number of windows along the last axis, where it is known."""
+        size, stride = source.shape[-2], self.strides[-1]
+        if size is None:
+            return None
+        if self.padding == "SAME":
+            return -(-size // stride)
+        return (size - self.extents()[-1]) // stride + 1
 
     def _needed(self, counts: Sequence[Size]) -> list[Size]:
         """Returns the sizes that so many windows cover."""
@@ -171,6 +181,10 @@ class Windows(NamedTuple):
 
     def convolve(self, source: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the convolution with a kernel [*kernel, channels, filters]."""
+        if leaves_numbers_unwritten(source.shape[-1], self.strides, self._along_last_axis(source)):
+            # Not of two channels. (TensorFlow would lose channels of `tf.pad`.)
+            source = tf.concat([source, tf.zeros_like(source)], -1)
+            kernel = tf.concat([kernel, tf.zeros_like(kernel)], -2)
         return tf.nn.convolution(
             source,
             kernel,
