@@ -173,6 +173,28 @@ def test_loop_of_recurrent_layers(cls):
     assert internals.LOOP not in vars(layer)
 
 
+@pytest.mark.parametrize("step", [None, 3])
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_convolution_of_spectrograms(data_format, step):
+    layer = L.STFTSpectrogram(
+        "stft", frame_length=8, frame_step=step, data_format=data_format, padding="same"
+    )
+    assert internals.frame_step_of(layer) == (step or 4)
+    x = tf.ones([1, 12, 2] if data_format == "channels_last" else [1, 2, 12])
+    layer.build(x.shape)
+    calls = []
+
+    def convolve(inputs, kernel):
+        calls.append((inputs, kernel))
+        return tf.fill([1, 2, 5, 4 if step else 3], float(len(calls)))
+
+    with internals.replaced(layer, internals.SPECTROGRAM_CONVOLUTION, convolve):
+        outputs = layer(x)
+    assert [inputs is not None and inputs.shape == x.shape for inputs, _ in calls] == [True] * 2
+    assert [kernel is k for (_, kernel), k in zip(calls, layer.weights, strict=True)] == [True] * 2
+    assert {float(value) for value in tf.reshape(outputs, [-1])} == {1.0, 2.0}
+
+
 def test_cells_of_convolutions():
     for cls in (L.ConvLSTM1D, L.ConvLSTM2D, L.ConvLSTM3D):
         assert type(cls(1, 1).cell) is internals.CONV_LSTM_CELL

@@ -360,6 +360,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/rules/recurrent_test.py",
     ),
     (
+        "channels_of_a_sound_mixed_up",
+        "the gradient of a spectrogram's kernel takes moments of a sound for its channels",
+        "rules/spectrogram.py",
+        "inputs = tf.transpose(inputs, [0, 2, 1])",
+        "inputs = tf.reshape(inputs, [-1, *inputs.shape[:0:-1]])",
+        f"{GRADIENTS}/rules/spectrogram_test.py::test_options",
+    ),
+    (
         "results_left_unwritten",
         "patches of one window are what the memory held, where TensorFlow leaves them unwritten",
         "onednn.py",

@@ -174,6 +174,15 @@ CONV_LSTM_CELL: Any = sys.modules[keras.layers.ConvLSTM1D.__base__.__module__].C
 # that returns (last output, outputs, states).
 LOOP = "inner_loop"
 
+# Where an STFTSpectrogram convolves: a method of (inputs, kernel) that returns
+# [n, channels, frequencies, frames].
+SPECTROGRAM_CONVOLUTION = "_apply_conv"
+
+
+def frame_step_of(layer: Any) -> int:
+    """Returns how far frames of an STFTSpectrogram are apart; `layer.frame_step` may be None."""
+    return layer._frame_step
+
 
 class BuiltBeforeTraining:
     """Mixin of `keras.Model` for models that know all shapes before a training step is traced.

@@ -4,8 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.gradients.problems import assert_layer_agrees, assert_layer_is_exact, model_of
-from tfdp.gradients import explain
+from tests.gradients.problems import assert_layer_is_exact
 from tfdp.gradients.rules.rule import RecordWise, rule_for
 
 L = keras.layers
@@ -26,7 +25,6 @@ def test_unit_normalization():
         L.UnitNormalization(axis=[1, 2]),
         L.Activation("relu"),
         L.BatchNormalization(trainable=False),
-        L.STFTSpectrogram(trainable=False),
     ],
     ids=lambda layer: type(layer).__name__,
 )
@@ -49,33 +47,11 @@ def test_layers_that_treat_every_record_separately(layer):
         L.BatchNormalization(),
         # It takes the largest number of the batch for zero decibels.
         L.MelSpectrogram(),
-        # Its weights have gradients.
-        L.STFTSpectrogram(trainable=True),
     ],
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_that_may_mix_records_have_no_rule(layer):
     assert rule_for(layer) is None
-
-
-@pytest.mark.parametrize("expand", [False, True])
-@pytest.mark.parametrize("mode", ["log", "magnitude", "psd", "real", "stft", "angle"])
-def test_spectrograms(mode, expand):
-    sizes = {"frame_length": 6, "frame_step": 3, "fft_length": 8, "padding": "same"}
-
-    def make():
-        return L.STFTSpectrogram(mode, expand_dims=expand, trainable=False, **sizes)
-
-    assert "record by record" not in explain(model_of(make, (12, 2)))
-    assert_layer_agrees(make, (12, 2))
-
-
-def test_spectrograms_that_are_trained():
-    def make():
-        return L.STFTSpectrogram("real", frame_length=6, frame_step=3, fft_length=8)
-
-    assert "record by record" in explain(model_of(make, (12, 2)))
-    assert_layer_agrees(make, (12, 2))
 
 
 def test_softmax_of_records_that_are_one_number_has_no_promise():

@@ -31,6 +31,9 @@ from tfdp.gradients.rules import (
     recurrent as recurrent,
 )
 from tfdp.gradients.rules import (
+    spectrogram as spectrogram,
+)
+from tfdp.gradients.rules import (
     time_distributed as time_distributed,
 )
 from tfdp.gradients.rules import (

@@ -84,11 +84,6 @@ def _draws_for_each_record(dropout: Any) -> bool:
     return not dropout.noise_shape or dropout.noise_shape[0] is None
 
 
-def _sounds(layer: Any, inputs: Any) -> bool:
-    """Returns whether a layer is called on sounds, [n, t, channels]."""
-    return holds_records(inputs) and inputs.shape.rank == 3
-
-
 _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
@@ -130,10 +125,5 @@ for _name in ("AlphaDropout", "Dropout"):
     register_rule(getattr(_layers, _name), RecordWise(when=_draws_for_each_record))
 register_rule(_layers.GlobalAveragePooling1D, RecordWise(called_on=_mask_meets_steps))
 register_rule(_layers.Softmax, RecordWise(when=_not_across_records, called_on=_mask_meets_inputs))
-# Frozen, its weights are a fixed transform. (MelSpectrogram takes the largest number of a batch.)
-register_rule(
-    _layers.STFTSpectrogram,
-    RecordWise(when=lambda layer: not layer.trainable, called_on=_sounds),
-)
 # A frozen layer uses its moving averages. Models in which it is not frozen are refused.
 register_rule(_layers.BatchNormalization, RecordWise(when=lambda layer: not layer.trainable))
