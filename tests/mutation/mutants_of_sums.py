@@ -379,18 +379,17 @@ SUMS = in_folder(
         "adaptation_without_its_scale",
         "the first factor of a convolution's low-rank adaptation is clipped without its scale",
         "rules/convolution.py",
-        "at_rank = self._scale * times(self.positions, b, True)",
-        "at_rank = times(self.positions, b, True)",
+        "at_rank = self._scale * times(self.positions, columns, True)",
+        "at_rank = times(self.positions, columns, True)",
         f"{GRADIENTS}/rules/convolution_test.py::test_low_rank_adaptation",
     ),
     (
         "adapted_groups_are_one",
         "every group of a convolution is taken to use all of its low-rank adaptation",
         "rules/convolution.py",
-        "return layer.lora_enabled and layer.groups == 1",
-        "return layer.lora_enabled",
-        f"{GRADIENTS}/rules/convolution_test.py::"
-        "test_low_rank_adaptation_of_groups_runs_record_by_record",
+        "columns = tf.tile(to_accumulate(b.value), [groups, 1]) * own",
+        "columns = tf.tile(to_accumulate(b.value), [groups, 1])",
+        f"{GRADIENTS}/rules/convolution_test.py::test_low_rank_adaptation",
     ),
     (
         "masked_steps_count_backwards",

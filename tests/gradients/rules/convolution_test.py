@@ -10,7 +10,6 @@ from tests.gradients.problems import (
     BATCH,
     apply,
     assert_engines_agree,
-    assert_layer_agrees,
     assert_layer_is_exact,
     assert_sums_agree,
     by_engine,
@@ -72,11 +71,20 @@ ADAPTED = {
         (7, 6, 2),
     ),
     "conv3d": (lambda: lora(L.Conv3D(3, 2, strides=2, padding="same")), (4, 3, 4, 2)),
-}
-# Each group has columns of the second factor to itself.
-ADAPTED_GROUPS = {
-    "conv2d_groups": (lambda: lora(L.Conv2D(6, 3, groups=2)), (5, 5, 4)),
-    "conv2d_groups_of_one": (lambda: lora(L.Conv2D(4, 3, groups=4)), (5, 5, 4)),
+    "groups_1d": (
+        lambda: lora(L.Conv1D(6, 3, groups=3, padding="causal", activation="tanh")),
+        (8, 6),
+    ),
+    "groups_2d": (lambda: lora(L.Conv2D(6, 3, groups=2, strides=2, padding="same")), (5, 6, 4)),
+    "groups_2d_channels_first": (
+        lambda: lora(L.Conv2D(6, 2, groups=2, data_format="channels_first", activation="tanh")),
+        (4, 5, 6),
+    ),
+    "groups_2d_dilated": (lambda: lora(L.Conv2D(4, 2, groups=2, dilation_rate=2)), (5, 5, 4)),
+    "groups_2d_of_one": (lambda: lora(L.Conv2D(4, 3, groups=4, use_bias=False)), (5, 5, 4)),
+    "groups_2d_of_one_twice": (lambda: lora(L.Conv2D(8, (3, 2), groups=4)), (5, 5, 4)),
+    "groups_2d_pointwise": (lambda: lora(L.Conv2D(6, 1, groups=2)), (3, 4, 4)),
+    "groups_3d": (lambda: lora(L.Conv3D(4, 2, groups=2, padding="same")), (3, 3, 4, 4)),
 }
 
 
@@ -101,13 +109,6 @@ def test_low_rank_adaptation(name):
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 * expected.max())
 
 
-@pytest.mark.parametrize("name", sorted(ADAPTED_GROUPS))
-def test_low_rank_adaptation_of_groups_runs_record_by_record(name):
-    make, shape = ADAPTED_GROUPS[name]
-    assert how_it_runs(model_of(make, shape)) == "record by record"
-    assert_layer_agrees(make, shape)
-
-
 def adapted_layer(model):
     return model.layers[2]
 
@@ -121,7 +122,7 @@ def test_frozen_factors_of_a_low_rank_adaptation(groups):
     assert_engines_agree(*problem(model, normal(5, 5, 4)))
 
 
-@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_strides"])
+@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_strides", "groups_2d"])
 def test_kernel_that_is_trained_beside_its_adaptation(name):
     make, shape = ADAPTED[name]
     model = model_of(make, shape)
@@ -134,10 +135,11 @@ def test_kernel_that_is_trained_beside_its_adaptation(name):
     assert_engines_agree(loss, variables, examples)
 
 
-def test_low_rank_adaptation_of_sizes_that_are_not_known():
+@pytest.mark.parametrize("groups", [1, 2])
+def test_low_rank_adaptation_of_sizes_that_are_not_known(groups):
     keras.utils.set_random_seed(1)
     x = keras.Input((None, None, 2))
-    y = L.GlobalAveragePooling2D()(apply(lora(L.Conv2D(3, 3, padding="same")), x))
+    y = L.GlobalAveragePooling2D()(apply(lora(L.Conv2D(4, 3, padding="same", groups=groups)), x))
     assert_engines_agree(*problem(keras.Model(x, L.Dense(2)(y)), normal(5, 6, 2)))
 
 
@@ -148,8 +150,9 @@ def test_low_rank_adaptation_of_a_layer_that_is_used_twice():
     assert_engines_agree(*problem(keras.Model(x, L.Dense(2)(L.Flatten()(y))), normal(6, 2)))
 
 
-def test_low_rank_adaptation_with_microbatches():
-    make, shape = ADAPTED["conv2d"]
+@pytest.mark.parametrize("name", ["conv2d", "groups_2d"])
+def test_low_rank_adaptation_with_microbatches(name):
+    make, shape = ADAPTED[name]
     grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
     assert_engines_agree(*problem(model_of(make, shape), normal(*shape)), **grouping)
     assert_engines_agree(*problem(model_of(make, shape), normal(*shape)), examples_per_record=2)
@@ -181,7 +184,7 @@ def test_low_rank_adaptation_with_xla():
     assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
 
 
-@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_same", "conv2d_strides"])
+@pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_same", "conv2d_strides", "groups_2d"])
 def test_adapted_record_that_is_not_finite_contributes_nothing(name):
     make, shape = ADAPTED[name]
     x = normal(*shape)

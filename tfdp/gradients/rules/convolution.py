@@ -1,20 +1,25 @@
 """Convolutions along one, two or three axes, with low-rank adaptation, and transposed ones."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution import ConvolutionGradient, channels_last, make_windows
 from tfdp.gradients.forms.convolution_depthwise import convolve_by_channel, depthwise, is_direct
+from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
-from tfdp.gradients.forms.products import matrix_gradient
+from tfdp.gradients.forms.products import Product
 from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import matrix_variables, times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
+from tfdp.numerics.norms import to_accumulate
+from tfdp.numerics.shapes import reshape_records
 
 
 def channel_bias_gradient(layer: Any, gradient: tf.Tensor) -> Explicit:
@@ -49,29 +54,50 @@ def _depthwise_shape(layer: Any) -> list[int]:
     return [*size, layer.groups, filters // layer.groups]
 
 
-def _faster_by_channel(recording: Recording, layer: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes a layer convolve every channel by itself in the block, where it does so anyway.
+def _faster_in_groups(recording: Recording, layer: Any) -> contextlib.AbstractContextManager[None]:
+    """Makes a layer of several groups convolve one after the other in the block.
 
     On a CPU, Keras has XLA compile a grouped convolution anew for every number of records. It takes
-    a hundred times as long as a depthwise one.
+    a hundred times as long as ordinary ones, or as a depthwise one.
     """
-    is_2d = _is_by_channel(layer) and len(layer.kernel_size) == 2
-    if not (is_2d and layer.data_format == "channels_last"):
+    if layer.groups == 1:
         return contextlib.nullcontext()
-    windows = make_windows(layer.kernel_size, layer.strides, layer.padding, layer.dilation_rate)
-    if not is_direct(windows):
-        return contextlib.nullcontext()
+    own, axis = layer.convolution_op, -1 if layer.data_format == "channels_last" else 1
+    windows = None if layer.padding == "causal" else _windows_of(layer, layer.padding)
 
-    def convolve(inputs, kernel):
+    def by_channel(inputs, kernel):
         kernel = tf.reshape(keras.ops.convert_to_tensor(kernel), _depthwise_shape(layer))
         return convolve_by_channel(inputs, kernel, windows)
 
-    return recording.replaced(layer, "convolution_op", convolve)
+    def by_group(inputs, kernel):
+        kernels = tf.split(keras.ops.convert_to_tensor(kernel), layer.groups, -1)
+        parts = zip(tf.split(inputs, layer.groups, axis), kernels, strict=True)
+        return tf.concat([own(*part) for part in parts], axis)
+
+    # Convolutions of one channel may be at fault (`leaves_numbers_unwritten`).
+    if kernel_of(layer).shape[-2] > 1:
+        return recording.replaced(layer, "convolution_op", by_group)
+    is_2d = len(layer.kernel_size) == 2 and layer.data_format == "channels_last"
+    if is_2d and is_direct(windows):
+        return recording.replaced(layer, "convolution_op", by_channel)
+    return contextlib.nullcontext()
 
 
-def _is_adapted(layer: Any) -> bool:
-    """Returns whether a layer has a low-rank adaptation that the rule knows."""
-    return layer.lora_enabled and layer.groups == 1
+def _windows_of(layer: Any, padding: str) -> Windows:
+    return make_windows(layer.kernel_size, layer.strides, padding, layer.dilation_rate)
+
+
+def _by_group(tensor: tf.Tensor, groups: int) -> tf.Tensor:
+    """Returns [n * groups, *spatial, channels / groups] from [n, *spatial, channels]."""
+    if groups == 1:
+        return tensor
+    sizes, channels = spatial_sizes(tensor), tensor.shape[-1] // groups
+    last = len(sizes) + 1
+    apart = reshape_records(tensor, [*sizes, groups, channels])
+    rows = tf.reshape(
+        tf.transpose(apart, [0, last, *range(1, last), last + 1]), [-1, *sizes, channels]
+    )
+    return tf.ensure_shape(rows, [None, *tensor.shape[1:-1], channels])
 
 
 class _Operands(NamedTuple):
@@ -104,14 +130,30 @@ class _Operands(NamedTuple):
         return Explicit(tf.reshape(gradients, [-1, *shape]))
 
     def first_factor_gradient(self) -> PerRecordGradient:
-        a, b = self.layer.lora_kernel_a, self.layer.lora_kernel_b
-        at_rank = self._scale * times(self.positions, b, True)
-        return ConvolutionGradient(self.source, at_rank, a.shape, *self.options)
+        a, b, groups = self.layer.lora_kernel_a, self.layer.lora_kernel_b, self.layer.groups
+        # [groups * rank, filters]: in the rows of a group are its own columns of B, and zeros.
+        rank, filters = b.shape
+        own = np.kron(np.eye(groups), np.ones([rank, filters // groups]))
+        columns = tf.tile(to_accumulate(b.value), [groups, 1]) * own
+        at_rank = self._scale * times(self.positions, columns, True)
+        gradients = ConvolutionGradient(
+            _by_group(self.source, groups), _by_group(at_rank, groups), a.shape, *self.options
+        )
+        return gradients if groups == 1 else gradients.grouped(None, groups)
 
     def second_factor_gradient(self) -> PerRecordGradient:
-        windows = make_windows(self.layer.kernel_size, *self.options)
+        b, groups = self.layer.lora_kernel_b, self.layer.groups
         a = tf.cast(self.layer.lora_kernel_a.value, self.source.dtype)
-        return matrix_gradient(self._scale * windows.convolve(self.source, a), self.positions)
+        windows = _windows_of(self.layer, self.options[1])
+        at_rank = self._scale * windows.convolve(_by_group(self.source, groups), a)
+        positions = _by_group(self.positions, groups)
+        # [n, groups, positions, numbers]: each group has columns of B to itself.
+        left, right = (
+            tf.reshape(x, [-1, groups, math.prod(spatial_sizes(positions)), x.shape[-1]])
+            for x in (at_rank, positions)
+        )
+        axes = [groups, left.shape[-1], right.shape[-1]]
+        return Product(left, right, axes, (1, 0, 2), shape=b.shape)
 
     @property
     def _scale(self) -> float:
@@ -123,21 +165,21 @@ class ConvolutionRule(LayerRule):
 
     With low-rank adaptation the kernel is W + s A B. A is the kernel of a convolution with as many
     filters as the rank, and s B gradient_t is the gradient at its outputs. B has the gradient sum_t
-    outer(s outputs_t, gradient_t), with the outputs of that convolution. Where there are groups,
-    each uses other columns of B, and the layer runs record by record.
+    outer(s outputs_t, gradient_t), with the outputs of that convolution. Groups share A, and each
+    has columns of B to itself.
     """
 
     taps_activation = True
 
     def variables(self, layer: Any) -> Iterable[Any]:
-        if _is_adapted(layer):
+        if layer.lora_enabled:
             return matrix_variables(layer)
         return [v for v in (kernel_of(layer), layer.bias) if v is not None]
 
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
     ) -> Any:
-        with recording.before_activation(layer) as tap, _faster_by_channel(recording, layer):
+        with recording.before_activation(layer) as tap, _faster_in_groups(recording, layer):
             outputs = call(inputs, **kwargs)
 
         def of(gradient):
@@ -145,7 +187,7 @@ class ConvolutionRule(LayerRule):
 
         recording.add(tap, layer.bias, lambda g: channel_bias_gradient(layer, g))
         recording.add(tap, kernel_of(layer), lambda g: of(g).kernel_gradient())
-        if _is_adapted(layer):
+        if layer.lora_enabled:
             recording.add(tap, layer.lora_kernel_a, lambda g: of(g).first_factor_gradient())
             recording.add(tap, layer.lora_kernel_b, lambda g: of(g).second_factor_gradient())
         return outputs

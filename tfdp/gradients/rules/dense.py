@@ -54,9 +54,10 @@ class DenseRule(LayerRule):
 
 
 def times(tensor: tf.Tensor, variable: Any, transpose: bool = False) -> tf.Tensor:
-    """Returns the product of the tensor's last axis with a matrix."""
+    """Returns the product of the tensor's last axis with a matrix, a variable's or a tensor."""
     tensor = to_accumulate(tensor)
-    matrix = tf.cast(variable.value, tensor.dtype)
+    matrix = variable if tf.is_tensor(variable) else variable.value
+    matrix = tf.cast(matrix, tensor.dtype)
     return tf.tensordot(tensor, tf.transpose(matrix) if transpose else matrix, 1)
 
 
