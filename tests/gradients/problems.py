@@ -26,6 +26,18 @@ class Position(L.Layer):
         return inputs + self.table
 
 
+class WithoutMask(L.Layer):
+    """Lets gradients through to masked steps, too."""
+
+    supports_masking = True
+
+    def call(self, inputs):
+        return tf.identity(inputs)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+
 class Block(L.Layer):
     """A composite layer with a dropout-free residual, as users write them."""
 
@@ -127,6 +139,13 @@ def assert_engines_agree(loss, variables, examples, query=None, tolerance=1e-5, 
     expected = by_engine(loss, variables, examples, query, "loop", **kwargs)
     actual = by_engine(loss, variables, examples, query, "bookkeeping", **kwargs)
     assert_sums_agree(actual, expected, tolerance)
+
+
+def assert_agrees_with_xla(loss, variables, examples):
+    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
+    actual = total(examples, tf.ones([BATCH], tf.bool))
+    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
 
 
 def assert_sums_agree(actual, expected, tolerance=1e-5):
@@ -241,6 +260,19 @@ def assert_layer_agrees(make_layer, shape):
     """Checks a layer in single precision alone, where Keras or the time it takes allows no more."""
     loss, variables, examples = problem(model_of(make_layer, shape), normal(*shape))
     assert_engines_agree(loss, variables, examples)
+
+
+def assert_broken_record_contributes_nothing(make_layer, shape, place):
+    """Checks that NaN and infinity at a place of a record make it no other than a masked one."""
+    x = normal(*shape)
+    loss, variables, (_, y) = problem(model_of(make_layer, shape), x)
+    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
+    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
+    for bad in (np.nan, np.inf):
+        x[(1, *place)] = bad
+        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
+        for a, e in zip(with_bad, without, strict=True):
+            np.testing.assert_array_equal(a, e, err_msg=str(bad))
 
 
 def assert_tokens_agree(model, tokens):

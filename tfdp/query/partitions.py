@@ -66,6 +66,10 @@ class _PartitionsQuery(SumAggregationDPQuery):
         )
         check_random_source(self.random_source)
 
+    def _set_delta(self, name: str) -> None:
+        delta = real_number(name, getattr(self, name), minimum=0, inclusive=False, maximum=0.5)
+        object.__setattr__(self, name, delta)
+
     def _event(self, event: Event) -> Event:
         return NonPrivateEvent() if source_of(self).seeded else event
 
@@ -78,10 +82,6 @@ def _epsilon(query: "PartitionSelectionQuery | HistogramQuery") -> float:
             f"epsilon={epsilon}, max_partitions={query.max_partitions}."
         )
     return epsilon
-
-
-def _delta(name: str, delta: float) -> float:
-    return real_number(name, delta, minimum=0, inclusive=False, maximum=0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class PartitionSelectionQuery(_PartitionsQuery):
     def __post_init__(self) -> None:
         self._check()
         object.__setattr__(self, "epsilon", _epsilon(self))
-        object.__setattr__(self, "delta", _delta("delta", self.delta))
+        self._set_delta("delta")
         rows = 2 * math.log(self.max_partitions / self.delta) * self.max_partitions / self.epsilon
         if rows > _MOST_ROWS:
             raise ValueError(
@@ -268,8 +268,7 @@ class HistogramQuery(_PartitionsQuery):
         self._check()
         object.__setattr__(self, "epsilon", _epsilon(self))
         if self.threshold_delta is not None:
-            delta = _delta("threshold_delta", self.threshold_delta)
-            object.__setattr__(self, "threshold_delta", delta)
+            self._set_delta("threshold_delta")
 
     @functools.cached_property
     def threshold(self) -> int | None:
@@ -360,8 +359,7 @@ class GaussianHistogramQuery(_PartitionsQuery):
         grid.noise_variance(self._bound, stddev)
         object.__setattr__(self, "stddev", stddev)
         if self.threshold_delta is not None:
-            delta = _delta("threshold_delta", self.threshold_delta)
-            object.__setattr__(self, "threshold_delta", delta)
+            self._set_delta("threshold_delta")
 
     @property
     def _bound(self) -> float:

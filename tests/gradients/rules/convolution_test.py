@@ -3,23 +3,19 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import tfdp
 from tests.gradients.problems import (
-    BATCH,
     apply,
+    assert_agrees_with_xla,
+    assert_broken_record_contributes_nothing,
     assert_engines_agree,
     assert_layer_is_exact,
-    assert_sums_agree,
-    by_engine,
     floatx,
     lora,
     model_of,
     normal,
     norms_of,
     problem,
-    traced_sum,
 )
 from tfdp.gradients.explaining import explain
 from tfdp.gradients.keras_internals import kernel_of
@@ -177,22 +173,9 @@ def test_low_rank_adaptation_in_double_precision():
 
 def test_low_rank_adaptation_with_xla():
     make, shape = ADAPTED["conv2d_same"]
-    loss, variables, examples = problem(model_of(make, shape), normal(*shape))
-    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
-    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
-    actual = total(examples, tf.ones([BATCH], tf.bool))
-    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+    assert_agrees_with_xla(*problem(model_of(make, shape), normal(*shape)))
 
 
 @pytest.mark.parametrize("name", ["conv1d_causal", "conv2d_same", "conv2d_strides", "groups_2d"])
 def test_adapted_record_that_is_not_finite_contributes_nothing(name):
-    make, shape = ADAPTED[name]
-    x = normal(*shape)
-    loss, variables, (_, y) = problem(model_of(make, shape), x)
-    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
-    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
-    for bad in (np.nan, np.inf):
-        x[1, 1] = bad
-        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
-        for a, e in zip(with_bad, without, strict=True):
-            np.testing.assert_array_equal(a, e, err_msg=str(bad))
+    assert_broken_record_contributes_nothing(*ADAPTED[name], (1,))

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tfdp
 from tests.gradients.problems import (
-    BATCH,
+    assert_agrees_with_xla,
+    assert_broken_record_contributes_nothing,
     assert_engines_agree,
     assert_layer_is_exact,
     assert_sums_agree,
@@ -17,7 +17,6 @@ from tests.gradients.problems import (
     normal,
     norms_and_sums_of,
     problem,
-    traced_sum,
 )
 from tests.gradients.rules.recurrent_test import mask_by_hand, rules_of
 from tfdp.gradients.keras_internals import CONV_LSTM_CELL
@@ -128,23 +127,11 @@ def test_mixed_precision():
 
 
 def test_with_xla():
-    loss, variables, examples = problem(model_of(LAYERS["two"][0], FILM), normal(*FILM))
-    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
-    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
-    actual = total(examples, tf.ones([BATCH], tf.bool))
-    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+    assert_agrees_with_xla(*problem(model_of(LAYERS["two"][0], FILM), normal(*FILM)))
 
 
 def test_record_that_is_not_finite_contributes_nothing():
-    x = normal(*SHAPE)
-    loss, variables, (_, y) = problem(model_of(LAYERS["one"][0], SHAPE), x)
-    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
-    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
-    for bad in (np.nan, np.inf):
-        x[1, 2, 0] = bad
-        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
-        for a, e in zip(with_bad, without, strict=True):
-            np.testing.assert_array_equal(a, e, err_msg=str(bad))
+    assert_broken_record_contributes_nothing(*LAYERS["one"], (2, 0))
 
 
 def test_masks_of_another_rank_are_refused():

@@ -9,6 +9,9 @@ import tfdp
 from tests.gradients.problems import (
     BATCH,
     TOKENS,
+    WithoutMask,
+    assert_agrees_with_xla,
+    assert_broken_record_contributes_nothing,
     assert_engines_agree,
     assert_sums_agree,
     by_engine,
@@ -80,18 +83,6 @@ def test_norms_in_double_precision(name):
         actual, expected, sums, loop = norms_and_sums_of(loss, variables, examples)
         np.testing.assert_allclose(actual, expected, rtol=1e-10)
         assert_sums_agree(sums, loop, 1e-10)
-
-
-class WithoutMask(L.Layer):
-    """Lets gradients through to masked steps, too."""
-
-    supports_masking = True
-
-    def call(self, inputs):
-        return tf.identity(inputs)
-
-    def compute_mask(self, inputs, mask=None):
-        return None
 
 
 @pytest.mark.parametrize(
@@ -183,18 +174,7 @@ def test_with_xla(kind, masked):
     model = token_model(
         L.Embedding(7, 4, mask_zero=masked), kind(3, return_sequences=True), WithoutMask()
     )
-    loss, variables, examples = problem(model, tokens)
-    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
-    compiled = tf.function(
-        lambda: (
-            tfdp.clipped_gradient_sum(
-                loss, variables, examples, query, engine="bookkeeping"
-            ).sample_state
-        ),
-        jit_compile=True,
-        autograph=False,
-    )
-    assert_sums_agree(compiled(), by_engine(loss, variables, examples, query, "loop"))
+    assert_agrees_with_xla(*problem(model, tokens))
 
 
 def test_masks_of_another_rank_are_refused():
@@ -226,15 +206,7 @@ def test_mixed_precision(name):
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_first"])
 def test_record_that_is_not_finite_contributes_nothing(name):
-    x = normal(*SHAPE)
-    loss, variables, (_, y) = problem(model_of(LAYERS[name], SHAPE), x)
-    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
-    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
-    for bad in (np.nan, np.inf):
-        x[1, 2, 0] = bad
-        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
-        for a, e in zip(with_bad, without, strict=True):
-            np.testing.assert_array_equal(a, e, err_msg=str(bad))
+    assert_broken_record_contributes_nothing(LAYERS[name], SHAPE, (2, 0))
 
 
 DROPOUT = {
@@ -323,11 +295,7 @@ def test_dropout_of_states_with_xla_and_a_length_that_is_not_known(masks):
     model = keras.Sequential([keras.Input((None, 4)), layer, L.GlobalAveragePooling1D()])
     loss, variables, examples = problem(model, normal(*SHAPE))
     assert_engines_agree(loss, variables, examples)
-    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
-    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
-    examples = (tf.constant(examples[0]), tf.constant(examples[1]))
-    actual = total(examples, tf.ones([BATCH], tf.bool))
-    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+    assert_agrees_with_xla(loss, variables, examples)
 
 
 def test_every_record_drops_states_of_its_own():

@@ -11,10 +11,12 @@ from tests.gradients.problems import (
     TOKENS,
     Block,
     Position,
+    WithoutMask,
+    assert_agrees_with_xla,
+    assert_broken_record_contributes_nothing,
     assert_engines_agree,
     assert_layer_agrees,
     assert_layer_is_exact,
-    assert_sums_agree,
     assert_tokens_agree,
     by_engine,
     floatx,
@@ -22,7 +24,6 @@ from tests.gradients.problems import (
     model_of,
     normal,
     problem,
-    traced_sum,
 )
 from tfdp.gradients import ModelLoss
 from tfdp.gradients.explaining import explain
@@ -35,16 +36,6 @@ L = keras.layers
 def minus_mean(x):
     """Mixes what is in a batch."""
     return x - tf.reduce_mean(x, axis=0, keepdims=True) / 2
-
-
-class WithoutMask(L.Layer):
-    supports_masking = True
-
-    def call(self, inputs):
-        return tf.identity(inputs)
-
-    def compute_mask(self, inputs, mask=None):
-        return None
 
 
 class OwnBlock(Block):
@@ -216,27 +207,14 @@ def test_mixed_precision():
 @pytest.mark.parametrize("name", ["convolution", "recurrent"])
 def test_with_xla(name):
     make, shape = LAYERS[name]
-    loss, variables, examples = problem(
-        model_of(lambda: L.TimeDistributed(make()), shape), normal(*shape)
-    )
-    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
-    total = tf.function(traced_sum(loss, variables, query), jit_compile=True)
-    actual = total(examples, tf.ones([BATCH], tf.bool))
-    assert_sums_agree(actual, by_engine(loss, variables, examples, query, "loop"))
+    model = model_of(lambda: L.TimeDistributed(make()), shape)
+    assert_agrees_with_xla(*problem(model, normal(*shape)))
 
 
 @pytest.mark.parametrize("name", ["convolution", "dense", "without_a_rule"])
 def test_record_with_a_step_that_is_not_finite_contributes_nothing(name):
     make, shape = LAYERS[name]
-    x = normal(*shape)
-    loss, variables, (_, y) = problem(model_of(lambda: L.TimeDistributed(make()), shape), x)
-    total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
-    without = total((tf.constant(x), y), tf.range(BATCH) != 1)
-    for bad in (np.nan, np.inf):
-        x[1, 1] = bad
-        with_bad = total((tf.constant(x), y), tf.ones([BATCH], tf.bool))
-        for a, e in zip(with_bad, without, strict=True):
-            np.testing.assert_array_equal(a, e, err_msg=str(bad))
+    assert_broken_record_contributes_nothing(lambda: L.TimeDistributed(make()), shape, (1,))
 
 
 MIXING = {
