@@ -108,7 +108,7 @@ def test_levels_that_a_compiled_step_leaves_alone_stay_where_they_are():
 # A factor that has no modes, since p has complex roots, some whose noise, or C, grows, and one with
 # roots so close that their modes would all but cancel.
 _WITHOUT_MODES = ToeplitzFactorization((1.0, -1.98, 0.981), tuple(np.poly([0.9999, 0.9995, 0.999])))
-# What `optimal_buffered(100_000, 4)` finds in a minute.
+# What `optimal_buffered(100_000, 4)` finds in seconds.
 _LONG_RUN = ToeplitzFactorization(
     (1.0, -3.3190929518320513, 3.993008948360702, -2.028626650716901, 0.354710673419762),
     (1.0, -3.7805255822951596, 5.344444763529092, -3.3473106591942625, 0.7833914780276782),

@@ -229,17 +229,24 @@ def _log_loss_of_buffers(
     from scipy import signal
 
     values = _descending(free)
-    made = _buffered(values)
-    column, inverse = made.column(num_steps), made.inverse_column(num_steps)
+    # One after the other, the factors lose no digits to speak of where their product would.
+    denominators, numerators = (
+        np.stack([np.ones(len(roots)), -roots, np.zeros(len(roots))], 1)
+        for roots in (values[::2], values[1::2])
+    )
+    impulse = np.zeros(num_steps)
+    impulse[0] = 1
+    column = signal.sosfilt(np.hstack([numerators, denominators]), impulse)
+    inverse = signal.sosfilt(np.hstack([denominators, numerators]), impulse)
     moved, b = periodic_sum(column, period), np.cumsum(inverse)
     squared_sensitivity, squared_error = float(moved @ moved), float(weights @ (b * b))
+    # The derivatives of the two logarithms by the entries of the two series.
+    by_column = 2 * periodic_sum(moved[::-1], period)[::-1] / squared_sensitivity
+    by_inverse = 2 * np.cumsum((weights * b)[::-1])[::-1] / squared_error
     by_value = np.zeros(len(values))
     for k, v in enumerate(values):
-        sign = 1 if k % 2 == 0 else -1
-        of_column = sign * signal.lfilter([0.0, 1.0], [1.0, -v], column)
-        of_inverse = -sign * signal.lfilter([0.0, 1.0], [1.0, -v], inverse)
-        by_value[k] = 2 * (moved @ periodic_sum(of_column, period)) / squared_sensitivity
-        by_value[k] += 2 * ((weights * b) @ np.cumsum(of_inverse)) / squared_error
+        of_column, of_inverse = signal.lfilter([0.0, 1.0], [1.0, -v], [column, inverse])
+        by_value[k] = (-1) ** k * (by_column @ of_column - by_inverse @ of_inverse)
     # A ratio is a factor of its own value and of all after it.
     downwards = np.cumsum((by_value * values)[::-1])[::-1]
     gradient = downwards / (1 + np.exp(free))
