@@ -29,6 +29,8 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# As many workers as there are cores: a second thread for products would only wait for a core.
+test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 

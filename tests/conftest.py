@@ -1,5 +1,6 @@
 """What tests of every folder share."""
 
+import gc
 import pathlib
 import runpy
 
@@ -7,6 +8,16 @@ import hypothesis
 import numpy as np
 import pytest
 from scipy import stats
+
+# What is imported and collected stays: looking through it for what could go is in vain, at first
+# and with every test.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
 
 # TensorFlow writes to stderr while it starts, before it can be told not to.
 _ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -1,6 +1,7 @@
 """What is added touches few files: so many know each event, sampling policy and accountant."""
 
 import ast
+import functools
 import pathlib
 
 import pytest
@@ -48,23 +49,28 @@ def _names(source):
     return found
 
 
-_NAMED = {
-    path.relative_to(ROOT).as_posix(): _names(path.read_text(encoding="utf-8"))
-    for path in ROOT.rglob("*.py")
-}
-_TEXTS = {
-    path.relative_to(ROOT).as_posix(): {
+def _texts(source):
+    return {
         node.value
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    for path in ROOT.rglob("*.py")
-}
+
+
+@functools.cache
+def _found_in_files(find):
+    """Returns what a function finds in the source of every file."""
+    return {
+        path.relative_to(ROOT).as_posix(): find(path.read_text(encoding="utf-8"))
+        for path in ROOT.rglob("*.py")
+    }
 
 
 def _files_that_name(*names):
     return {
-        file for file, found in _NAMED.items() if found.intersection(names) and file not in EXPORTS
+        file
+        for file, found in _found_in_files(_names).items()
+        if found.intersection(names) and file not in EXPORTS
     }
 
 
@@ -119,7 +125,8 @@ TOOLS = {
 def test_an_accountant_is_known_by_its_own_file_and_the_registry(name):
     module, cls = _OURS[name]
     own = module.removeprefix("tfdp.").replace(".", "/") + ".py"
-    named = _files_that_name(cls) | {f for f, texts in _TEXTS.items() if name in texts}
+    texts_of = _found_in_files(_texts)
+    named = _files_that_name(cls) | {f for f, texts in texts_of.items() if name in texts}
     tools = {file for file, used in TOOLS.items() if used & {name, cls}}
     assert named - tools == {own, "accounting/registry.py"}
 

@@ -1,6 +1,7 @@
 """What Keras and TensorFlow do not promise to keep is used in one file only."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -16,11 +17,7 @@ import tfdp
 
 ROOT = pathlib.Path(tfdp.__file__).parent
 ROOM = ROOT / "gradients" / "keras_internals.py"
-TREES = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(ROOT.rglob("*.py"))
-    if path != ROOM
-}
+FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOM]
 # Names with an underscore that are promised all the same: those of named tuples.
 PROMISED = {"_asdict", "_fields", "_replace"}
 # Texts that look like private names, and what they are.
@@ -55,7 +52,14 @@ def _defined(tree):
                 yield node.attr
 
 
-OWN = {name for tree in TREES.values() for name in _defined(tree)}
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _own():
+    return {name for path in FILES for name in _defined(_tree(path))}
 
 
 def _foreign(tree):
@@ -63,7 +67,7 @@ def _foreign(tree):
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
-            if node.attr not in OWN | PROMISED:
+            if node.attr not in _own() | PROMISED:
                 found.append((node.lineno, ast.unparse(node)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if _is_private(node.value) and node.value not in PROMISED | TEXTS.keys():
@@ -83,10 +87,10 @@ def _foreign(tree):
     return found
 
 
-@pytest.mark.parametrize("path", TREES, ids=[str(path.relative_to(ROOT)) for path in TREES])
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_private_names_of_others_are_used_in_one_file(path):
     allowed = OF_FLOWER.get(str(path.relative_to(ROOT)), set())
-    found = _foreign(TREES[path])
+    found = _foreign(_tree(path))
     assert {name for _, name in found} == allowed, (found, f"Put it in {ROOM.relative_to(ROOT)}.")
 
 
@@ -109,8 +113,8 @@ def test_checker_finds_a_private_name(use):
 def test_every_exception_is_used():
     texts = {
         node.value
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for path in FILES
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert TEXTS.keys() <= texts
