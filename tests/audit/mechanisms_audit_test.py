@@ -207,7 +207,7 @@ def scores(query, records, template, look, draws):
     """Returns what is looked at in independent runs."""
     start = query.initial_global_state()
 
-    @tf.function
+    @tf.function(autograph=False)
     def draw():
         params = query.derive_sample_params(start)
         state = query.initial_sample_state(template)

@@ -212,7 +212,7 @@ def _distance(difference, event):
 def _summation(query):
     """Returns the function from a list of flat float32 records to their un-noised sum."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def accumulate(state, record):
         return query.accumulate_record(params, state, record)
 
@@ -309,7 +309,7 @@ def check_noise(query, template, check_stddev):
     global_state = query.initial_global_state()
     event = query.derive_event(global_state)
 
-    @tf.function
+    @tf.function(autograph=False)
     def draw():
         empty = query.initial_sample_state(_unflatten(template, np.zeros(_size(template))))
         return query.get_noised_result(empty, global_state)[0]

@@ -244,7 +244,7 @@ def _for_model(table, clip=0.05):
 
 
 def _trained(optimizer, variables, loss_fn, examples, **arguments):
-    @tf.function
+    @tf.function(autograph=False)
     def step():
         optimizer.private_step(loss_fn, variables, examples, **arguments)
 
