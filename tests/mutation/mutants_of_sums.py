@@ -376,6 +376,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/forms/convolution_windows_test.py::test_one_window_along_the_last_axis",
     ),
     (
+        "frames_of_the_first_record",
+        "filter gradients of one record after the other all use the output gradients of the first",
+        "forms/convolution_layout.py",
+        "windows.filter_gradient(source[i], positions[i])",
+        "windows.filter_gradient(source[i], positions[0])",
+        f"{GRADIENTS}/forms/convolution_test.py::test_groups_are_weighted_sums_of_records",
+    ),
+    (
         "adaptation_without_its_scale",
         "the first factor of a convolution's low-rank adaptation is clipped without its scale",
         "rules/convolution.py",

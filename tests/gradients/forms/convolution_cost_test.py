@@ -10,6 +10,7 @@ from tfdp.gradients.forms.convolution_cost import (
     convolution_makes_patches,
     costs,
     number_of_parts,
+    one_by_one_is_faster,
 )
 
 ONE = (1, 1)
@@ -39,6 +40,12 @@ def test_few_channels_are_copied_in_longer_runs():
     assert convolution_makes_patches((7, 7), (2, 2), 3)
     assert not convolution_makes_patches((3, 3), ONE, 32)
     assert not convolution_makes_patches((1, 1), ONE, 1)
+
+
+def test_ordinary_gradients_are_for_records_of_many_and_known_sizes():
+    assert one_by_one_is_faster((8, 32, 32), 27)
+    assert not one_by_one_is_faster((8, 8, 8), 144)
+    assert not one_by_one_is_faster((8, None, 32), 144)
 
 
 def test_every_cost_grows_with_everything():

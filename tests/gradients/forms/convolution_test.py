@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tfdp.gradients.forms import convolution_cost
 from tfdp.gradients.forms.convolution import ConvolutionGradient
+from tfdp.gradients.forms.per_record import Explicit
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 FACTORS = np.array([0.5, 0.0, 2.0, 1.5])
@@ -329,8 +330,8 @@ def test_unusable_arguments_are_refused():
 
 
 @settings(max_examples=30)
-@given(layers(), st.booleans())
-def test_groups_are_weighted_sums_of_records(case, twice):
+@given(layers(), st.booleans(), st.booleans())
+def test_groups_are_weighted_sums_of_records(case, twice, one_by_one):
     """Groups of two, or two by two: frames of a film, and films of a user."""
     layer, inputs, kernel, groups = case
     inputs = np.concatenate([inputs[:1], 2 * inputs[:1], -inputs[-1:], inputs[-1:] + 1])
@@ -341,10 +342,35 @@ def test_groups_are_weighted_sums_of_records(case, twice):
     gradient = ConvolutionGradient(
         tf.constant(inputs), tf.constant(output_gradient), kernel.shape, **layer, groups=groups
     )
-    if twice:
-        grouped = gradient.grouped(None, 2).grouped(tf.constant([2.0, 0.0], inputs.dtype), 2)
-        expected = 2 * (each[:1] + each[1:2])
-    else:
-        grouped = gradient.grouped(tf.constant(factors), 2)
-        expected = np.tensordot(factors[:2], each[:2], 1), np.tensordot(factors[2:], each[2:], 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution_cost, "_MANY_IN_PATCHES", 0 if one_by_one else 1e9)
+        if twice:
+            grouped = gradient.grouped(None, 2).grouped(tf.constant([2.0, 0.0], inputs.dtype), 2)
+            expected = 2 * (each[:1] + each[1:2])
+        else:
+            grouped = gradient.grouped(tf.constant(factors), 2)
+            expected = [np.tensordot(factors[i : i + 2], each[i : i + 2], 1) for i in (0, 2)]
     check(grouped, np.stack(expected), TOLERANCE[str(inputs.dtype)])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("in_inputs", [True, False], ids=["inputs", "gradients"])
+def test_films_that_are_not_finite_leave_the_others_as_they_are(value, in_inputs, monkeypatch):
+    monkeypatch.setattr(convolution_cost, "_MANY_IN_PATCHES", 0)
+    rng = np.random.default_rng(0)
+    frames, gradients = rng.normal(size=(6, 5, 5, 2)), rng.normal(size=(6, 3, 3, 4))
+    of_others = tf.constant([1.0, 0.0, 2.0], tf.float32)
+
+    def grouped():
+        tensors = (tf.constant(t, tf.float32) for t in (frames, gradients))
+        form = ConvolutionGradient(*tensors, (3, 3, 2, 4)).grouped(None, 2)
+        assert isinstance(form, Explicit)
+        return form.squared_norms().numpy(), form.weighted_sum(of_others).numpy()
+
+    squares, total = grouped()
+    for array in (frames, gradients) if value == 1e30 else [frames if in_inputs else gradients]:
+        array[2] = value
+    with_value, same_total = grouped()
+    assert not np.isfinite(with_value[1])
+    np.testing.assert_array_equal(with_value[[0, 2]], squares[[0, 2]])
+    np.testing.assert_array_equal(same_total, total)

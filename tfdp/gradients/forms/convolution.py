@@ -9,6 +9,7 @@ from tfdp.gradients.forms import convolution_cost as cost
 from tfdp.gradients.forms.convolution_layout import (
     Layout,
     gradients,
+    gradients_in_turn,
     sizes_of_parts,
     squares_in_turn,
     sum_of_gradients,
@@ -269,15 +270,21 @@ class ConvolutionGradient(PerRecordGradient):
             return super().grouped(factors, size)
         # The records of a group lie along one more axis, along which windows have length one.
         kernel_shape = (1, *windows.kernel, *layout.kernel_shape[-2:])
+        source = _along_an_axis(drop_records(self._source, factors), size)
+        positions = _along_an_axis(scale_records(self._positions, factors), size)
         result = ConvolutionGradient(
-            _along_an_axis(drop_records(self._source, factors), size),
-            _along_an_axis(scale_records(self._positions, factors), size),
+            source,
+            positions,
             kernel_shape,
             (1, *windows.strides),
             windows.padding,
             (1, *windows.dilations),
             layout.groups,
         )
+        counts = positions.shape[1:-1].as_list()
+        is_large = cost.one_by_one_is_faster(counts, layout.sizes[0])
+        if is_large and result._layout.way == cost.PATCHES and layout.groups == 1:
+            return Explicit(gradients_in_turn(windows, source, positions))
         result._layout = result._layout._replace(kernel_shape=layout.kernel_shape)
         return result
 

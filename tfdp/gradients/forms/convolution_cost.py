@@ -23,6 +23,8 @@ _COPIED = 20.0  # a number copied by it
 _CACHED = 2**19
 # More parts than this save little, and each costs the start of many operations.
 _MOST_PARTS = 8
+# Numbers in a record's patches from which on an ordinary filter gradient of its own is faster.
+_MANY_IN_PATCHES = 2e5
 # Taken as the number of records if that is not known when the graph is built.
 _USUAL_RECORDS = 128
 
@@ -134,6 +136,17 @@ def number_of_parts(records: int | None, numbers: int | None) -> int:
     if numbers is None:
         return most
     return max(1, min(most, (records or _USUAL_RECORDS) * numbers // _CACHED))
+
+
+def one_by_one_is_faster(counts: Sequence[int | None], numbers: int) -> bool:
+    """Returns whether ordinary filter gradients of one record after the other are faster than
+    products of all records' patches.
+
+    Args:
+        counts: How many windows a record has along every axis; None where that is not known.
+        numbers: In a patch.
+    """
+    return None not in counts and math.prod(counts) * numbers >= _MANY_IN_PATCHES
 
 
 def cheapest(

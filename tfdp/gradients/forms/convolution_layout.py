@@ -162,6 +162,28 @@ def squares_in_turn(
     return results.concat()
 
 
+@_kept_apart
+def gradients_in_turn(windows: Windows, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Returns the gradients of records, [n, *kernel, channels, filters], one after the other.
+
+    Args:
+        windows: Of a convolution.
+        source: Its inputs, so many of each record, [n, inputs, *spatial, channels].
+        positions: Its output gradients, [n, inputs, *windows, filters].
+    """
+    shape = [*windows.kernel, source.shape[-1], positions.shape[-1]]
+    n = tf.shape(source)[0]
+    results = tf.TensorArray(source.dtype, n, element_shape=shape)
+
+    def body(i, results):
+        return i + 1, results.write(i, windows.filter_gradient(source[i], positions[i]))
+
+    _, results = tf.while_loop(
+        lambda i, _: i < n, body, (tf.constant(0), results), parallel_iterations=1
+    )
+    return results.stack()
+
+
 def squares_of_grams(layout: Layout, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Returns the squared norms from Gram matrices, [m]."""
     if layout.way == cost.PIXEL_GRAM:

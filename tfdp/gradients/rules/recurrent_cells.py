@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.gradients.rules.state_product import StateProduct
+from tfdp.gradients.rules.state_product import StateProduct, parts_first
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
@@ -95,7 +95,7 @@ class SimpleCell(Cell):
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        return [_with_slope(self.activation, kept)[1]]
+        return [_with_slope(self.activation, kept)[1](tf.ones_like(kept))]
 
     def back(
         self,
@@ -126,14 +126,14 @@ class LSTMCell(Cell):
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        i, f, g, o = tf.split(kept, 4, -1)
+        i, f, g, o = _parts(kept, 4)
         i, at_i = _with_slope(self.recurrent_activation, i)
         f, at_f = _with_slope(self.recurrent_activation, f)
         g, at_g = _with_slope(self.activation, g)
         o, at_o = _with_slope(self.recurrent_activation, o)
         shown, at_c = _with_slope(self.activation, after[1])
-        from_c = tf.concat([g * at_i, before[1] * at_f, i * at_g], -1)
-        return [from_c, shown * at_o, o * at_c, f]
+        from_c = tf.concat([at_i(g), at_f(before[1]), at_g(i)], -1)
+        return [from_c, at_o(shown), at_c(o), f]
 
     def back(
         self,
@@ -173,13 +173,13 @@ class GRUCell(Cell):
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        a = tf.split(sums, 4, -1)[0]
-        z, r, b = tf.split(kept, 3, -1)
+        a = _parts(sums, 4)[0]
+        z, r, b = _parts(kept, 3)
         z, at_z = _with_slope(self.recurrent_activation, z)
         r, at_r = _with_slope(self.recurrent_activation, r)
         new, at_new = _with_slope(self.activation, a + r * b)
-        to_a = (1 - z) * at_new
-        return [tf.concat([to_a, (before[0] - new) * at_z, to_a * b * at_r, to_a * r], -1), z]
+        to_a = at_new(1 - z)
+        return [tf.concat([to_a, at_z(before[0] - new), at_r(to_a * b), to_a * r], -1), z]
 
     def back(
         self,
@@ -219,11 +219,11 @@ class ResetFirstGRUCell(Cell):
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        z, r, a = tf.split(kept, 3, -1)
+        z, r, a = _parts(kept, 3)
         z, at_z = _with_slope(self.recurrent_activation, z)
         r, at_r = _with_slope(self.recurrent_activation, r)
         new, at_new = _with_slope(self.activation, a)
-        return [(1 - z) * at_new, (before[0] - new) * at_z, before[0] * at_r, r, z]
+        return [at_new(1 - z), at_z(before[0] - new), at_r(before[0]), r, z]
 
     def back(
         self,
@@ -246,9 +246,24 @@ class ResetFirstGRUCell(Cell):
         return self.recurrent_activation(tf.split(kept, 3, -1)[1]) * before
 
 
-def _with_slope(function: Activation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns an elementwise function of x, and its derivative there."""
+def _parts(tensor: tf.Tensor, number: int) -> list[tf.Tensor]:
+    """Returns what `tf.split` along the last axis does, in half the time where rows are many."""
+    parts = tf.unstack(parts_first(tf.reshape(tensor, [-1, tensor.shape[-1]]), number))
+    width = parts[0].shape[-1]
+    shape = tf.concat([tf.shape(tensor)[:-1], [width]], 0)
+    return [tf.ensure_shape(tf.reshape(p, shape), [*tensor.shape[:-1], width]) for p in parts]
+
+
+def _with_slope(
+    function: Activation, x: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """Returns an elementwise function of x, and what multiplies with its derivative there."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         y = function(x)
-    return y, tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    def times_slope(factor: tf.Tensor) -> tf.Tensor:
+        zero = tf.UnconnectedGradients.ZERO
+        return tape.gradient(y, x, output_gradients=factor, unconnected_gradients=zero)
+
+    return y, times_slope

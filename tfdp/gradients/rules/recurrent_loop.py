@@ -49,7 +49,6 @@ def run(
     @tf.custom_gradient
     def loop(sums, kernel, *others):
         first = list(others[:count])
-        sums = _steps_first(sums)
         present = [
             _with_rank(_steps_first(m), sums.shape.rank) for m in others[count : count + len(masks)]
         ]
@@ -60,7 +59,7 @@ def run(
             before = [
                 tf.concat([s[tf.newaxis], a[:-1]], 0) for s, a in zip(first, after, strict=True)
             ]
-            factors = cell.factors(sums, kept, before, after)
+            factors = cell.factors(_steps_first(sums), kept, before, after)
             at_sums, at_first = _backward(
                 cell,
                 factors,
@@ -94,17 +93,19 @@ def _products(
 
 def _forward(cell, sums, products, states, present):
     """Returns (states after each step, each [t, n, u]; what was kept, [t, n, ...])."""
-    steps = _number_of_steps(sums)
+    # Steps are cut out one by one: with the axis of steps in front, all of them would be copied.
+    steps = _number_of_steps(sums, axis=1)
     count = len(states)
 
     def body(i, states, arrays):
-        new, kept = cell.step(sums[i], products, states)
+        new, kept = cell.step(sums[:, i], products, states)
         if present:
             new = [tf.where(present[0][i], a, b) for a, b in zip(new, states, strict=True)]
         return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, kept], strict=True)]
 
     widths = [*(s.shape[-1] for s in states), sum(product.width for product in products)]
-    arrays = [_array(sums, steps, width) for width in widths]
+    shape = [sums.shape[0], *sums.shape[2:-1]]
+    arrays = [_array(sums.dtype, steps, [*shape, width]) for width in widths]
     _, _, arrays = _while(steps, body, (tf.constant(0), list(states), arrays))
     *after, kept = [array.stack() for array in arrays]
     return after[:count], kept
@@ -124,7 +125,7 @@ def _backward(cell, factors, products, width, at_outputs, at_last, present):
             before = [tf.where(present[0][i], a, b) for a, b in zip(before, gradients, strict=True)]
         return i, before, array.write(i, at_sums)
 
-    array = _array(factors[0], steps, width)
+    array = _array(factors[0].dtype, steps, [*factors[0].shape[1:-1], width])
     _, at_first, array = _while(steps, body, (steps, at_last, array), backwards=True)
     return array.stack(), at_first
 
@@ -138,12 +139,13 @@ def _while(steps: Any, body: Any, variables: tuple, backwards: bool = False) -> 
     )
 
 
-def _array(like: tf.Tensor, steps: Any, width: int) -> tf.TensorArray:
-    return tf.TensorArray(like.dtype, steps, element_shape=[*like.shape[1:-1], width])
+def _array(dtype: tf.DType, steps: Any, shape: Sequence[int | None]) -> tf.TensorArray:
+    return tf.TensorArray(dtype, steps, element_shape=shape)
 
 
-def _number_of_steps(tensor: tf.Tensor) -> Any:
-    return tf.shape(tensor)[0] if tensor.shape[0] is None else tf.constant(tensor.shape[0])
+def _number_of_steps(tensor: tf.Tensor, axis: int = 0) -> Any:
+    steps = tensor.shape[axis]
+    return tf.shape(tensor)[axis] if steps is None else tf.constant(steps)
 
 
 def _with_rank(tensor: tf.Tensor, rank: int) -> tf.Tensor:
