@@ -103,8 +103,8 @@ class OwnCall(L.Layer):
 
 WHY = {
     "loop": (
-        lambda: L.GRU(3, activation="softmax", name="block"),
-        "the rule for GRU does not hold",
+        lambda: L.GRU(3, activation=tf.math.lgamma, name="block"),
+        "Lgamma (explaining_test.py, line",
     ),
     "own_call": (
         lambda: Code(lambda b, x: b.i(x), i=OwnCall()),

@@ -376,6 +376,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/forms/convolution_windows_test.py::test_one_window_along_the_last_axis",
     ),
     (
+        "functions_that_are_not_looked_at_again",
+        "a function of a user's own in a loop does something else than when it was tried out",
+        "functions_on_rows.py",
+        "if region.steps != trial.steps:",
+        "if False:",
+        f"{GRADIENTS}/functions_on_rows_test.py::test_functions_that_change_after_the_trial",
+    ),
+    (
+        "step_back_from_the_state_after_it",
+        "a step of a loop whose function is not elementwise goes back from the state after it",
+        "rules/recurrent_cells.py",
+        "return [sums, *before]",
+        "return [sums, *after]",
+        f"{GRADIENTS}/rules/recurrent_loop_test.py",
+    ),
+    (
         "frames_of_the_first_record",
         "filter gradients of one record after the other all use the output gradients of the first",
         "forms/convolution_layout.py",

@@ -11,6 +11,7 @@ from tfdp.gradients.attached import flatten_with_attached, records_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.forms.per_record import Explicit
+from tfdp.gradients.functions_on_rows import OwnFunctions
 from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
@@ -69,6 +70,7 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
     # Asked before this layer's `call` is replaced.
     no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
     partial = None if rule is not None else _rule_but_for_activation(recording, operation)
+    functions = None if rule is not None else OwnFunctions.of(recording, operation)
 
     def watched(*args, **kwargs):
         if recording.inside_layer:  # Part of another layer's call.
@@ -97,6 +99,13 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
         if partial is not None:
             return _with_activation(recording, partial, operation, call, args, kwargs)
         reason = no_block
+        if functions is not None and args:
+            try:
+                graphs = functions.graphs(args[0])
+            except MixesError as error:
+                reason = str(error)
+            else:
+                return functions.record(graphs, call, args, kwargs)
         if rule is None and reason is None:
             blocks = recording.blocks
             with recording.unseen():

@@ -39,6 +39,7 @@ LAYERS = {
         lambda: L.ConvLSTM2D(2, 2, activation="relu", recurrent_activation="hard_sigmoid"),
         FILM,
     ),
+    "two_over_channels": (lambda: L.ConvLSTM2D(2, 2, activation="softmax"), FILM),
     "two_unrolled": (lambda: L.ConvLSTM2D(2, 2, unroll=True, return_sequences=True), FILM),
 }
 

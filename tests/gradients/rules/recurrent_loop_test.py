@@ -1,7 +1,5 @@
 """The loops' own backward pass, against TensorFlow's backward pass of the steps one by one."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +18,7 @@ ACTIVATIONS = {
     "usual": (tf.tanh, tf.sigmoid),
     "unusual": (tf.nn.selu, tf.nn.silu),
     "linear": (lambda x: x, tf.nn.softplus),
+    "over_units": (tf.nn.softmax, tf.nn.softmax),
 }
 MASK = np.array([[0, 1, 0, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
 
@@ -60,10 +59,11 @@ def test_values_and_gradients(name, functions, masked, all_steps):
     compare(name, functions, masked, all_steps)
 
 
+@pytest.mark.parametrize("functions", ["over_units", "usual"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", sorted(CELLS))
-def test_states_that_are_dropped(name, masked):
-    compare(name, "usual", masked, True, dropping=True)
+def test_states_that_are_dropped(name, masked, functions):
+    compare(name, functions, masked, True, dropping=True)
 
 
 def compare(name, functions, masked, all_steps, dropping=False):
@@ -83,10 +83,13 @@ def compare(name, functions, masked, all_steps, dropping=False):
             tape.watch([sums, *states])
             outputs, last = run(cell, sums, kernel, states, mask, dropped=dropped)[:2]
             total = tf.reduce_sum(outputs * at_outputs)
-            total += tf.add_n([tf.reduce_sum(s * (i + 2)) for i, s in enumerate(last)])
+            total += tf.add_n([tf.reduce_sum(s * s * (i + 2)) for i, s in enumerate(last)])
         return [outputs, *last, *tape.gradient(total, [sums, *states])]
 
-    fast = functools.partial(recurrent_loop.run, all_steps=all_steps)
+    def fast(cell, *args, **kwargs):
+        if functions == "over_units":
+            cell = recurrent_cells.DifferentiatedCell(cell)
+        return recurrent_loop.run(cell, *args, all_steps=all_steps, **kwargs)
 
     expected = results(explicit)
     for a, e in zip(tf.function(results)(fast), expected, strict=True):

@@ -48,13 +48,21 @@ LAYERS = {
     "gru_reset_first_cell": lambda: L.Bidirectional(
         L.RNN(L.GRUCell(3, reset_after=False, use_bias=False), return_sequences=True)
     ),
+    "gru_over_units": lambda: L.GRU(
+        3, recurrent_activation="softmax", go_backwards=True, return_sequences=True
+    ),
+    "gru_reset_first_over_units": lambda: L.GRU(
+        3, activation="log_softmax", recurrent_activation="softmax", reset_after=False
+    ),
     "in_a_stack": lambda: L.RNN(L.StackedRNNCells([L.LSTMCell(3)]), return_sequences=True),
     "lstm": lambda: L.LSTM(3),
     "lstm_activations": lambda: L.LSTM(3, activation="relu", recurrent_activation="hard_sigmoid"),
     "lstm_backwards": lambda: L.LSTM(3, go_backwards=True),
+    "lstm_over_units": lambda: L.LSTM(3, activation="softmax", recurrent_activation="softmax"),
     "lstm_no_bias": lambda: L.LSTM(3, use_bias=False, return_sequences=True),
     "lstm_unrolled": lambda: L.LSTM(3, unroll=True, return_sequences=True),
     "simple": lambda: L.SimpleRNN(3, return_sequences=True),
+    "simple_over_units": lambda: L.Bidirectional(L.SimpleRNN(3, activation="sparsemax")),
     "simple_no_bias": lambda: L.SimpleRNN(3, use_bias=False),
     "stack": lambda: L.RNN([L.LSTMCell(3), L.GRUCell(2), L.SimpleRNNCell(4)]),
     "stack_backwards": lambda: L.Bidirectional(
@@ -91,6 +99,7 @@ def test_norms_in_double_precision(name):
         lambda: L.LSTM(3),
         lambda: L.GRU(3, go_backwards=True, return_sequences=True),
         lambda: L.GRU(3, reset_after=False, go_backwards=True, return_sequences=True),
+        lambda: L.LSTM(3, activation="softmax", go_backwards=True, return_sequences=True),
         lambda: stack(3, return_sequences=True),
         lambda: stack(3, go_backwards=True, return_sequences=True, zero_output_for_mask=True),
         lambda: L.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
@@ -100,6 +109,7 @@ def test_norms_in_double_precision(name):
         "lstm",
         "gru_backwards",
         "reset_first",
+        "over_units",
         "stack",
         "stack_zero",
         "zero_output",
@@ -117,6 +127,10 @@ def test_masked_steps(layer):
 
 def reset_first(units, **options):
     return L.GRU(units, reset_after=False, **options)
+
+
+def over_units(units, **options):
+    return L.GRU(units, activation="softmax", **options)
 
 
 def stack(units, return_sequences=False, **options):
@@ -167,7 +181,7 @@ def test_frozen_parts_and_microbatches(name):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, L.SimpleRNN])
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU, reset_first, over_units, L.SimpleRNN])
 def test_with_xla(kind, masked):
     tokens = TOKENS.copy()
     tokens[0, [0, 2]] = tokens[1, 3:] = 0
@@ -204,7 +218,7 @@ def test_mixed_precision(name):
         np.testing.assert_allclose(actual, expected, rtol=0.05)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_first"])
+@pytest.mark.parametrize("name", ["lstm", "lstm_over_units", "gru", "gru_reset_first"])
 def test_record_that_is_not_finite_contributes_nothing(name):
     assert_broken_record_contributes_nothing(LAYERS[name], SHAPE, (2, 0))
 
@@ -225,6 +239,9 @@ DROPOUT = {
     ),
     "cell_by_gate": lambda: L.RNN(L.LSTMCell(3, dropout=0.5, implementation=1)),
     "lstm_of_both": lambda: L.LSTM(3, dropout=0.5, recurrent_dropout=0.5),
+    "lstm_of_both_over_units": lambda: L.LSTM(
+        3, dropout=0.5, recurrent_dropout=0.5, activation="softmax"
+    ),
     "lstm_of_states": lambda: L.LSTM(3, recurrent_dropout=0.5, return_sequences=True),
     "lstm_unrolled": lambda: L.LSTM(3, dropout=0.5, unroll=True),
     "stack": lambda: stack(3, dropout=0.5, recurrent_dropout=0.5, return_sequences=True),
@@ -331,8 +348,7 @@ def recomputed(cell):
 
 
 NO_RULE = {
-    "activation_over_units": lambda: L.LSTM(3, activation="softmax"),
-    "recurrent_activation_over_units": lambda: L.GRU(3, recurrent_activation="softmax"),
+    "activation_of_half_the_units": lambda: L.LSTM(3, activation="glu"),
     "dropout_of_everything": lambda: L.LSTM(3, dropout=1.0),
     "own_activation": lambda: L.LSTM(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
     "own_cell": lambda: L.RNN(OwnCell(3)),
@@ -340,11 +356,8 @@ NO_RULE = {
     "own_recurrent_activation": lambda: L.GRU(3, recurrent_activation=lambda x: x),
     "recomputed_cell": lambda: L.RNN(recomputed(L.LSTMCell)),
     "recurrent_dropout_of_everything": lambda: L.SimpleRNN(3, recurrent_dropout=1.0),
-    "recurrent_activation_of_an_old_gru": lambda: L.GRU(
-        3, recurrent_activation="softmax", reset_after=False
-    ),
     "channels_first": lambda: L.ConvLSTM1D(3, 2, data_format="channels_first"),
-    "convolution_activation": lambda: L.ConvLSTM2D(3, 2, activation="softmax"),
+    "convolution_activation": lambda: L.ConvLSTM2D(3, 2, activation=lambda x: x),
     "convolution_stateful": lambda: L.ConvLSTM2D(3, 2, stateful=True),
     "convolutions_in_a_stack": lambda: L.RNN([L.ConvLSTM1D(3, 2).cell] * 2),
     "own_cell_in_a_stack": lambda: L.RNN([L.LSTMCell(3), OwnCell(3)]),
@@ -353,7 +366,7 @@ NO_RULE = {
     "recomputed_stack": lambda: L.RNN(
         recomputed(lambda units: L.StackedRNNCells([L.LSTMCell(units), L.LSTMCell(units)]))
     ),
-    "stack_without_one_rule": lambda: L.RNN([L.LSTMCell(3), L.GRUCell(3, activation="softmax")]),
+    "stack_without_one_rule": lambda: L.RNN([L.LSTMCell(3), L.GRUCell(3, activation="glu")]),
     "stateful": lambda: L.LSTM(3, stateful=True),
 }
 

@@ -15,7 +15,8 @@ _NAMES = (
     *("softplus", "softsign", "sparse_plus", "sparse_sigmoid", "sparsemax", "square", "squareplus"),
     *("swish", "tanh", "tanh_shrink", "threshold"),
 )
-_NOT_ELEMENTWISE = ("glu", "log_softmax", "softmax", "sparsemax")
+_OVER_UNITS = ("log_softmax", "softmax", "sparsemax")
+_NOT_ELEMENTWISE = ("glu", *_OVER_UNITS)
 
 
 def _functions(names: Iterable[str]) -> list[Any]:
@@ -24,6 +25,7 @@ def _functions(names: Iterable[str]) -> list[Any]:
 
 
 _KNOWN = _functions(_NAMES)
+_ALONG_LAST_AXIS = _functions(_OVER_UNITS)
 _ELEMENTWISE = _functions(name for name in _NAMES if name not in _NOT_ELEMENTWISE)
 
 
@@ -38,6 +40,13 @@ def is_known(function: Any) -> bool:
 def is_elementwise(function: Any) -> bool:
     """Returns whether a function is known, and each of its results follows from one number."""
     return _is_among(_ELEMENTWISE, function)
+
+
+def is_over_units(function: Any) -> bool:
+    """Returns whether a function is known, and its results follow from as many numbers along the
+    last axis.
+    """
+    return _is_among(_ALONG_LAST_AXIS, function)
 
 
 def _is_among(known: list[Any], function: Any) -> bool:

@@ -1,6 +1,6 @@
 """SimpleRNN, LSTM, GRU and ConvLSTM: kernels that are used at every step of a sequence."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -12,10 +12,11 @@ from tfdp.gradients.keras_internals import CONV_LSTM_CELL, LOOP, is_recomputed
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules import recurrent_convolution
-from tfdp.gradients.rules.activation import is_elementwise
+from tfdp.gradients.rules.activation import is_elementwise, is_over_units
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.recurrent_cells import (
     Cell,
+    DifferentiatedCell,
     GRUCell,
     LSTMCell,
     ResetFirstGRUCell,
@@ -52,13 +53,13 @@ class RecurrentRule(LayerRule):
     """
 
     def holds_for(self, layer: Any) -> bool:
-        stack = layer.cell
-        if isinstance(stack, keras.layers.StackedRNNCells):
-            # Convolutions in a stack would need shapes that Keras does not give them.
-            same = type(stack) is keras.layers.StackedRNNCells and not is_patched(stack)
-            if not same or is_recomputed(stack) or CONV_LSTM_CELL in map(type, stack.cells):
-                return False
-        return not layer.stateful and all(map(_is_known, _cells(layer)))
+        return _has_known_cells(layer) and not _own_functions(layer)
+
+    def functions_to_try(self, layer: Any) -> Sequence[tuple[Any, str, int]]:
+        # A ConvLSTM calls its functions on images, not on rows.
+        if isinstance(layer.cell, CONV_LSTM_CELL) or not _has_known_cells(layer):
+            return ()
+        return _own_functions(layer)
 
     def variables(self, layer: Any) -> Iterable[Any]:
         return [
@@ -84,12 +85,36 @@ def _cells(layer: Any) -> list[Any]:
     return list(layer.cell.cells) if stacked else [layer.cell]
 
 
+def _has_known_cells(layer: Any) -> bool:
+    """Returns whether the rule holds for a layer, whatever its functions are."""
+    stack = layer.cell
+    if isinstance(stack, keras.layers.StackedRNNCells):
+        # Convolutions in a stack would need shapes that Keras does not give them.
+        same = type(stack) is keras.layers.StackedRNNCells and not is_patched(stack)
+        if not same or is_recomputed(stack) or CONV_LSTM_CELL in map(type, stack.cells):
+            return False
+    return not layer.stateful and all(map(_is_known, _cells(layer)))
+
+
+def _own_functions(layer: Any) -> list[tuple[Any, str, int]]:
+    """Returns functions that are not known, as `LayerRule.functions_to_try`."""
+    return [
+        (cell, name, cell.filters if isinstance(cell, CONV_LSTM_CELL) else cell.units)
+        for cell in _cells(layer)
+        for name in _names_of_functions(cell)
+        if not _is_usual(getattr(cell, name))
+    ]
+
+
+def _is_usual(function: Any) -> bool:
+    return is_elementwise(function) or is_over_units(function)
+
+
 def _is_known(cell: Any) -> bool:
-    """Returns whether the rule holds for a cell."""
+    """Returns whether the rule holds for a cell, whatever its functions are."""
     return (
         type(cell) in _CELLS
         and not is_patched(cell)
-        and all(map(is_elementwise, _activations(cell)))
         and not (cell.dropout >= 1 or cell.recurrent_dropout >= 1)
         # In a keras.RematScope the layer is called a second time in the backward pass, where the
         # rule would not see it.
@@ -149,7 +174,7 @@ def _run_cell(recording, cell, sequences, first, mask, training, all_steps):
     tap = recording.watch(_sums_of_gru(cell, sums) if resets_after else sums)
     steps = _cell(cell)
     states, last, kept = run(
-        steps,
+        steps if all(map(is_elementwise, _activations(cell))) else DifferentiatedCell(steps),
         tap.tensor,
         tf.cast(cell.recurrent_kernel.value, dtype),
         first,
@@ -177,9 +202,13 @@ def _cell(cell: Any) -> Cell:
     return kind(*_activations(cell))
 
 
-def _activations(cell: Any) -> list[Any]:
+def _names_of_functions(cell: Any) -> tuple[str, ...]:
     simple = isinstance(cell, keras.layers.SimpleRNNCell)
-    return [cell.activation] if simple else [cell.activation, cell.recurrent_activation]
+    return ("activation",) if simple else ("activation", "recurrent_activation")
+
+
+def _activations(cell: Any) -> list[Any]:
+    return [getattr(cell, name) for name in _names_of_functions(cell)]
 
 
 def _refuse_other_ranks(layer: Any, sequences: tf.Tensor, mask: Any) -> None:

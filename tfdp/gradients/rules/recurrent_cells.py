@@ -17,7 +17,7 @@ class Cell(abc.ABC):
     the number of units. Those of a convolution have spatial axes in front of the last one.
 
     Attributes:
-        activation: An elementwise function.
+        activation: An elementwise function. (Only `step` takes others, along the last axis.)
         recurrent_activation: Likewise; None where the cell has none.
     """
 
@@ -161,8 +161,8 @@ class GRUCell(Cell):
         units = states[0].shape[-1]
         a, others = tf.split(sums, [units, 3 * units], -1)
         total = others + products[0].of(states[0])
-        gates, b = tf.split(total, [2 * units, units], -1)
-        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        z, r, b = tf.split(total, 3, -1)
+        z, r = self.recurrent_activation(z), self.recurrent_activation(r)
         new = self.activation(a + r * b)
         return [new + z * (states[0] - new)], total
 
@@ -207,7 +207,7 @@ class ResetFirstGRUCell(Cell):
         units = states[0].shape[-1]
         gates, a = tf.split(sums, [2 * units, units], -1)
         gates += products[0].of(states[0])
-        z, r = tf.split(self.recurrent_activation(gates), 2, -1)
+        z, r = map(self.recurrent_activation, tf.split(gates, 2, -1))
         a += products[1].of(r * states[0])
         new = self.activation(a)
         return [new + z * (states[0] - new)], tf.concat([gates, a], -1)
@@ -244,6 +244,50 @@ class ResetFirstGRUCell(Cell):
         them, [..., u].
         """
         return self.recurrent_activation(tf.split(kept, 3, -1)[1]) * before
+
+
+class DifferentiatedCell(Cell):
+    """A cell whose functions need not be elementwise. To go back a step, the step is taken once
+    more, and TensorFlow differentiates it.
+
+    Args:
+        cell: What happens at a step.
+    """
+
+    def __init__(self, cell: Cell):
+        super().__init__(cell.activation, cell.recurrent_activation)
+        self._cell, self.parts_of_products = cell, cell.parts_of_products
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        return self._cell.step(sums, products, states)
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: tf.Tensor,
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        return [sums, *before]
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(factors)
+            after, _ = self.step(factors[0], products, factors[1:])
+        at_sums, *before = tape.gradient(
+            after,
+            factors,
+            output_gradients=gradients,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return at_sums, before
 
 
 def _parts(tensor: tf.Tensor, number: int) -> list[tf.Tensor]:

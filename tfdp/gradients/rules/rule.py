@@ -1,7 +1,7 @@
 """What a rule is, and which layer has which."""
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -43,6 +43,15 @@ class LayerRule(abc.ABC):
     # Whether `record` calls the layer's activation in `Recording.before_activation`, and nothing
     # else does. An activation that is not known is then looked at by itself.
     taps_activation = False
+
+    def functions_to_try(self, layer: Any) -> Sequence[tuple[Any, str, int]]:
+        """Returns functions of a layer that are not known and alone keep the rule from holding, as
+        (what has it, its attribute, the numbers in a row that it is called on).
+
+        `record` is called where all of them are seen to keep rows apart, with functions in their
+        places that do the same, on [rows, numbers]. Otherwise the layer runs record by record.
+        """
+        return ()
 
     @abc.abstractmethod
     def variables(self, layer: Any) -> Iterable[Any]:
@@ -216,6 +225,20 @@ def rule_but_for_activation(operation: Any) -> LayerRule | None:
         return None
     with replaced(operation, "activation", None):
         return rule if rule.holds_for(operation) else None
+
+
+def rule_but_for_functions(operation: Any) -> tuple[LayerRule, list[Any]] | None:
+    """Returns the rule that a layer would have if functions of it were known ones, and these
+    (`LayerRule.functions_to_try`); None if there is none, or if something else is in its way.
+    """
+    rule = registered_rule(operation)
+    if not isinstance(rule, LayerRule) or is_patched(operation):
+        return None
+    tries = list(rule.functions_to_try(operation))
+    functions = [getattr(owner, name) for owner, name, _ in tries]
+    if not tries or any(isinstance(f, keras.Operation) or not callable(f) for f in functions):
+        return None
+    return rule, tries
 
 
 def is_patched(operation: Any) -> bool:
