@@ -207,8 +207,7 @@ def scores(query, records, template, look, draws):
     """Returns what is looked at in independent runs."""
     start = query.initial_global_state()
 
-    @tf.function(autograph=False)
-    def draw():
+    def draw(_):
         params = query.derive_sample_params(start)
         state = query.initial_sample_state(template)
         for record in records:
@@ -216,7 +215,11 @@ def scores(query, records, template, look, draws):
         result, after, _ = query.get_noised_result(state, start)
         return look(result, after)
 
-    return [float(draw()) for _ in range(draws)]
+    @tf.function(autograph=False)
+    def drawn():
+        return tf.map_fn(draw, tf.range(draws), fn_output_signature=tf.float32)
+
+    return drawn().numpy()
 
 
 @pytest.mark.parametrize("name", CASES)
