@@ -392,6 +392,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/rules/recurrent_loop_test.py",
     ),
     (
+        "results_of_operations_left_unwritten",
+        "what a convolution leaves unwritten is what the memory held, in the graph of a record",
+        "rewriting.py",
+        "if axis is not None:",
+        "if False:",
+        f"{GRADIENTS}/onednn_test.py",
+    ),
+    (
+        "results_of_layers_left_unwritten",
+        "what a convolution leaves unwritten is what the memory held, on the batch",
+        "rules/convolution.py",
+        "if leaves_numbers_unwritten(channels, layer.strides, None):",
+        "if False:",
+        f"{GRADIENTS}/onednn_test.py",
+    ),
+    (
         "frames_of_the_first_record",
         "filter gradients of one record after the other all use the output gradients of the first",
         "forms/convolution_layout.py",

@@ -45,11 +45,44 @@ def leaves_numbers_unwritten(channels: int, strides: Sequence[int], windows: int
     numbers of other records may have been.
 
     TensorFlow 2.21 on a CPU does so in single precision, along two or three axes, if there is one
-    channel, and one window along the last axis with a stride of more than 1.
+    channel, and one window along the last axis with a stride of more than 1, and the stride along
+    the axis before is 1.
 
     Args:
         channels: Of the inputs.
         strides: Along every axis.
         windows: Number of windows along the last axis; None where it is not known.
     """
-    return channels == 1 and len(strides) > 1 and strides[-1] > 1 and windows in (None, 1)
+    is_along = len(strides) > 1 and strides[-2] == 1 and strides[-1] > 1
+    return channels == 1 and is_along and windows in (None, 1)
+
+
+def axis_of_one_channel(op: tf.Operation) -> int | None:
+    """Returns the axis of the channel that such a convolution is called on; None of any other
+    operation.
+
+    Args:
+        op: In a graph.
+    """
+    if op.type not in ("Conv2D", "Conv3D"):
+        return None
+    # With channels first, TensorFlow transposes, and does the same.
+    axis = 1 if op.get_attr("data_format").startswith(b"NC") else -1
+    kernel, outputs, strides = op.inputs[1].shape, op.outputs[0].shape, op.get_attr("strides")
+    channels = 1 if kernel.rank is None or kernel[-2] is None else kernel[-2]
+    windows = None if outputs.rank is None else outputs[-1 if axis == 1 else -2]
+    along = strides[2:] if axis == 1 else strides[1:-1]
+    return axis if leaves_numbers_unwritten(channels, along, windows) else None
+
+
+def of_two_channels(source: tf.Tensor, kernel: tf.Tensor, axis: int = -1) -> list[tf.Tensor]:
+    """Returns the inputs and the kernel of a convolution of two channels, with zeros for the second
+    one, whose results are all written.
+
+    Args:
+        source: [n, *spatial, 1].
+        kernel: [*kernel, 1, filters].
+        axis: That of the channels of `source`.
+    """
+    # TensorFlow would lose channels of `tf.pad`.
+    return [tf.concat([t, tf.zeros_like(t)], at) for t, at in ((source, axis), (kernel, -2))]

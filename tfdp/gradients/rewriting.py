@@ -1,4 +1,6 @@
-"""A function of one record, with every place that the record's integers name checked."""
+"""A function of one record, with every place that the record's integers name checked, and with all
+results of convolutions written.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.gradients import indices
 from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
+from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
@@ -19,14 +22,20 @@ _CASES = ("Case", "StatelessCase")
 
 
 def needs_checks(graph: Any, leaves: Iterable[tf.Tensor]) -> bool:
-    """Returns whether something that depends on leaves is used as a place in a graph."""
+    """Returns whether something that depends on leaves is used as a place in a graph, or results of
+    a convolution in it may be left unwritten.
+    """
     dependent = _Dependent(graph, leaves)
-    return any(dependent.takes_places(op) for op in graph.get_operations())
+    return any(
+        axis_of_one_channel(op) is not None or dependent.takes_places(op)
+        for op in graph.get_operations()
+    )
 
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
     """Returns a function that gives the same as `fn` where all places that the record's integers
     name exist, and where not NaN in the place of what is read from there or written to there.
+    Nothing that it gives was left in the memory by others (`onednn`).
 
     Args:
         fn: Takes a list of tensors, and returns a structure of tensors. It is traced.
@@ -87,10 +96,9 @@ class _Dependent:
         check = indices.check_of(op)
         if check is not None:
             return self.on(op.inputs[i] for i in check.places)
-        if not self.on(op.inputs):
-            return False
+        depends = self.on(op.inputs)
         graphs = _functions(op)
-        return any(needs_checks(graph, graph.inputs) for graph in graphs)
+        return any(needs_checks(graph, graph.inputs if depends else ()) for graph in graphs)
 
 
 def _functions(op: tf.Operation) -> list[Any]:
@@ -156,6 +164,9 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
     """Makes one operation anew, on inputs in the current graph, with checks where it needs them."""
     if dependent.takes_places(op) and indices.check_of(op) is not None:
         return indices.checked(op, inputs, lambda safe: _create(op, safe))
+    axis = axis_of_one_channel(op)
+    if axis is not None:
+        return _create(op, of_two_channels(*inputs, axis))
     if not _functions(op):
         return _create(op, inputs)
 

@@ -35,6 +35,9 @@ LAYERS = {
     "conv1d_causal_groups_of_one": (lambda: L.Conv1D(4, 3, padding="causal", groups=4), (8, 4)),
     "conv3d_groups_of_one": (lambda: L.Conv3D(2, 2, groups=2), (3, 3, 3, 2)),
     "conv3d": (lambda: L.Conv3D(2, 2), (4, 4, 4, 1)),
+    # Of these, TensorFlow would leave results unwritten (`onednn`), at first or going back.
+    "conv2d_of_one_wide": (lambda: L.Conv2D(2, (2, 3), strides=(1, 2)), (5, 3, 1)),
+    "conv2d_transpose_to_one": (lambda: L.Conv2DTranspose(1, (2, 3), strides=(1, 2)), (5, 1, 2)),
     "conv1d_transpose": (lambda: L.Conv1DTranspose(2, 3, strides=2), (4, 2)),
     "conv2d_transpose": (
         lambda: L.Conv2DTranspose(2, 3, strides=2, padding="same", output_padding=1),

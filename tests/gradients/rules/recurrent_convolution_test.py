@@ -35,6 +35,8 @@ LAYERS = {
     "strided": (lambda: L.ConvLSTM1D(2, 2, strides=2, return_sequences=True), SHAPE),
     "three": (lambda: L.ConvLSTM3D(2, 2, padding="same"), (2, 3, 2, 3, 2)),
     "two": (lambda: L.ConvLSTM2D(2, (2, 3), return_sequences=True), FILM),
+    # Of this, TensorFlow would leave results unwritten (`onednn`).
+    "two_of_one_wide": (lambda: L.ConvLSTM2D(2, (2, 3), strides=(1, 2)), (3, 5, 3, 1)),
     "two_activations": (
         lambda: L.ConvLSTM2D(2, 2, activation="relu", recurrent_activation="hard_sigmoid"),
         FILM,

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise
-from tfdp.gradients.onednn import leaves_numbers_unwritten
+from tfdp.gradients.onednn import leaves_numbers_unwritten, of_two_channels
 from tfdp.numerics.shapes import reshape_records
 
 Size: TypeAlias = int | tf.Tensor
@@ -182,9 +182,7 @@ class Windows(NamedTuple):
     def convolve(self, source: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the convolution with a kernel [*kernel, channels, filters]."""
         if leaves_numbers_unwritten(source.shape[-1], self.strides, self._along_last_axis(source)):
-            # Not of two channels. (TensorFlow would lose channels of `tf.pad`.)
-            source = tf.concat([source, tf.zeros_like(source)], -1)
-            kernel = tf.concat([kernel, tf.zeros_like(kernel)], -2)
+            source, kernel = of_two_channels(source, kernel)
         return tf.nn.convolution(
             source,
             kernel,

@@ -15,6 +15,7 @@ from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.forms.products import Product
 from tfdp.gradients.keras_internals import kernel_of
+from tfdp.gradients.onednn import leaves_numbers_unwritten, of_two_channels
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules.dense import matrix_variables, times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
@@ -54,14 +55,13 @@ def _depthwise_shape(layer: Any) -> list[int]:
     return [*size, layer.groups, filters // layer.groups]
 
 
-def _faster_in_groups(recording: Recording, layer: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes a layer of several groups convolve one after the other in the block.
+def _convolving(recording: Recording, layer: Any) -> contextlib.AbstractContextManager[None]:
+    """Makes a layer convolve in another way in the block, where that is faster or safer.
 
     On a CPU, Keras has XLA compile a grouped convolution anew for every number of records. It takes
-    a hundred times as long as ordinary ones, or as a depthwise one.
+    a hundred times as long as ordinary ones, or as a depthwise one. What TensorFlow leaves
+    unwritten of ordinary ones could be other records'.
     """
-    if layer.groups == 1:
-        return contextlib.nullcontext()
     own, axis = layer.convolution_op, -1 if layer.data_format == "channels_last" else 1
     windows = None if layer.padding == "causal" else _windows_of(layer, layer.padding)
 
@@ -74,8 +74,17 @@ def _faster_in_groups(recording: Recording, layer: Any) -> contextlib.AbstractCo
         parts = zip(tf.split(inputs, layer.groups, axis), kernels, strict=True)
         return tf.concat([own(*part) for part in parts], axis)
 
+    def by_two_channels(inputs, kernel):
+        tensors = map(keras.ops.convert_to_tensor, (inputs, kernel))
+        return own(*of_two_channels(*tensors, axis))
+
+    channels = kernel_of(layer).shape[-2]
+    if layer.groups == 1:
+        if leaves_numbers_unwritten(channels, layer.strides, None):
+            return recording.replaced(layer, "convolution_op", by_two_channels)
+        return contextlib.nullcontext()
     # Convolutions of one channel may be at fault (`leaves_numbers_unwritten`).
-    if kernel_of(layer).shape[-2] > 1:
+    if channels > 1:
         return recording.replaced(layer, "convolution_op", by_group)
     is_2d = len(layer.kernel_size) == 2 and layer.data_format == "channels_last"
     if is_2d and is_direct(windows):
@@ -179,7 +188,7 @@ class ConvolutionRule(LayerRule):
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
     ) -> Any:
-        with recording.before_activation(layer) as tap, _faster_in_groups(recording, layer):
+        with recording.before_activation(layer) as tap, _convolving(recording, layer):
             outputs = call(inputs, **kwargs)
 
         def of(gradient):
@@ -197,6 +206,11 @@ class TransposedConvolutionRule(LayerRule):
     """As of the convolution that goes the other way, with input and output gradient exchanged."""
 
     taps_activation = True
+
+    def holds_for(self, layer: Any) -> bool:
+        # Going back, TensorFlow convolves the output gradient. Record by record that is written.
+        is_written = not leaves_numbers_unwritten(layer.filters, layer.strides, None)
+        return is_written and super().holds_for(layer)
 
     def variables(self, layer: Any) -> Iterable[Any]:
         return [v for v in (layer.kernel, layer.bias) if v is not None]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.convolution import ConvolutionGradient
 from tfdp.gradients.forms.per_record import PerRecordGradient
+from tfdp.gradients.onednn import leaves_numbers_unwritten, of_two_channels
 from tfdp.gradients.recording import Recording, Tap
 from tfdp.gradients.rules.dense import bias_gradient
 
@@ -22,16 +23,18 @@ def products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
     by_gate = [sequences]
     if sequences.shape.rank > cell.rank + 3:
         by_gate = tf.unstack(sequences, axis=1)
+    operands = list(zip(map(_frames, by_gate), tf.split(kernel, len(by_gate), -1), strict=True))
+    if leaves_numbers_unwritten(kernel.shape[-2], cell.strides, None):
+        operands = [of_two_channels(*pair) for pair in operands]
     parts = [
         keras.ops.conv(
-            _frames(x),
-            part,
+            *pair,
             strides=cell.strides,
             padding=cell.padding,
             data_format="channels_last",
             dilation_rate=cell.dilation_rate,
         )
-        for x, part in zip(by_gate, tf.split(kernel, len(by_gate), -1), strict=True)
+        for pair in operands
     ]
     frames = parts[0] if len(parts) == 1 else tf.concat(parts, -1)
     if cell.use_bias:
