@@ -108,7 +108,7 @@ RANDOMNESS = in_folder(
         "steps_together_follow_the_population",
         "how many steps are drawn together, which time shows, follows the number of units",
         "poisson.py",
-        "int(_SHARE_TOGETHER / q)",
+        "int(1 / q)",
         "2**20 // population",
         "tests/sampling/poisson_test.py",
     ),

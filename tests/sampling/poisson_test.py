@@ -126,7 +126,7 @@ def test_poisson_samples_that_are_drawn_together_are_independent(rare_samples, c
 
 @pytest.mark.parametrize("population, q", [(2**15 + 1, 2.0**-12), (2**12, 2.0**-4), (9, 0.75)])
 def test_poisson_samples_of_any_population_are_distinct_units_of_it(population, q):
-    # Of 32, of 2, and of 1 sample at a time.
+    # Of 32, of 16, and of 1 sample at a time.
     samples = take(Poisson(q, population), 70)
     for units in samples:
         assert units.dtype == np.int64

@@ -19,10 +19,9 @@ from tfdp.sampling.policy import (
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
-# So many steps at most are drawn together, as long as they have no more than this share of the
-# units.
+# So many steps at most are drawn together, and no more than are expected to have a place for every
+# unit.
 _STEPS_TOGETHER = 32
-_SHARE_TOGETHER = 1 / 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,14 +131,15 @@ class Poisson(SamplingPolicy):
         # several steps are drawn together, which takes no longer than those of one. How many
         # follows the probability alone: the number of units may be what nobody is to know.
         population, q = self.population_size, self.sampling_probability
-        together = max(1, min(_STEPS_TOGETHER, int(_SHARE_TOGETHER / q)))
+        together = max(1, min(_STEPS_TOGETHER, int(1 / q)))
         trials = together * population
         while True:
             size = generator.binomial(trials, q)
             drawn = generator.choice(trials, size, replace=False, shuffle=False)
             steps, units = np.divmod(drawn, population)
+            steps = steps.astype(np.uint8)  # NumPy sorts small integers in one pass.
             order = np.argsort(steps, kind="stable")
-            ends = np.searchsorted(steps[order], np.arange(1, together))
+            ends = np.searchsorted(steps[order], np.arange(1, together, dtype=np.uint8))
             yield from np.split(units[order], ends)
 
     @property
