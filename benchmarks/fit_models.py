@@ -109,6 +109,21 @@ def stacked_cells() -> keras.Model:
     return keras.Sequential([*first, rnn, layers.Dense(2)])
 
 
+def lstm_with(function: Any) -> Callable[[], keras.Model]:
+    """Returns a maker of an LSTM with this activation function."""
+
+    def build():
+        first = [keras.Input((64,), dtype="int32"), layers.Embedding(8000, 64)]
+        return keras.Sequential([*first, layers.LSTM(64, activation=function), layers.Dense(2)])
+
+    return build
+
+
+def of_ones_own(x):
+    """Returns what no function of Keras returns."""
+    return keras.ops.tanh(x) + 0.1 * x
+
+
 def radar() -> keras.Model:
     film = keras.Input((8, 32, 32, 1))
     x = layers.ConvLSTM2D(16, 3, padding="same", return_sequences=True)(film)
@@ -252,6 +267,32 @@ def flipped() -> keras.Model:
     return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
+def changed_images() -> keras.Model:
+    image = keras.Input((32, 32, 3))
+    x = layers.RandomPerspective(1.0, 0.5)(image)
+    x = layers.RandomColorJitter((-1, 1), 0.2, 0.2, (0.3, 0.7), 0.2)(x)
+    x = layers.RandomGrayscale(0.5)(x)
+    x = layers.RandomGaussianBlur(1.0, 3, 1.0, (0, 1))(x)
+    for channels in (32, 64):
+        x = layers.Conv2D(channels, 3, strides=2, padding="same", activation="relu")(x)
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def groups() -> keras.Model:
+    image = keras.Input((32, 32, 3))
+    x = layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(image)
+    x = layers.Conv2D(32, 3, groups=4, padding="same", activation="relu")(x)
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def spectrogram() -> keras.Model:
+    sound = keras.Input((8000, 1))
+    x = layers.STFTSpectrogram(frame_length=256, expand_dims=True)(sound)
+    for channels in (16, 32):
+        x = layers.Conv2D(channels, 3, strides=2, activation="relu")(x)
+    return keras.Model(sound, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
 def workload(name: str) -> FitModel:
     """Returns a model of `workloads`."""
     size = inputs.sizes(name)
@@ -274,12 +315,17 @@ MODELS = {
     "stacked_cells": FitModel(stacked_cells, tokens(64, 8000), 64),
     "conv_lstm": FitModel(radar, images(8, 32, 32, 1), 16, 10),
     "time_distributed": FitModel(film, images(8, 32, 32, 3), 32, 10),
+    "lstm_softmax": FitModel(lstm_with("softmax"), tokens(64, 8000), 64),
+    "lstm_own_function": FitModel(lstm_with(of_ones_own), tokens(64, 8000), 64),
     "bidirectional": FitModel(masked_bidirectional, tokens(64, 8000), 64),
     "decoder": FitModel(decoder, next_tokens, 32, 10),
     "separable": FitModel(separable, images(32, 32, 3), 64),
     "unet": FitModel(unet, pixels, 16, 10),
     "blocks": FitModel(blocks, tokens(64, 8000), 64, 10),
     "random_flip": FitModel(flipped, images(32, 32, 3), 64),
+    "changed_images": FitModel(changed_images, images(32, 32, 3), 64),
+    "groups": FitModel(groups, images(32, 32, 3), 64),
+    "spectrogram": FitModel(spectrogram, images(8000, 1), 32),
     "bert": FitModel(bert, bert_rows, 32, 10, "keras_hub"),
     "resnet50": FitModel(resnet50, images(64, 64, 3), 16, 5),
     "efficientnet_b0": FitModel(efficientnet, images(64, 64, 3), 16, 5),

@@ -41,10 +41,10 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
         >>> gru = keras.layers.GRU(2, return_sequences=True, name="gru")
         >>> model = keras.Sequential([keras.Input((4, 3)), gru])
         >>> model.add(keras.layers.Lambda(lambda x: x * x, name="square"))
-        >>> model.add(keras.layers.LSTM(2, activation="softmax", name="of_shares"))
+        >>> model.add(keras.layers.LSTM(2, dropout=1.0, name="of_nothing"))
         >>> print(explain(model))
         gru: RecurrentRule
-        of_shares: record by record: the rule for LSTM does not hold with these options
+        of_nothing: record by record: the rule for LSTM does not hold with these options
     """
     model = _functional(model)
     specs = _specs(model, inputs)
