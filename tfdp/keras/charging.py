@@ -167,7 +167,7 @@ class Charging:
         position: int,
         fingerprint: int,
         batch: Batch = Batch(),  # noqa: B008 - immutable
-    ) -> tuple[np.int64, np.int64]:
+    ) -> tuple[int, int]:
         """Writes the event of the step that is about to run, or raises.
 
         Args:
@@ -186,11 +186,11 @@ class Charging:
         """
         with self._writing, _Remember(self):
             self._write(make_event, variables, position, fingerprint, batch)
-            return self._place()
+            return self._ledger.watermark()
 
     # Several processes that take every step together keep a ledger each.
 
-    def try_commit(self, *arguments: Any) -> tuple[np.int64, np.int64, np.int64]:
+    def try_commit(self, *arguments: Any) -> tuple[int, int, int]:
         """As `commit`, but returns a third number instead of raising: 0 where the step is refused,
         else one that stands for the event. `agree` compares the processes' numbers.
 
@@ -199,10 +199,10 @@ class Charging:
         """
         with self._writing, _Remember(self, raises=False):
             event = self._write(*arguments)
-            return *self._place(), np.int64(1 + zlib.crc32(repr(event).encode()))
-        return np.int64(0), np.int64(0), np.int64(0)
+            return *self._ledger.watermark(), 1 + zlib.crc32(repr(event).encode())
+        return 0, 0, 0
 
-    def agree(self, codes: np.ndarray) -> tuple[np.int64]:
+    def agree(self, codes: np.ndarray) -> tuple[int]:
         """Raises in every process, if one of them refused the step or wrote another event.
 
         Args:
@@ -225,7 +225,7 @@ class Charging:
                     "The processes of the strategy wrote different events for the same step. "
                     "Configure the query, the sampling and the data alike in all of them."
                 )
-        return (np.int64(1),)
+        return (1,)
 
     def _write(
         self,
@@ -258,10 +258,6 @@ class Charging:
         if event.run_start() is not None:
             limits.append(1)  # Every step of a run is an event of its own: none can be reserved.
         return min((limit for limit in limits if limit is not None), default=None)
-
-    def _place(self) -> tuple[np.int64, np.int64]:
-        position, fingerprint = self._ledger.watermark()
-        return np.int64(position), np.int64(fingerprint)
 
 
 class _Remember:

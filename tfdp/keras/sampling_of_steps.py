@@ -39,6 +39,7 @@ class SamplingOfSteps:
         self._clock_of_fit: PassClock | None = None
         self._fit_step_is_due, self._fit_runs_step = False, False
         self._sizes = Sizes()
+        self._last: SampledEvent | None = None
 
     @property
     def policy(self) -> SamplingPolicy:
@@ -136,7 +137,13 @@ class SamplingOfSteps:
         self, event: Event, privacy_unit: str, clock: PassClock, size: int | None
     ) -> SampledEvent:
         relation: NeighboringRelation = clock.policy.neighboring_relation
-        return SampledEvent(clock.peek(size), event, relation, privacy_unit)
+        sampling, last = clock.peek(size), self._last
+        # Most steps are like the one before, down to the very objects, which do not change.
+        same = last is not None and last.sampling is sampling and last.event is event
+        if same and (last.neighboring_relation, last.privacy_unit) == (relation, privacy_unit):
+            return last
+        self._last = SampledEvent(sampling, event, relation, privacy_unit)
+        return self._last
 
     def _clock_of(self, batch: Batch) -> PassClock:
         fit = self._clock_of_fit if batch.of_fit and self._fit_runs_step else None

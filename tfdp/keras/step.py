@@ -233,7 +233,7 @@ class PrivateStep:
         sizes = [tf.reduce_sum(tf.cast(records, tf.int64))] if unit != "microbatch" else []
         sizes = distribution.add_up(sizes)
 
-        def write(commit, types):
+        def write(commit, count):
             def on_host(position, fingerprint, *values):
                 size, values = (values[0], values[1:]) if sizes else (None, values)
                 batch = Batch(arguments.of_fit, None if size is None else int(size))
@@ -247,15 +247,13 @@ class PrivateStep:
             values = [v.value for v in variables.state] if tf.distribute.has_strategy() else state
             place = [variables.position.value, variables.fingerprint.value]
             inputs = [*place, *sizes, *values]
-            return distribution.on_host(on_host, inputs, types)
+            return distribution.on_host(on_host, inputs, count)
 
         if not distribution.is_multi_worker():
-            return distribution.once(write, self.charging.commit, [tf.int64] * 2)
-        position, fingerprint, code = distribution.once(
-            write, self.charging.try_commit, [tf.int64] * 3
-        )
+            return distribution.once(write, self.charging.commit, 2)
+        position, fingerprint, code = distribution.once(write, self.charging.try_commit, 3)
         codes = distribution.add_up([code * distribution.one_hot_of_replica()])
-        agreed = distribution.once(distribution.on_host, self.charging.agree, codes, [tf.int64])
+        agreed = distribution.once(distribution.on_host, self.charging.agree, codes, 1)
         with tf.control_dependencies(agreed):
             return [tf.identity(position), tf.identity(fingerprint)]
 

@@ -1,6 +1,7 @@
 """Every unit with the same probability, independently."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -91,6 +92,11 @@ class Poisson(SamplingPolicy):
         return nearly_whole(self.sampling_probability * self.population_size)
 
     def description(self, pass_index: int) -> events.Sampling:
+        return self._description
+
+    @functools.cached_property
+    def _description(self) -> events.Sampling:
+        # One object: a ledger sees at a glance that a step is like the one before.
         if self.sampling_probability is None:
             raise ValueError(
                 "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
