@@ -49,6 +49,23 @@ def test_check_of_versions_takes_no_part_in_what_surrounds_it():
     assert L.ReLU().name == "re_lu"
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_graphs_that_xla_compiles(jit):
+    found = []
+
+    def note(x):
+        found.append(internals.is_compiled_by_xla())
+        return x
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def call(x):
+        x = tf.function(note, autograph=False)(note(x))
+        return tf.while_loop(lambda x: x < 1, lambda x: [note(x) + 1], [x])
+
+    note(call(tf.constant(0)))
+    assert found == [jit] * 3 + [False]
+
+
 def test_operations_that_call_python():
     @tf.function
     def call(x):

@@ -416,6 +416,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/forms/convolution_test.py::test_groups_are_weighted_sums_of_records",
     ),
     (
+        "turns_of_a_loop_for_xla",
+        "parts of a convolution are turns of a loop in graphs that XLA compiles, too",
+        "forms/convolution.py",
+        "return self._layout, self._source, self._positions, number, is_compiled_by_xla()",
+        "return self._layout, self._source, self._positions, number, False",
+        f"{GRADIENTS}/forms/convolution_test.py::test_parts_are_the_whole",
+    ),
+    (
         "adaptation_without_its_scale",
         "the first factor of a convolution's low-rank adaptation is clipped without its scale",
         "rules/convolution.py",

@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as gradient_registry
+from tensorflow.python.ops import control_flow_util
 
 # Operations that call Python on the host.
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
@@ -51,6 +52,11 @@ def forgets_length(op: tf.Operation) -> bool:
     the book-keeping engine makes the number of records unknown.
     """
     return op.type == "PlaceholderWithDefault"
+
+
+def is_compiled_by_xla() -> bool:
+    """Returns whether operations are added to a graph that XLA compiles."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 # The attribute that says with which operations one must share a device. A copy of the operation in

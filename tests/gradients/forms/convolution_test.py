@@ -220,6 +220,33 @@ def test_fewer_records_than_parts(way):
         np.testing.assert_allclose(total, np.tensordot(FACTORS[:records], expected, 1), atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("way", "groups"), [(way, n) for n in (1, 3) for way in applicable((1, 1), n)]
+)
+def test_parts_are_the_whole(way, groups, monkeypatch):
+    """In a graph, and then where XLA compiles one of the same shapes, which all turns of a loop
+    share there; into five records no number of parts goes evenly."""
+    rng = np.random.default_rng(0)
+    inputs, output_gradient = rng.normal(size=(5, 6, 6, 6)), rng.normal(size=(5, 4, 4, 3))
+    factors = tf.constant(rng.uniform(size=5))
+
+    def results(x, g, factors):
+        gradient = ConvolutionGradient(x, g, (3, 3, 6 // groups, 3), groups=groups, way=way)
+        return gradient.squared_norms(), gradient.weighted_sum(factors), gradient.explicit()
+
+    arguments = tf.constant(inputs), tf.constant(output_gradient), factors
+    expected = results(*arguments)
+    monkeypatch.setattr(convolution_cost, "_CACHED", 300)
+    counted = ConvolutionGradient(*arguments[:2], (3, 3, 6 // groups, 3), groups=groups, way=way)
+    assert 1 < counted._number_of_parts() <= 5
+    unknown = [tf.TensorSpec([None, *a.shape[1:]], tf.float64) for a in arguments]
+    for signature in (None, unknown):
+        for jit in (False, True):
+            actual = tf.function(results, input_signature=signature, jit_compile=jit)(*arguments)
+            for a, e in zip(actual, expected, strict=True):
+                np.testing.assert_allclose(a, e, rtol=1e-10, atol=1e-10)
+
+
 def test_unknown_sizes_choose_patches():
     _, _, shape = _example()
 

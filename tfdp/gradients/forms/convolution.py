@@ -10,12 +10,12 @@ from tfdp.gradients.forms.convolution_layout import (
     Layout,
     gradients,
     gradients_in_turn,
-    sizes_of_parts,
-    squares_in_turn,
+    squares,
     sum_of_gradients,
 )
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
+from tfdp.gradients.keras_internals import is_compiled_by_xla
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import drop_records, scale_records, sum_of_squares, to_accumulate
 
@@ -138,8 +138,7 @@ class ConvolutionGradient(PerRecordGradient):
                 f"strides={windows.strides}, groups={groups}."
             )
         self._layout = Layout(tuple(kernel_shape), windows, groups, way)
-        self._gradients: list[tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]] | None = None
-        self._sizes: tf.Tensor | None = None
+        self._gradients: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None] | None = None
 
     @classmethod
     def transposed(
@@ -205,35 +204,22 @@ class ConvolutionGradient(PerRecordGradient):
             numbers = positions * p * layout.groups + made
         return cost.number_of_parts(n, numbers)
 
-    def _in_parts(self, *tensors: tf.Tensor) -> list[list[tf.Tensor]]:
-        """Returns the records of tensors [n, ...] that are handled together, part by part."""
+    def _parts(self) -> tuple[Layout, tf.Tensor, tf.Tensor, int, bool]:
+        """Returns the arguments of `gradients` and `squares`."""
         number = self._number_of_parts()
-        if number == 1:
-            return [list(tensors)]
-        if self._sizes is None:
-            n = self._source.shape[0]
-            self._sizes = sizes_of_parts(tf.shape(self._source)[0] if n is None else n, number)
-        by_tensor = [tf.split(tensor, self._sizes, num=number) for tensor in tensors]
-        return [list(part) for part in zip(*by_tensor, strict=True)]
+        return self._layout, self._source, self._positions, number, is_compiled_by_xla()
 
-    def _made(self) -> list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        """Returns `gradients` by parts; the same tensors each time."""
+    def _made(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Returns `gradients`; the same tensors each time."""
         if self._gradients is None:
-            self._gradients = []
-            for part in self._in_parts(self._source, self._positions):
-                before = [squares for *_, squares in self._gradients[-1:]]
-                with tf.control_dependencies(before):
-                    part = [tf.identity(tensor) for tensor in part] if before else part
-                    self._gradients.append(gradients(self._layout, *part))
+            self._gradients = gradients(*self._parts())
         return self._gradients
 
     def squared_norms(self) -> tf.Tensor:
         if self._layout.way != cost.PATCHES:
-            number = self._number_of_parts()
-            return squares_in_turn(self._layout, self._source, self._positions, number)
-        squares = [squares for *_, squares in self._made()]
+            return squares(*self._parts())
         # The sum is computed as a product with clipping factors.
-        return rounding.with_product_error(tf.concat(squares, 0))
+        return rounding.with_product_error(self._made()[1])
 
     def magnitudes(self) -> tf.Tensor:
         # Each number is in at most as many patches as a window has places.
@@ -246,13 +232,8 @@ class ConvolutionGradient(PerRecordGradient):
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if self._layout.way == cost.PATCHES:
             masks_factors = self._layout.masks_factors(self._source, self._positions)
-            sums = [
-                sum_of_gradients(part, products, masks_factors)
-                for (products, *_), [part] in zip(
-                    self._made(), self._in_parts(factors), strict=True
-                )
-            ]
-            return self._layout.restored(tf.add_n(sums)[None])[0]
+            total = sum_of_gradients(factors, self._made()[0], masks_factors)
+            return self._layout.restored(total[None])[0]
         return self._filter_gradient(
             drop_records(self._source, factors), scale_records(self._positions, factors)
         )
@@ -290,11 +271,10 @@ class ConvolutionGradient(PerRecordGradient):
 
     def explicit(self) -> tf.Tensor:
         # A record with numbers that are not finite must be visible as such in its norm.
-        products = [
-            x if kept is None else tf.where(kept[:, None], x, tf.constant(math.nan, x.dtype))
-            for x, kept, _ in self._made()
-        ]
-        return self._layout.restored(tf.concat(products, 0))
+        products, _, kept = self._made()
+        if kept is not None:
+            products = tf.where(kept[:, None], products, tf.constant(math.nan, products.dtype))
+        return self._layout.restored(products)
 
     def merged(self, other: "PerRecordGradient") -> "PerRecordGradient | None":
         if not isinstance(other, ConvolutionGradient):

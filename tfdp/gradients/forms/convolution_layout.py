@@ -6,6 +6,7 @@ is mostly tracing its convolutions.
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -91,31 +92,44 @@ class Layout(NamedTuple):
 
 @_kept_apart
 def gradients(
-    layout: Layout, source: tf.Tensor, positions: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+    layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int, unrolled: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Returns gradients and their squared norms.
 
     Args:
         layout: Of the convolution.
-        source: Its inputs, [m, *spatial, channels].
-        positions: Its output gradients, [m, *windows, filters].
+        source: Its inputs, [n, *spatial, channels].
+        positions: Its output gradients, [n, *windows, filters].
+        number: Of parts, as for `_in_turn`.
+        unrolled: Likewise.
 
     Returns:
-        [m, groups * rows * columns]; which records are not left out, bool [m], or None where none
-        is; [m], infinity where a record is left out.
+        [n, groups * rows * columns]; [n], infinity where a record is left out; which records are
+        not left out, bool [n], or None where none is.
     """
-    kept = None
-    if layout.masks_factors(source, positions):
-        source, keep_source = _finite_part(source)
-        positions, keep_positions = _finite_part(positions)
+    masked = layout.masks_factors(source, positions)
+
+    def part(source, positions):
+        if masked:
+            source, keep_source = _finite_part(source)
+            positions, keep_positions = _finite_part(positions)
+        left, right = layout.patches(source, positions), layout.by_group(positions)
+        if layout.is_turned:
+            left, right = right, left
+        products = tf.matmul(left, right, transpose_a=True)
+        products = tf.reshape(products, [-1, math.prod(layout.kernel_shape)])
+        squares = sum_of_squares(products)
+        if not masked:
+            return products, squares
         kept = keep_source & keep_positions
-    left, right = layout.patches(source, positions), layout.by_group(positions)
-    if layout.is_turned:
-        left, right = right, left
-    products = tf.matmul(left, right, transpose_a=True)
-    products = tf.reshape(products, [-1, math.prod(layout.kernel_shape)])
-    squares = sum_of_squares(products)
-    return products, kept, squares if kept is None else _infinite_unless(kept, squares)
+        return products, _infinite_unless(kept, squares), kept
+
+    dtype, numbers = source.dtype, math.prod(layout.kernel_shape)
+    results = [tf.TensorSpec([None, numbers], dtype), tf.TensorSpec([None], dtype)]
+    if masked:
+        results.append(tf.TensorSpec([None], tf.bool))
+    products, squares, *kept = _in_turn(part, [source, positions], results, number, unrolled)
+    return products, squares, kept[0] if masked else None
 
 
 @traced_once
@@ -133,33 +147,16 @@ def sum_of_gradients(factors: tf.Tensor, products: tf.Tensor, masks_factors: boo
 
 
 @_kept_apart
-def squares_in_turn(
-    layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int
+def squares(
+    layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int, unrolled: bool
 ) -> tf.Tensor:
-    """Returns the squared norms from Gram matrices, [n].
+    """Returns the squared norms from Gram matrices, [n]; arguments as those of `gradients`."""
 
-    The records are handled in so many parts, which are turns of a loop: the operations for one of
-    them are traced, and not those for each.
+    def part(source, positions):
+        return [squares_of_grams(layout, source, positions)]
 
-    Args:
-        layout: Of the convolution.
-        source: Its inputs, [n, *spatial, channels].
-        positions: Its output gradients, [n, *windows, filters].
-        number: Of parts.
-    """
-    if number == 1:
-        return squares_of_grams(layout, source, positions)
-    n = tf.shape(source)[0]
-    results = tf.TensorArray(source.dtype, number, infer_shape=False, element_shape=[None])
-
-    def body(i, results):
-        part = slice(n * i // number, n * (i + 1) // number)
-        return i + 1, results.write(i, squares_of_grams(layout, source[part], positions[part]))
-
-    _, results = tf.while_loop(
-        lambda i, _: i < number, body, (tf.constant(0), results), parallel_iterations=1
-    )
-    return results.concat()
+    results = [tf.TensorSpec([None], source.dtype)]
+    return _in_turn(part, [source, positions], results, number, unrolled)[0]
 
 
 @_kept_apart
@@ -184,6 +181,53 @@ def gradients_in_turn(windows: Windows, source: tf.Tensor, positions: tf.Tensor)
     return results.stack()
 
 
+def _in_turn(
+    function: Callable[..., Sequence[tf.Tensor]],
+    tensors: Sequence[tf.Tensor],
+    results: Sequence[tf.TensorSpec],
+    number: int,
+    unrolled: bool,
+) -> Sequence[tf.Tensor]:
+    """Returns what a function makes of records, which are handled in so many parts.
+
+    The parts are turns of a loop, so that the operations for one of them are traced, and not those
+    for each. XLA, to which all turns of a loop have the same shapes, needs them one after another.
+
+    Args:
+        function: Of tensors [m, ...], for any m.
+        tensors: Its arguments, each [n, ...].
+        results: What it returns, each [None, ...].
+        number: Of parts.
+        unrolled: Whether they stand one after another in the graph.
+
+    Returns:
+        Its results for all records, [n, ...].
+    """
+    if number == 1:
+        return function(*tensors)
+    n = tf.shape(tensors[0])[0]
+
+    def part(i: int | tf.Tensor) -> Sequence[tf.Tensor]:
+        rows = slice(n * i // number, n * (i + 1) // number)
+        return function(*(tensor[rows] for tensor in tensors))
+
+    if unrolled:
+        parts = [part(i) for i in range(number)]
+        return [tf.concat(result, 0) for result in zip(*parts, strict=True)]
+    arrays = [
+        tf.TensorArray(spec.dtype, number, infer_shape=False, element_shape=spec.shape)
+        for spec in results
+    ]
+
+    def body(i, *arrays):
+        return i + 1, *(a.write(i, result) for a, result in zip(arrays, part(i), strict=True))
+
+    _, *arrays = tf.while_loop(
+        lambda i, *_: i < number, body, (tf.constant(0), *arrays), parallel_iterations=1
+    )
+    return [array.concat() for array in arrays]
+
+
 def squares_of_grams(layout: Layout, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Returns the squared norms from Gram matrices, [m]."""
     if layout.way == cost.PIXEL_GRAM:
@@ -196,13 +240,6 @@ def squares_of_grams(layout: Layout, source: tf.Tensor, positions: tf.Tensor) ->
         return squares
     totals = tf.reduce_sum(tf.reshape(squares, [-1, layout.groups]), 1)
     return rounding.enlarged(totals, rounding.sum_error(layout.groups, totals.dtype))
-
-
-@traced_once
-def sizes_of_parts(records: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns how many records each of so many parts has, [number]."""
-    bounds = records * tf.range(number + 1) // number
-    return bounds[1:] - bounds[:-1]
 
 
 def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
