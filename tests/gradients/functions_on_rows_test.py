@@ -20,6 +20,7 @@ from tests.gradients.problems import (
     traced_sum,
 )
 from tests.gradients.rules.recurrent_test import WithoutMask
+from tfdp.gradients import watching
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.record_scope import SideEffectError
 from tfdp.gradients.rules.recurrent import RecurrentRule
@@ -148,7 +149,11 @@ def check_does_not_run_on_the_batch(function, monkeypatch):
     def record(*args, **kwargs):
         pytest.fail("It runs on the batch.")
 
+    def one_by_one(*args, **kwargs):
+        raise UnsupportedModelError("It runs record by record, which takes long to trace.")
+
     monkeypatch.setattr(RecurrentRule, "record", record)
+    monkeypatch.setattr(watching, "MappedCall", one_by_one)
     if isinstance(function, OwnFunction):
         function.calls = 0
     keras.utils.set_random_seed(1)
