@@ -1,6 +1,7 @@
 """A sampling policy holds for the batches that it drew, or was declared for, and for no others."""
 
 import contextlib
+import itertools
 
 import keras
 import numpy as np
@@ -9,8 +10,16 @@ import tensorflow as tf
 import toy
 
 import tfdp
-from tfdp.events import FullBatchSampling, PoissonSampling, UnknownSampling
+from tfdp.events import (
+    FullBatchSampling,
+    GaussianSumEvent,
+    NeighboringRelation,
+    PoissonSampling,
+    SampledEvent,
+    UnknownSampling,
+)
 from tfdp.keras import NotPrivateError
+from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled
 
 X, Y = toy.data()
@@ -195,3 +204,23 @@ def test_graph_that_does_not_know_the_size_of_a_batch_says_so():
         step(X, Y)
     (event,) = toy.events(model)
     assert event.event.l2_norm_bound == 2 * toy.CLIP
+
+
+def test_steps_that_are_alike_are_one_event_and_no_others():
+    samples = SamplingOfSteps(tfdp.PrivacyLedger())
+    policies = [
+        Poisson(sampling_probability=0.1),
+        Poisson(sampling_probability=0.2),
+        Poisson(
+            sampling_probability=0.2, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
+        ),
+    ]
+    releases = [GaussianSumEvent(1.0, stddev) for stddev in (2.0, 4.0)]
+    steps = list(itertools.product(policies, releases, ["example", "user"]))
+    for pair in itertools.product(steps, steps):
+        for policy, release, unit in pair:
+            samples.policy = policy
+            found = samples.sampled(release, unit, Batch())
+            sampling = PoissonSampling(policy.sampling_probability)
+            assert found == SampledEvent(sampling, release, policy.neighboring_relation, unit)
+            assert samples.sampled(release, unit, Batch()) is found

@@ -488,6 +488,24 @@ TRAINING = in_folder(
         "tests/keras/sampling_of_steps_test.py::test_steps_during_fit_are_charged_as_what_they_are",
     ),
     (
+        "sampling_of_the_step_before",
+        "a step that releases what the last one did is charged with the sampling of that one",
+        "sampling_of_steps.py",
+        "last.sampling is sampling and last.event is event",
+        "last.event is event",
+        "tests/keras/sampling_of_steps_test.py::"
+        "test_steps_that_are_alike_are_one_event_and_no_others",
+    ),
+    (
+        "release_of_the_step_before",
+        "a step on a sample that is drawn as the last one was is charged with the release of that",
+        "sampling_of_steps.py",
+        "last.sampling is sampling and last.event is event",
+        "last.sampling is sampling",
+        "tests/keras/sampling_of_steps_test.py::"
+        "test_steps_that_are_alike_are_one_event_and_no_others",
+    ),
+    (
         "training_function_is_always_of_fit",
         "what a callback trains on by the model's training function is charged as a sample of fit",
         "sampling_of_steps.py",
