@@ -150,7 +150,15 @@ def sum_of_gradients(factors: tf.Tensor, products: tf.Tensor, masks_factors: boo
 def squares(
     layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int, unrolled: bool
 ) -> tf.Tensor:
-    """Returns the squared norms from Gram matrices, [n]; arguments as those of `gradients`."""
+    """Returns the squared norms from Gram matrices, [n].
+
+    Args:
+        layout: Of the convolution.
+        source: Its inputs, [n, *spatial, channels].
+        positions: Its output gradients, [n, *windows, filters].
+        number: Of parts, as for `_in_turn`.
+        unrolled: Likewise.
+    """
 
     def part(source, positions):
         return [squares_of_grams(layout, source, positions)]
