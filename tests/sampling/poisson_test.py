@@ -242,3 +242,14 @@ def test_poisson_samples_do_not_contradict(population, q, declared):
     draws = np.random.default_rng(11).binomial(population, q, (20, 300))
     policy = Poisson(q, population if declared else None)
     assert [contradiction(policy, sizes) for sizes in draws] == [None] * 20
+
+
+def test_descriptions_are_equal_objects_only_where_the_steps_are():
+    policy = Poisson(sampling_probability=0.1, population_size=50)
+    before = policy.description(0)
+    assert policy.description(7) is before
+    assert Poisson(sampling_probability=0.1).description(0).population_size is None
+    # As in a subclass whose probability is not that of its start.
+    object.__setattr__(policy, "sampling_probability", 0.2)
+    assert policy.description(0).sampling_probability == 0.2
+    assert before.sampling_probability == 0.1

@@ -91,7 +91,7 @@ def _digest(variable: Any) -> Digest:
 
 def charges_of(variables: Sequence[Any]) -> list[Charge]:
     """Returns what was paid for any of the variables, each charge once."""
-    tuples = {id(p.charges): p.charges for p in map(past, variables) if p.charges}
+    tuples = {id(p.charges): p.charges for v in variables if (p := past(v)).charges}
     return list(
         {(id(c.ledger), *c[1:]): c for charges in tuples.values() for c in charges}.values()
     )
@@ -100,9 +100,9 @@ def charges_of(variables: Sequence[Any]) -> list[Charge]:
 def paid(variables: Sequence[Any], charge: Charge) -> None:
     """Notes that a step was charged, whose gradients are about to change these variables."""
     charges = (charge,)
-    for owner in map(holder, variables):
-        before = getattr(owner, _ATTRIBUTE, _UNKNOWN)
-        setattr(owner, _ATTRIBUTE, Past(charges, None, before.start))
+    for variable in variables:
+        before = past(variable)
+        _set(variable, Past(charges, None, before.start))
 
 
 def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:

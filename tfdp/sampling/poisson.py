@@ -23,6 +23,8 @@ from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 # So many steps at most are drawn together, and no more than are expected to have a place for every
 # unit.
 _STEPS_TOGETHER = 32
+# One object for equal steps: a ledger sees at a glance that a step is like the one before.
+_description = functools.lru_cache(maxsize=16, typed=True)(events.PoissonSampling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +94,12 @@ class Poisson(SamplingPolicy):
         return nearly_whole(self.sampling_probability * self.population_size)
 
     def description(self, pass_index: int) -> events.Sampling:
-        return self._description
-
-    @functools.cached_property
-    def _description(self) -> events.Sampling:
-        # One object: a ledger sees at a glance that a step is like the one before.
         if self.sampling_probability is None:
             raise ValueError(
                 "Declare the probability: sampling=tfdp.sampling.Poisson(sampling_probability=...)."
             )
         population_size = None if self.hides_population else self.population_size
-        return events.PoissonSampling(self.sampling_probability, population_size)
+        return _description(self.sampling_probability, population_size)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -10,7 +10,7 @@ from tfdp.gradients.forms.convolution_layout import (
     Layout,
     gradients,
     gradients_in_turn,
-    squares,
+    squared_norms,
     sum_of_gradients,
 )
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
@@ -205,7 +205,7 @@ class ConvolutionGradient(PerRecordGradient):
         return cost.number_of_parts(n, numbers)
 
     def _parts(self) -> tuple[Layout, tf.Tensor, tf.Tensor, int, bool]:
-        """Returns the arguments of `gradients` and `squares`."""
+        """Returns the arguments of `gradients` and `squared_norms`."""
         number = self._number_of_parts()
         return self._layout, self._source, self._positions, number, is_compiled_by_xla()
 
@@ -217,7 +217,7 @@ class ConvolutionGradient(PerRecordGradient):
 
     def squared_norms(self) -> tf.Tensor:
         if self._layout.way != cost.PATCHES:
-            return squares(*self._parts())
+            return squared_norms(*self._parts())
         # The sum is computed as a product with clipping factors.
         return rounding.with_product_error(self._made()[1])
 

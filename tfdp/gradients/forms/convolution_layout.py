@@ -147,7 +147,7 @@ def sum_of_gradients(factors: tf.Tensor, products: tf.Tensor, masks_factors: boo
 
 
 @_kept_apart
-def squares(
+def squared_norms(
     layout: Layout, source: tf.Tensor, positions: tf.Tensor, number: int, unrolled: bool
 ) -> tf.Tensor:
     """Returns the squared norms from Gram matrices, [n].
