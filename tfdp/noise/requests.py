@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tfdp.noise import gaussian, memory
+from tfdp.noise import chacha, gaussian, memory
 
 Write = Callable[[np.ndarray], None]  # Overwrites a uint32 array.
 
@@ -34,6 +34,49 @@ class Requests:
         for write, part in self.draws:
             write(words[part])
         return words
+
+
+class Keystream:
+    """Uniform words for several draws, which a GPU makes from one key.
+
+    Args:
+        fill: Writes the key.
+    """
+
+    def __init__(self, fill: Write):
+        self._fill = fill
+        self._words: tf.Tensor | None = None
+        self._blocks = 0
+
+    def take(self, count: int, draw: Callable[[Write, int], tf.Tensor]) -> tf.Tensor:
+        """Returns words that nobody else gets.
+
+        Args:
+            count: How many.
+            draw: Returns words, given how they are written and how many they are.
+
+        Raises:
+            ValueError: the counter of blocks would end.
+        """
+        start = chacha.BLOCK_WORDS * self._blocks
+        self._blocks += -(-count // chacha.BLOCK_WORDS)
+        if self._blocks > chacha.MOST_BLOCKS:
+            raise ValueError(
+                f"The words of one step are at most {chacha.MOST_BLOCKS} blocks of 64 bytes on a "
+                f"GPU, where the counter ends. Received: {self._blocks} blocks. Draw in parts."
+            )
+        if self._words is None:
+            # In a graph this is written when it runs, and the draws of all have been counted.
+            request = draw(self._write, chacha.KEY_WORDS + 1)
+            # The number of blocks is needed on the host, where it comes from.
+            with tf.device("CPU:0"):
+                key, blocks = request[:-1], tf.cast(request[-1], tf.int64)
+            self._words = chacha.keystream(key, blocks)
+        return tf.slice(self._words, [start], [count])
+
+    def _write(self, words: np.ndarray) -> None:
+        self._fill(words[:-1])
+        words[-1] = self._blocks
 
 
 class Pool:

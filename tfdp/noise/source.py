@@ -74,7 +74,7 @@ class _HostSource(RandomSource):
 
     def laplace(self, shape: Any, dtype: tf.DType) -> tf.Tensor:
         shape, size = _shape_and_size(shape)
-        words = tf.reshape(staging.draw(self._fill, laplace.WORDS * size), [laplace.WORDS, -1])
+        words = tf.reshape(staging.uniform(self._fill, laplace.WORDS * size), [laplace.WORDS, -1])
         return tf.reshape(laplace.laplace_from_words(words, dtype), shape)
 
     def integers(self, shape: Any, maximum: int) -> tf.Tensor:
@@ -115,11 +115,14 @@ class _HostSource(RandomSource):
 class SystemRandomSource(_HostSource):
     """AES-256 in counter mode, under a new 256-bit key from the operating system for every draw.
 
+    Where TensorFlow sees a GPU, words of large normal and Laplace draws are expanded there from a
+    key that is drawn like that, by ChaCha20.
+
     Guarantees:
-        Whoever predicts a draw, or distinguishes it from a uniform one, breaks AES-256 or the
-        operating system's generator. There is no state, so nothing repeats: not when a graph runs
-        or is traced again, not after a resume, not in another thread, replica or process, forked or
-        not. A key is kept in memory only as long as its draw lasts.
+        Whoever predicts a draw, or distinguishes it from a uniform one, breaks AES-256, ChaCha20 or
+        the operating system's generator. There is no state, so nothing repeats: not when a graph
+        runs or is traced again, not after a resume, not in another thread, replica or process,
+        forked or not. On the host, a key is kept in memory only as long as its draw lasts.
     """
 
     seeded = False
@@ -131,7 +134,8 @@ class SystemRandomSource(_HostSource):
 class SeededRandomSource(_HostSource):
     """Repeatable draws for tests. Not private: events of queries that use it say `seeded`.
 
-    Draw number i is AES-256 in counter mode, under a key hashed from the seed and i.
+    Draw number i is AES-256 in counter mode, under a key hashed from the seed and i. Where there is
+    a GPU, large draws are others than where there is none.
 
     Args:
         seed: Any integer.

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.noise import gaussian
 from tfdp.noise.host_calls import on_host
-from tfdp.noise.requests import Pool, Requests, Write
+from tfdp.noise.requests import Keystream, Pool, Requests, Write
 
 # Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
 _POOLED = 2**15
@@ -65,6 +65,7 @@ class Stage:
         self.arguments: dict[int, tf.Tensor] = {}  # By the id of what stands for them inside.
         self.kept: dict[int, Kept] = {}  # By the id of the result.
         self._requests = Requests()
+        self._keystreams: dict[Write, Keystream] = {}
         self._pools = {dtype: Pool(dtype) for dtype in _DTYPES}
 
     def trace(self, fn: Callable[..., Any], args: Any, outside: list[Any]) -> Any:
@@ -94,9 +95,18 @@ class Stage:
 
     def draw(self, write: Write, count: Any) -> tf.Tensor:
         self._check(count)
-        part = self._requests.add(write, count)
         with self._outside.as_default():
-            return tf.slice(self._words, [part.start], [count])
+            return self._drawn(write, count)
+
+    def _drawn(self, write: Write, count: int) -> tf.Tensor:
+        part = self._requests.add(write, count)
+        return tf.slice(self._words, [part.start], [count])
+
+    def expanded(self, fill: Write, count: Any) -> tf.Tensor:
+        self._check(count)
+        stream = self._keystreams.setdefault(fill, Keystream(fill))
+        with self._outside.as_default():
+            return stream.take(count, self._drawn)
 
     def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
         self._check(size)

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.noise import gaussian
+from tfdp.noise import chacha, gaussian
 from tfdp.noise.attempts import attempt
 from tfdp.noise.choices import chosen
 from tfdp.noise.host_calls import calls_host, on_host
-from tfdp.noise.requests import Requests, Write
+from tfdp.noise.requests import Keystream, Requests, Write
 from tfdp.noise.stage import Kept, NotStageable, Stage, current
 
 # A row of fewer numbers than this is not worth a loop of its own.
@@ -20,6 +20,8 @@ _SMALL = 2**14
 # If the arguments hold more numbers than this, the words are drawn only once the arguments have
 # been computed. By then the forward and the backward pass have given their memory back.
 _LATE = 2**24
+# Fewer words than this are filled by the host even where they are needed on a GPU.
+_EXPANDED = 2**14
 
 
 def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
@@ -47,11 +49,28 @@ def draw(write: Write, count: int | tf.Tensor) -> tf.Tensor:
     return words
 
 
-def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns standard normal draws made of words that `fill` draws on the host.
+def uniform(fill: Write, count: int | tf.Tensor) -> tf.Tensor:
+    """Returns `count` uniform words: of `fill`, or on a GPU expanded from a key that `fill` draws.
 
     Args:
-        fill: As `write` of `draw`.
+        fill: Called with a uint32 array to be overwritten with random bits.
+        count: As that of `draw`.
+
+    Returns:
+        uint32 [count].
+    """
+    if tf.is_tensor(count) or count < _EXPANDED or not chacha.is_faster():
+        return draw(fill, count)
+    if current.stage is not None:
+        return current.stage.expanded(fill, count)
+    return Keystream(fill).take(count, draw)
+
+
+def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns standard normal draws made of words of `uniform`.
+
+    Args:
+        fill: As that of `uniform`.
         shape: Integers, or a tensor of them where they depend on other tensors.
         size: Their product.
         dtype: float32 or float64.
@@ -68,7 +87,7 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
     row = [] if tf.is_tensor(shape) else _row(shape)
     rows = size // math.prod(row)
     half = (rows + 1) // 2
-    drawn = tf.reshape(draw(fill, words * half * math.prod(row)), [words, half, *row])
+    drawn = tf.reshape(uniform(fill, words * half * math.prod(row)), [words, half, *row])
     if current.stage is not None:
         draws = gaussian.normals_from_words(drawn, dtype, rows)
     else:
