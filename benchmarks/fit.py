@@ -12,11 +12,15 @@ Peak memory is by how much the process grew since its imports; the data are in i
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import measure
 import step_time
@@ -37,54 +41,92 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     step_time.add_common_options(parser)
     step_time.add_threads_option(parser)
+    step_time.add_builders_option(parser)
     parser.set_defaults(rounds=7)
     arguments = parser.parse_args()
+    names = arguments.model or fit_models.MODELS
+    rows = [
+        (n, b) for n in names for b in arguments.batch_size or [fit_models.MODELS[n].batch_size]
+    ]
     results = []
-    for name in arguments.model or fit_models.MODELS:
-        model = fit_models.MODELS[name]
-        for batch_size in arguments.batch_size or [model.batch_size]:
-            if model.needs and importlib.util.find_spec(model.needs) is None:
-                failures = dict.fromkeys(VARIANTS, f"{model.needs} is not installed")
-                result = {"model": name, "batch_size": batch_size, "failures": failures}
-            else:
-                result = run(name, batch_size, arguments.steps or model.steps, arguments)
+    together = max(1, arguments.builders // len(VARIANTS))
+    for start in range(0, len(rows), together):
+        for result in measured(rows[start : start + together], arguments):
             results.append(result)
             print(json.dumps(result) if arguments.json else row(result), flush=True)
     if not arguments.json:
         print(f"\n{render(results)}")
 
 
-def run(name: str, batch_size: int, steps: int, arguments: argparse.Namespace) -> dict:
-    """Measures both variants of a model in turn, and returns all figures."""
-    options = {"model": name, "batch_size": batch_size, "steps": steps, "engine": arguments.engine}
-    workers, facts, failures = {}, {}, {}
+def measured(
+    rows: list[tuple[str, int]], arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """Builds both variants of some models, then measures each pair in turn; yields all figures."""
+    pairs = [Pair(name, batch_size, arguments) for name, batch_size in rows]
     try:
-        for variant in VARIANTS:
-            try:
-                workers[variant] = measure.Worker(
-                    variant,
-                    "peers.fit_steps",
-                    threads=arguments.threads,
-                    memory_gib=arguments.memory_gib,
-                )
-                facts[variant] = workers[variant].ask("build", **options)
-            except measure.WorkerError as error:
-                failures[variant] = str(error)
-        built = {variant: workers[variant] for variant in facts}
-        warm_ms = {variant: facts[variant]["warm_ms"] for variant in facts}
-        timings, growth, late = measure.alternate(
-            built, warm_ms, arguments.rounds, arguments.block_seconds
-        )
+        with concurrent.futures.ThreadPoolExecutor(arguments.builders) as pool:
+            list(pool.map(Pair.build, *zip(*itertools.product(pairs, VARIANTS), strict=True)))
+        for pair in pairs:
+            yield pair.figures()
+            pair.close()
     finally:
-        for worker in workers.values():
-            worker.close()
-    failures.update(late)
-    return {
-        **options,
-        "threads": arguments.threads,
-        "machine": {"processor": step_time.processor(), "load": os.getloadavg()},
-        **figures(facts, timings, growth, steps, failures),
-    }
+        for pair in pairs:
+            pair.close()
+
+
+class Pair:
+    """The processes that train a model, plain and private."""
+
+    def __init__(self, name: str, batch_size: int, arguments: argparse.Namespace):
+        import fit_models
+
+        model = fit_models.MODELS[name]
+        self._arguments = arguments
+        self._options = {
+            "model": name,
+            "batch_size": batch_size,
+            "steps": arguments.steps or model.steps,
+            "engine": arguments.engine,
+        }
+        self._workers: dict[str, measure.Worker] = {}
+        self._facts: dict[str, dict] = {}
+        self._failures: dict[str, str] = {}
+        if model.needs and importlib.util.find_spec(model.needs) is None:
+            self._failures = dict.fromkeys(VARIANTS, f"{model.needs} is not installed")
+
+    def build(self, variant: str) -> None:
+        """Starts the process of a variant, in which the first step is run."""
+        if variant in self._failures:
+            return
+        arguments = self._arguments
+        limits = {"threads": arguments.threads, "memory_gib": arguments.memory_gib}
+        try:
+            self._workers[variant] = measure.Worker(variant, "peers.fit_steps", **limits)
+            self._facts[variant] = self._workers[variant].ask("build", **self._options)
+        except measure.WorkerError as error:
+            self._failures[variant] = str(error)
+
+    def figures(self) -> dict[str, Any]:
+        """Times epochs of the two in turn, and returns all figures."""
+        facts = {variant: self._facts[variant] for variant in VARIANTS if variant in self._facts}
+        timings, growth, late = measure.alternate(
+            {variant: self._workers[variant] for variant in facts},
+            {variant: facts[variant]["warm_ms"] for variant in facts},
+            self._arguments.rounds,
+            self._arguments.block_seconds,
+        )
+        failures = {**self._failures, **late}
+        return {
+            **self._options,
+            "threads": self._arguments.threads,
+            "machine": {**step_time.machine(), "load": os.getloadavg()},
+            **figures(facts, timings, growth, self._options["steps"], failures),
+        }
+
+    def close(self) -> None:
+        """Ends the processes."""
+        while self._workers:
+            self._workers.popitem()[1].close()
 
 
 def figures(

@@ -15,10 +15,13 @@ ordinary step is measured too.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
 import platform
+import shutil
+import subprocess
 import sys
 
 import inputs
@@ -63,6 +66,12 @@ def add_threads_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=threads, help=text)
 
 
+def add_builders_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the number of processes that are built together."""
+    text = "processes that build at the same time; start times are no measure if more than 1"
+    parser.add_argument("--builders", type=int, default=1, help=text)
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--workload", choices=list(inputs.SIZES), default="cnn")
@@ -79,6 +88,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     add_common_options(parser)
     add_threads_option(parser)
+    add_builders_option(parser)
     arguments = parser.parse_args()
     result = run(
         arguments.workload,
@@ -116,14 +126,18 @@ def run(
         "jax_microbatch_size": jax_microbatch_size,
     }
     workers, facts, failures = {}, {}, {}
+
+    def build(name: str) -> None:
+        try:
+            workers[name] = start(name, arguments)
+            facts[name] = workers[name].ask("build", **options)
+        except measure.WorkerError as error:
+            failures[name] = str(error)
+
     try:
-        for name in variants:
-            try:
-                workers[name] = start(name, arguments)
-                facts[name] = workers[name].ask("build", **options)
-            except measure.WorkerError as error:
-                failures[name] = str(error)
-        built = {name: worker for name, worker in workers.items() if name in facts}
+        with concurrent.futures.ThreadPoolExecutor(arguments.builders) as pool:
+            list(pool.map(build, variants))
+        built = {name: workers[name] for name in variants if name in facts}
         warm_ms = {name: facts[name]["warm_ms"] for name in built}
         timings, growth, late = measure.alternate(
             built, warm_ms, arguments.rounds, arguments.block_seconds
@@ -139,7 +153,7 @@ def run(
         "size": size,
         "threads": arguments.threads,
         "physical_batch_size": physical_batch_size,
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()},
+        "machine": {**machine(), "cores": os.cpu_count(), "load": os.getloadavg()},
         "variants": measured,
         "ratios": ratios(measured, {name: timings[name] for name in done}),
         "failures": failures,
@@ -197,6 +211,15 @@ def faster(measured: dict[str, dict], names: tuple[str, ...]) -> str | None:
     """Returns which of some variants takes the least time, or None where none was measured."""
     done = [name for name in names if name in measured]
     return min(done, key=lambda name: measured[name]["wall_ms"]["median"], default=None)
+
+
+def machine() -> dict:
+    """Returns the names of the processor and of the GPUs."""
+    gpus = []
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpus = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return {"processor": processor(), "gpus": gpus}
 
 
 def processor() -> str:

@@ -29,6 +29,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     step_time.add_common_options(parser)
+    step_time.add_builders_option(parser)
     parser.add_argument("--workload", choices=list(inputs.SIZES), nargs="+")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--peer", choices=step_time.PEERS, nargs="+")

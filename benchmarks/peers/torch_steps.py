@@ -1,4 +1,7 @@
-"""Steps in PyTorch: ordinary, and by Opacus with hooks, expanded weights or ghost clipping."""
+"""Steps in PyTorch: ordinary, and by Opacus with hooks, expanded weights or ghost clipping.
+
+On a GPU where there is one.
+"""
 
 import warnings
 
@@ -9,6 +12,7 @@ from opacus import layers as dp_layers
 from torch import nn
 
 LEARNING_RATE = 0.1
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MODES = {"opacus": "hooks", "opacus_ew": "ew", "opacus_ghost": "ghost"}
 
 
@@ -151,12 +155,12 @@ def make_step(variant: str, options: dict):
     warnings.simplefilter("ignore")
     workload = options["workload"]
     size = inputs.sizes(workload, **options["size"])
-    x, y = map(torch.from_numpy, inputs.batch(workload, size))
+    x, y = (torch.from_numpy(part).to(DEVICE) for part in inputs.batch(workload, size))
     y = y.long()
     if x.ndim == 4:
         x = x.permute(0, 3, 1, 2).contiguous()
     arguments = {k: v for k, v in size.items() if k != "batch_size"}
-    model = MODELS[workload](variant != "torch", **arguments).train()
+    model = MODELS[workload](variant != "torch", **arguments).to(DEVICE).train()
     parameters = sum(p.numel() for p in model.parameters())
     version = f"torch {torch.__version__}"
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
