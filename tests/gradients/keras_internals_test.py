@@ -253,3 +253,11 @@ def test_seeds_come_from_the_scope_whoever_holds_the_generator():
 def test_name_of_the_hook_by_which_fit_builds_a_model():
     # tfdp.keras overrides it; Keras would average a batch over replicas there.
     assert callable(keras.Model._maybe_symbolic_build)
+
+
+def test_a_model_is_not_compiled_meanwhile():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(jit_compile=True)
+    with internals.without_jit_compile(model):
+        assert model.jit_compile is False
+    assert model.jit_compile is True

@@ -16,7 +16,11 @@ from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
-from tfdp.gradients.keras_internals import refuse_unknown_versions
+from tfdp.gradients.keras_internals import (
+    is_compiled_by_xla,
+    loops_in,
+    refuse_unknown_versions,
+)
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.microbatches import Consecutive, consecutive_records
 from tfdp.gradients.record_scope import with_seeds
@@ -26,6 +30,10 @@ from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
 """The names of the ways to compute a sum of clipped gradients."""
+
+
+class LoopsByRecordError(UnsupportedModelError):
+    """XLA would have to compile the loop of a recurrent layer record by record, which it cannot."""
 
 
 class _RoundedProductsError(UnsupportedModelError):
@@ -231,6 +239,10 @@ class _Task(NamedTuple):
             except UnsupportedModelError as error:
                 if engine == "bookkeeping":
                     raise
+                if is_compiled_by_xla() and loops_in(self.loss_fn.model):
+                    raise LoopsByRecordError(
+                        f"It cannot compile loops of recurrent layers record by record. {error}"
+                    ) from error
                 rounded = isinstance(error, _RoundedProductsError)
                 level = logging.WARNING if rounded else logging.INFO
                 _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)

@@ -1,5 +1,6 @@
 """What the book-keeping engine does with every layer of a model, in words."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan, why_no_block
 from tfdp.gradients.record_scope import SideEffectError
 from tfdp.gradients.recording import Recording, Treatment, wanted_of
-from tfdp.gradients.rules.rule import RecordWise
+from tfdp.gradients.rules.rule import RecordWise, registered_rule
 from tfdp.gradients.watching import BY_RECORD, ON_BATCH, watching
 
 # What open lengths are taken to be: the first that the model takes.
@@ -56,6 +57,28 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
         for operation, rule in plan(model, wanted, inside_blocks=False)
         if not isinstance(rule, RecordWise)
     )
+
+
+def all_run_by_rules(model: keras.Layer, layers: Sequence[keras.Layer]) -> bool:
+    """Returns whether the book-keeping engine runs some layers of a model on the batch, each by a
+    rule for its weights. False also where nobody knows, as in a model that is not built.
+
+    Args:
+        model: The model, which is traced as by `explain`.
+        layers: Layers in it.
+    """
+    model = _functional(model)
+    specs = _specs(model, None) if model.built else None
+    if specs is None:
+        return False
+    try:
+        treatments = _tried_at_some_length(model, specs)
+    except (UnsupportedModelError, SideEffectError, *ERRORS):
+        return False
+    ways: dict[int, set[str]] = {}
+    for treatment in treatments:
+        ways.setdefault(id(treatment.operation), set()).add(treatment.words)
+    return all(ways.get(id(layer)) == {type(registered_rule(layer)).__name__} for layer in layers)
 
 
 def _functional(model: Any) -> Any:

@@ -120,6 +120,12 @@ def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:
     return list(layer._flatten_layers(include_self=deep, recursive=deep))
 
 
+def loops_in(layer: keras.Layer) -> list[Any]:
+    """Returns the recurrent layers in a layer, itself included, that have a loop."""
+    layers = layers_in(layer, deep=True)
+    return [one for one in layers if isinstance(one, keras.layers.RNN) and not one.unroll]
+
+
 def class_of_operation(output: Any) -> type:
     """Returns the class of the operation that a symbolic output of `keras.ops` comes from."""
     return type(output._keras_history.operation)
@@ -246,6 +252,13 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             del attributes[name]
         else:
             attributes[name] = before
+
+
+def without_jit_compile(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """Makes `model.jit_compile` False in the block. To set it would ask whether layers support what
+    it was before.
+    """
+    return replaced(model, "_jit_compile", False)
 
 
 def _calls_what_an_object_has(method: str) -> bool:

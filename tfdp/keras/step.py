@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
+from tfdp.gradients.clipped_sum import LoopsByRecordError
 from tfdp.gradients.microbatches import records_present
 from tfdp.keras import charges, distribution
 from tfdp.keras.charging import Charging
@@ -18,6 +19,7 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.sampling_of_steps import Batch
 from tfdp.noise import staged
+from tfdp.noise.attempts import attempt
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.structure import is_concrete
 
@@ -305,10 +307,13 @@ class PrivateStep:
             )
 
         with distribution.alone():
+            inputs = arguments.examples, mask, ids, arguments.weights, state, seeds
             try:
-                clipped = compiled(total, jit_compile)(
-                    arguments.examples, mask, ids, arguments.weights, state, seeds
-                )
+                with attempt():
+                    clipped = compiled(total, jit_compile)(*inputs)
+            except LoopsByRecordError as error:
+                _logger.warning("The sum is computed without XLA. %s", error)
+                clipped = total(*inputs)
             except SideEffectError as error:
                 raise NotPrivateError(str(error)) from error
         sums = distribution.add_up(tf.nest.flatten(clipped.sample_state))

@@ -9,7 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import BuiltBeforeTraining, refuse_unknown_versions
+from tfdp.gradients.keras_internals import (
+    BuiltBeforeTraining,
+    refuse_unknown_versions,
+    without_jit_compile,
+)
 from tfdp.keras import (
     distributed_data,
     distribution,
@@ -96,8 +100,10 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         validation.check_layers(self)
         optimizer.release_moments_of(private_norms(self))
         # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
-        super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
-        if self.jit_compile and not xla.can_compile(self):
+        with xla.without_cudnn(self, optimizer.engine):
+            super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
+            compiles = self.jit_compile
+        if compiles and not xla.can_compile(self, optimizer.engine):
             self.jit_compile = False
 
     @_in_turn
@@ -324,11 +330,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """
         if self.train_function is not None and not force:
             return self.train_function
-        compiled, self.jit_compile = self.jit_compile, False
-        try:
+        with without_jit_compile(self):
             super().make_train_function(force=True)
-        finally:
-            self.jit_compile = compiled
         self.train_function = functools.partial(self._run_steps, self.train_function)
         return self.train_function
 
