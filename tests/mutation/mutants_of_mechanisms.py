@@ -278,38 +278,6 @@ SELECTED = in_folder(
         "        self._used += out.nbytes // 2\n",
         "tests/noise/bits_test.py",
     ),
-    (
-        "rounds_of_a_weaker_cipher",
-        "a GPU makes the words of ChaCha8",
-        "tfdp/noise/chacha.py",
-        "_DOUBLE_ROUNDS = 10",
-        "_DOUBLE_ROUNDS = 4",
-        "tests/noise/chacha_test.py",
-    ),
-    (
-        "one_block_for_all_draws",
-        "two variables have the same noise on a GPU",
-        "tfdp/noise/requests.py",
-        "        start = chacha.BLOCK_WORDS * self._blocks\n",
-        "        start = 0\n",
-        "tests/noise/chacha_test.py",
-    ),
-    (
-        "one_key_for_all_steps",
-        "every step has the same key on a GPU",
-        "tfdp/noise/requests.py",
-        "        self._fill(words[:-1])\n",
-        "        words[:-1] = 1\n",
-        "tests/noise/chacha_test.py",
-    ),
-    (
-        "one_keystream_for_all_sources",
-        "what a source of a stage expands on a GPU is of the key of another",
-        "tfdp/noise/stage.py",
-        "self._keystreams.setdefault(fill, Keystream(fill))",
-        'self._keystreams.setdefault("any", Keystream(fill))',
-        "tests/noise/chacha_test.py",
-    ),
 )
 
 RUNS = in_folder(

@@ -16,12 +16,8 @@ from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
-from tfdp.gradients.keras_internals import (
-    is_compiled_by_xla,
-    loops_in,
-    refuse_unknown_versions,
-)
-from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
+from tfdp.gradients.keras_internals import is_compiled_by_xla, loops_in, refuse_unknown_versions
+from tfdp.gradients.layered_loss import LayeredLoss, LoopsByRecordError, UnsupportedModelError
 from tfdp.gradients.microbatches import Consecutive, consecutive_records
 from tfdp.gradients.record_scope import with_seeds
 from tfdp.noise.attempts import attempt
@@ -30,10 +26,6 @@ from tfdp.query.dp_query import DPQuery
 
 ENGINES = ("auto", "bookkeeping", "loop", "vectorized")
 """The names of the ways to compute a sum of clipped gradients."""
-
-
-class LoopsByRecordError(UnsupportedModelError):
-    """XLA would have to compile the loop of a recurrent layer record by record, which it cannot."""
 
 
 class _RoundedProductsError(UnsupportedModelError):
@@ -241,7 +233,7 @@ class _Task(NamedTuple):
                     raise
                 if is_compiled_by_xla() and loops_in(self.loss_fn.model):
                     raise LoopsByRecordError(
-                        f"It cannot compile loops of recurrent layers record by record. {error}"
+                        f"XLA cannot compile loops of recurrent layers record by record. {error}"
                     ) from error
                 rounded = isinstance(error, _RoundedProductsError)
                 level = logging.WARNING if rounded else logging.INFO

@@ -12,6 +12,10 @@ class UnsupportedModelError(ValueError):
     """The book-keeping engine cannot compute this model's gradients; the message says why."""
 
 
+class LoopsByRecordError(UnsupportedModelError):
+    """XLA would have to compile the loop of a recurrent layer record by record, which it cannot."""
+
+
 class LayeredLoss(abc.ABC):
     """A `loss_fn` in two stages, of which the first may run on a whole batch.
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
-from tfdp.gradients.clipped_sum import LoopsByRecordError
+from tfdp.gradients.layered_loss import LoopsByRecordError
 from tfdp.gradients.microbatches import records_present
 from tfdp.keras import charges, distribution
 from tfdp.keras.charging import Charging

@@ -16,8 +16,8 @@ _CONSTANTS = [int.from_bytes(b"expand 32-byte k"[i : i + 4], "little") for i in 
 _DOUBLE_ROUNDS = 10
 
 
-def is_faster() -> bool:
-    """Returns whether words are needed where they cannot be filled by the host: on a GPU."""
+def on_gpu() -> bool:
+    """Returns whether TensorFlow sees a GPU, on which noise is needed then."""
     return bool(tf.config.get_visible_devices("GPU"))
 
 

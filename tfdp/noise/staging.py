@@ -59,7 +59,7 @@ def uniform(fill: Write, count: int | tf.Tensor) -> tf.Tensor:
     Returns:
         uint32 [count].
     """
-    if tf.is_tensor(count) or count < _EXPANDED or not chacha.is_faster():
+    if tf.is_tensor(count) or count < _EXPANDED or not chacha.on_gpu():
         return draw(fill, count)
     if current.stage is not None:
         return current.stage.expanded(fill, count)
