@@ -273,15 +273,16 @@ def accepts(draws, stddev):
 
     Six of them: one in 10^9 is rejected.
     """
-    assert np.size(draws) == 10_000
-    return abs(np.mean(np.square(draws, dtype=np.float64)) / stddev**2 - 1) < 6 * 0.0142
+    assert np.size(draws) >= 10_000
+    error = np.sqrt(2 / np.size(draws))
+    return abs(np.mean(np.square(draws, dtype=np.float64)) / stddev**2 - 1) < 6 * error
 
 
 def check_noise(outcome, count, replicas_in_all):
     """One draw of what the ledger says, the same on `count` replicas."""
     for values, states in zip(outcome["values"], outcome["states"], strict=True):
         assert_same_everywhere([values, *states], count)
-    totals = [np.zeros((100, 100)), *(values[0] for values in outcome["values"])]
+    totals = [0.0, *(values[0] for values in outcome["values"])]
     draws = [after - before for before, after in zip(totals, totals[1:], strict=False)]
     for draw, stddev in zip(draws, outcome["stddevs"], strict=True):
         assert accepts(draw, stddev)
@@ -298,9 +299,14 @@ def check_noise(outcome, count, replicas_in_all):
     return draws
 
 
+@pytest.mark.parametrize("where", ["noise", "noise_of_a_gpu"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_noise_is_drawn_once_whatever_the_number_of_replicas(of_replicas, count, check_independent):
-    draws = check_noise(of_replicas[count]["noise"], count, count)
+def test_noise_is_drawn_once_whatever_the_number_of_replicas(
+    of_replicas, count, where, check_independent
+):
+    outcome = of_replicas[count][where]
+    assert outcome.get("keystreams", 0) == (where == "noise_of_a_gpu")
+    draws = check_noise(outcome, count, count)
     check_independent(draws[0], draws[1])
     check_independent(draws[1], draws[2])
 

@@ -18,6 +18,7 @@ from toy import L
 
 import tfdp
 from tfdp.keras import DPOptimizer, PrivacyBudgetExceededError
+from tfdp.noise import chacha
 from tfdp.sampling import FullBatch, Poisson, Shuffled
 
 X, Y = toy.data(7)
@@ -340,10 +341,10 @@ class Wandering(tfdp.GaussianSumQuery):
         return result, state._replace(stddev=state.stddev * factor), event
 
 
-def noise(strategy):
+def noise(strategy, shape=(100, 100)):
     """Three steps of noise alone: the gradients are zero."""
     with scope(strategy):
-        variable = keras.Variable(np.zeros((100, 100), "float32"))
+        variable = keras.Variable(np.zeros(shape, "float32"))
         optimizer = DPOptimizer(keras.optimizers.SGD(1.0), Wandering(1.0, STDDEV))
         optimizer.build([variable])
 
@@ -367,6 +368,15 @@ def noise(strategy):
         next_stddevs.append(optimizer.next_event().event.noise_stddev)
     stddevs = [e.event.event.noise_stddev for e in optimizer.ledger for _ in range(e.count)]
     return {"values": values, "states": states, "stddevs": stddevs, "next_stddevs": next_stddevs}
+
+
+def noise_of_a_gpu(strategy):
+    """As `noise`, of so many numbers that a GPU would expand a key to their words."""
+    with (
+        mock.patch.object(chacha, "on_gpu", return_value=True),
+        mock.patch.object(chacha, "keystream", wraps=chacha.keystream) as keystream,
+    ):
+        return {**noise(strategy, (200, 200)), "keystreams": keystream.call_count}
 
 
 def refusals(strategy):
@@ -418,7 +428,16 @@ def refusals(strategy):
     }
 
 
-EVERYWHERE = (fit_once, fit_samples, fit_users, fit_views, two_optimizers, custom, noise)
+EVERYWHERE = (
+    fit_once,
+    fit_samples,
+    fit_users,
+    fit_views,
+    two_optimizers,
+    custom,
+    noise,
+    noise_of_a_gpu,
+)
 # Two replicas add up otherwise than three; a whole fit is one of many such steps.
 OF_FIT = (fit, fit_with_private_metrics, fit_with_averaged_weights, fit_attention, fit_dataset)
 # By number of replicas.
