@@ -66,6 +66,14 @@ def test_import_leaves_the_devices_to_be_configured():
     assert run.returncode == 0, run.stderr
 
 
+def test_who_has_keras_has_the_loader_of_private_models():
+    ours = ("tfdp.keras",)
+    assert _loaded_after("import keras, tfdp", ours) == ["tfdp.keras"]
+    other = "import sys, types; keras = sys.modules['keras'] = types.ModuleType('keras')\n"
+    other += "keras.config = types.SimpleNamespace(backend=lambda: 'jax')\nimport tfdp"
+    assert _loaded_after(other, ours) == []
+
+
 def test_federated_loads_no_flower():
     assert _loaded_after("import tfdp.federated", ("flwr", "ray", "grpc._cython")) == []
 

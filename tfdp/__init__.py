@@ -1,10 +1,12 @@
 """Differential privacy for TensorFlow and Keras 3.
 
 Names are imported on first use, so that `import tfdp.accounting` and the command line stay free of
-TensorFlow.
+TensorFlow. Where Keras is imported already, so is `tfdp.keras`: Keras asks it for the ledgers of
+private models that it loads.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,3 +116,17 @@ def _imported(module: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _follow_keras() -> None:
+    loaded = sys.modules.get("keras")
+    if loaded is None or loaded.config.backend() != "tensorflow":
+        return
+    try:
+        importlib.import_module("tfdp.keras")
+    except ModuleNotFoundError as error:
+        if error.name not in _FOR_TRAINING:
+            raise  # Without these nothing is trained here, so no ledger is to be continued.
+
+
+_follow_keras()

@@ -244,6 +244,31 @@ DISK = (
             f"{KERAS}/weights_file_test.py::test_refused_load_changes_nothing",
         ),
         (
+            "plain_load_forgets",
+            "a private model that Keras loads as a plain one has starting values",
+            "weights_file.py",
+            "() if is_present and charges.known([weight]) else restored)",
+            "())",
+            f"{KERAS}/saved_form_test.py::test_plain_load_brings_the_ledger_in_another_process",
+        ),
+        (
+            "ledger_cut_from_a_plain_file",
+            "a private model is loaded as a plain one from a file without its ledger",
+            "weights_file.py",
+            'if "version" not in store.keys():',
+            "if False:",
+            f"{KERAS}/saved_form_test.py::"
+            "test_plain_load_of_a_file_without_its_ledger_is_refused",
+        ),
+        (
+            "checkpoint_not_known",
+            "values that were saved in the middle of a run are taken for starting values",
+            "carrying.py",
+            "        charges.look(self.weights)\n        charges.know(self.weights)\n",
+            "        charges.look(self.weights)\n",
+            f"{KERAS}/saved_form_test.py::test_earlier_checkpoints_of_this_process_are_known",
+        ),
+        (
             "pass_without_end",
             "the steps of a pass are not counted, and so it never ends",
             "charging.py",

@@ -12,6 +12,7 @@ from tfdp.events import NonPrivateEvent
 from tfdp.keras import charges
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.saved_form import with_ledger_found
 from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile
 from tfdp.ledger import PrivacyLedger
 
@@ -124,10 +125,12 @@ class CarriesLedger:
                 "Keras' old HDF5 format has no place for the ledger of these weights. Save to a "
                 f"file that ends in .keras. Received: filepath={filepath}."
             )
+        charges.know(self.weights)
 
     def _save_plain(self, plain: keras.Model, filepath: Any, **kwargs: Any) -> None:
         """Writes a plain model of the same weights, with their ledger."""
         self._check_before_saving(filepath)
+        plain = with_ledger_found(plain)
         with self._lend_ledger(plain):
             plain.save(filepath, **kwargs)
 
@@ -143,7 +146,16 @@ class CarriesLedger:
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """As in Keras: weights, the optimizer's state, and the ledger."""
         charges.look(self.weights)
+        charges.know(self.weights)
         super().save_weights(filepath, *args, **kwargs)
+
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """As in Keras; an exported model has no place for the ledger."""
+        charges.look(self.weights)
+        self._export(*args, **kwargs)
+
+    def _export(self, *args: Any, **kwargs: Any) -> None:
+        super().export(*args, **kwargs)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Restores weights; of a private model's file, the ledger and the optimizer's state, too.

@@ -97,6 +97,11 @@ def charges_of(variables: Sequence[Any]) -> list[Charge]:
     )
 
 
+def known(variables: Sequence[Any]) -> list[Charge]:
+    """Returns what was paid for those present values that private training in this process made."""
+    return [charge for variable in variables for charge in _known.get(_digest(variable), ())]
+
+
 def paid(variables: Sequence[Any], charge: Charge) -> None:
     """Notes that a step was charged, whose gradients are about to change these variables."""
     charges = (charge,)

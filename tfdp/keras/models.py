@@ -11,6 +11,7 @@ from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
 from tfdp.keras.normalization import convert_norm, with_plain_norms, with_private_norms
+from tfdp.keras.saved_form import sequential_layers
 from tfdp.keras.training import PrivateTraining
 from tfdp.keras.weights_file import holds_ledger
 
@@ -64,7 +65,7 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
     if batch_norm == "private":
         model, _ = with_private_norms(model)
     if type(model) is keras.Sequential:
-        return DPSequential(_sequential_layers(model), name=model.name)
+        return DPSequential(sequential_layers(model), name=model.name)
     if type(model) is FUNCTIONAL:
         return _DPFunctional(model.input, model.output, name=model.name)
     if isinstance(model, FUNCTIONAL) and validation.is_task(model):
@@ -109,7 +110,7 @@ class DPSequential(PrivateTraining, keras.Sequential):
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain `keras.Sequential`, not compiled; it loads without tfdp."""
-        plain = keras.Sequential(_sequential_layers(self), name=self.name)
+        plain = keras.Sequential(sequential_layers(self), name=self.name)
         self._save_plain(with_plain_norms(plain), filepath, overwrite=overwrite, **kwargs)
 
 
@@ -177,8 +178,7 @@ class _DPWrapper(DPModel):
             with self._lend_ledger(self.model):
                 self.model.load_weights(filepath, **kwargs)
 
-    def export(self, *args: Any, **kwargs: Any) -> None:
-        """As the wrapped model's own `export`."""
+    def _export(self, *args: Any, **kwargs: Any) -> None:
         self.model.export(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -227,11 +227,3 @@ def _refuse_clip_and_noise(name: str, args: tuple[Any, ...], kwargs: dict[str, A
 def _is_functional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether these are the arguments of `keras.Model(inputs, outputs)`."""
     return len(args) == 2 or "inputs" in kwargs or "outputs" in kwargs
-
-
-def _sequential_layers(model: keras.Sequential) -> list[Any]:
-    """Returns the layers, preceded by the Input where the model has one."""
-    if not model.built or not model.inputs:
-        return list(model.layers)
-    tensor = model.inputs[0]
-    return [keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype), *model.layers]

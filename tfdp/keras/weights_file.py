@@ -78,6 +78,34 @@ class LedgerInFile(keras.losses.Loss):
                 self.error = error
 
 
+class LedgerOfPlainModel(LedgerInFile):
+    """What was paid for a private model that Keras loads as a plain one.
+
+    It is an attribute of the plain model until it has been loaded.
+    """
+
+    def load_own_variables(self, store: Any) -> None:
+        """Notes what was paid for the weights that were loaded, and leaves the model.
+
+        Raises:
+            LedgerFormatError: the file does not say it, or cannot be read.
+        """
+        if "version" not in store.keys():
+            raise LedgerFormatError(
+                "The file holds a private model, but not its ledger. It was cut. Restore the file "
+                "from a copy."
+            )
+        model = self._reference()
+        restored = _from_store(store)
+        # A ledger that this process is writing goes before a copy of what it was.
+        present = [charge.ledger for charge in charges.known(model.weights)]
+        is_present = all(any(map(charge.is_held_by, present)) for charge in restored)
+        for weight in model.weights:
+            charges.take([weight], () if is_present and charges.known([weight]) else restored)
+        charges.know(model.weights)
+        delattr(model, ATTRIBUTE)
+
+
 def _to_save(model: keras.Model) -> list[Charge]:
     """Returns, for each ledger, the last place from which any of the weights comes."""
     last: dict[int, Charge] = {}
