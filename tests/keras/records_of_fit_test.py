@@ -8,7 +8,7 @@ import toy
 from toy import L, N, X, Y
 
 import tfdp
-from tfdp.keras import DPOptimizer, records_of_fit
+from tfdp.keras import DPOptimizer, NotPrivateError, records_of_fit
 from tfdp.sampling import FullBatch, Shuffled
 
 VIEWS = 3
@@ -156,3 +156,101 @@ def test_sums_of_users_and_microbatches_have_no_views():
     with pytest.raises(ValueError, match="num_microbatches"):
         model.fit(X, Y, batch_size=4, views=2, verbose=0)
     assert len(model.ledger) == 0
+
+
+def _leaves_something(seen):
+    total = tf.Variable(tf.zeros([4]))
+    return lambda x, seed: x - total.assign_add(x)
+
+
+def _leaves_something_in_keras(seen):
+    total = keras.Variable(np.zeros(4, "float32"), trainable=False)
+
+    def view(x, seed):
+        total.assign(total + x)
+        return x - total
+
+    return view
+
+
+def _normalizes_by_others(seen):
+    layer = L.BatchNormalization()
+    layer.build((None, 4))
+    return lambda x, seed: layer(x[None], training=True)[0]
+
+
+def _keeps_in_python(seen):
+    def keep(row):
+        seen.append(row)
+        return row
+
+    return lambda x, seed: tf.ensure_shape(tf.numpy_function(keep, [x], tf.float32), [4])
+
+
+def _draws_from_a_stream(seen):
+    return lambda x, seed: x + tf.random.normal([4])
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(
+    "made",
+    [
+        _leaves_something,
+        _leaves_something_in_keras,
+        _normalizes_by_others,
+        _keeps_in_python,
+        _draws_from_a_stream,
+    ],
+)
+def test_views_that_see_other_rows_are_refused(made, run_eagerly):
+    model = toy.private(run_eagerly=run_eagerly)
+    seen = []
+    with pytest.raises(NotPrivateError, match="augment may only compute a view"):
+        model.fit(X, Y, batch_size=4, augment=made(seen), verbose=0)
+    assert model.ledger.total_count == 0 and not seen
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_what_layers_draw_for_a_view_follows_no_stream(run_eagerly):
+    """Layers that draw from seeds that anybody knows, in every row alike."""
+    layer = L.GaussianNoise(1.0, seed=3)
+    gradients = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        query = tfdp.GaussianAverageQuery(1e3, stddev=0.0, denominator=1)
+        model = keras.Sequential([keras.Input((4,)), L.Dense(1, use_bias=False)])
+        model = toy.private(
+            model,
+            DPOptimizer(keras.optimizers.SGD(1.0), query),
+            lambda y, p: p,
+            run_eagerly=run_eagerly,
+        )
+        start = toy.weights(model)[0]
+        model.fit(
+            np.zeros((N, 4), "float32"),
+            np.zeros(N),
+            **{"sampling": FullBatch(), "views": 200, "verbose": 0},
+            augment=lambda x, seed: layer(x[None], training=True)[0],
+        )
+        gradients.append((start - toy.weights(model)[0]).ravel() * np.sqrt(200 / N))
+    # Means of independent numbers, of both rows and runs: standard normal, and never the same.
+    assert np.abs(gradients).max() < 6.2
+    assert np.abs(gradients[0] - gradients[1]).min() > 1e-6
+
+
+def test_a_place_that_does_not_exist_leaves_out_its_record():
+    table = tf.constant(np.eye(4, dtype="float32"))
+    x = np.abs(X) * 1e-3
+    sums = []
+    for bad in (9.0, np.nan):
+        inputs = x.copy()
+        inputs[5, 0] = bad
+        model = toy.private(toy.linear())
+        toy.fit_step(
+            model,
+            inputs,
+            augment=lambda x, seed: x + tf.gather(table, tf.cast(100 * x[0], tf.int32)),
+        )
+        sums.append(toy.weights(model))
+    for one, other in zip(*sums, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

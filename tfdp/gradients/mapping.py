@@ -48,6 +48,19 @@ def map_records(
             stacklevel=2,
         )
 
+    return records_in_turn(fn, leaves, rows)
+
+
+def records_in_turn(
+    fn: RecordFn, leaves: list[tf.Tensor], rows: int | None = None
+) -> tuple[Callable[..., Any], Any]:
+    """As `map_records`, one record after the other.
+
+    Raises:
+        UnsupportedModelError: As for `map_records`.
+        SideEffectError: Likewise.
+    """
+
     def mapped(fn, leaves):
         def one(record):
             return _as_batch(fn, record)

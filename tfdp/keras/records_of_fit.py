@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.gradients import draw_seeds
-from tfdp.gradients.mapping import map_in_turn
+from tfdp.gradients import SideEffectError, draw_seeds
+from tfdp.gradients.mapping import records_in_turn
+from tfdp.gradients.record_scope import RecordScope, Seeds, with_seeds
 from tfdp.keras.errors import NotPrivateError
 from tfdp.sampling import PaddedBatch
 
@@ -108,16 +109,36 @@ def _one_axis_less(part: tf.Tensor | None) -> tf.Tensor | None:
 
 
 def _augmented(augment: Augment, x: Any, rows: tf.Tensor) -> Any:
-    """Returns a view of every row, which sees no other row."""
+    """Returns a view of every row, which sees no other row and leaves nothing behind.
 
-    def view(example):
-        inputs, seed = example
-        made = augment(inputs, seed)
-        tf.nest.assert_same_structure(inputs, made)
-        return tf.nest.map_structure(_like, made, inputs)
+    Raises:
+        NotPrivateError: `augment` does more than to compute a view, or draws what rows share.
+        ValueError: It returned something else than inputs of the model.
+    """
+    inputs, seeds = tf.nest.flatten(x), draw_seeds(rows)
 
-    signature = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape[1:], t.dtype), x)
-    return map_in_turn(view, (x, draw_seeds(rows)), signature)
+    # What layers draw must not be what is drawn from the seed that `augment` is given.
+    def views(seeds_of_layers):
+        drawn = [] if seeds_of_layers is None else [seeds_of_layers]
+
+        def view(row):
+            *inputs, seed = (leaf[0] for leaf in row[: len(row) - len(drawn)])
+            example = tf.nest.pack_sequence_as(x, inputs)
+            with RecordScope(Seeds(row[-1][0] if drawn else None)):
+                made = augment(example, seed)
+            tf.nest.assert_same_structure(example, made)
+            return tf.nest.map_structure(_like, made, example)
+
+        leaves = [*inputs, seeds, *drawn]
+        call, _ = records_in_turn(view, leaves, leaves[0].shape[0])
+        return call(*leaves)
+
+    try:
+        return with_seeds(views, rows)
+    except SideEffectError as error:
+        raise NotPrivateError(
+            f"augment may only compute a view of one example, from its inputs and its seed. {error}"
+        ) from error
 
 
 def _like(made: Any, given: tf.Tensor) -> tf.Tensor:
