@@ -1,11 +1,16 @@
-"""Updates of metrics may change metrics and nothing else, eagerly and in a graph."""
+"""Updates of metrics may change metrics and nothing else, and no step follows what they keep."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+import toy
+from toy import L
 
+import tfdp
 from tfdp.keras import NotPrivateError
 from tfdp.keras.metric_updates import watched
+from tfdp.sampling import FullBatch
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -40,3 +45,127 @@ def test_what_python_keeps_is_no_data():
 
     watched(update, [])
     assert tf.is_symbolic_tensor(kept[0])
+
+
+class RawSum(keras.metrics.Metric):
+    """Keeps the sum of all labels, in a variable of its own or of somebody else's."""
+
+    def __init__(self, variable=None):
+        super().__init__(name="raw")
+        self.total = self.add_variable((), "zeros", name="sum") if variable is None else variable
+
+    def update_state(self, y, p, sample_weight=None):
+        self.total.assign(self.total + tf.reduce_sum(tf.cast(y, self.total.dtype)))
+
+    def result(self):
+        return tf.convert_to_tensor(self.total)
+
+    def reset_state(self):
+        pass  # What one epoch left is there in the next.
+
+
+class ScheduleOf(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self, metric):
+        self.metric = metric
+
+    def __call__(self, step):
+        return 0.1 + tf.convert_to_tensor(self.metric.total)
+
+
+class FollowingSGD(keras.optimizers.SGD):
+    metric: RawSum
+
+    def update_step(self, gradient, variable, learning_rate):
+        variable.assign_add(self.metric.total + tf.zeros_like(gradient))
+
+
+def trained(labels, metric, optimizer, run_eagerly, **kernel):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, L.Dense(1, **kernel)(inputs))
+    query = tfdp.GaussianAverageQuery(1.0, stddev=0.0, denominator=8)
+    model = toy.private(
+        model,
+        tfdp.keras.DPOptimizer(optimizer, query),
+        lambda y, p: p[:, 0],  # Labels reach nothing but the metric.
+        metrics=[metric],
+        run_eagerly=run_eagerly,
+    )
+    x, y = np.ones((8, 3), "f"), np.full(8, labels, "f")
+    model.fit(x, y, sampling=FullBatch(), epochs=2, verbose=0)
+    return model
+
+
+def steered(way):
+    """Returns (metric, optimizer, arguments of a layer) where one step follows the metric."""
+    metric, optimizer, kernel = RawSum(), keras.optimizers.SGD(0.1), {}
+    if way == "regularizer":
+        kernel["kernel_regularizer"] = lambda w: metric.total.value * tf.reduce_sum(w)
+    if way == "constraint":
+        kernel["kernel_constraint"] = lambda w: w + metric.total
+    if way == "schedule":
+        optimizer = keras.optimizers.SGD(ScheduleOf(metric))
+    if way == "function":
+        optimizer = keras.optimizers.SGD(lambda: 0.1 + metric.total.value)
+    if way == "update":
+        optimizer = FollowingSGD(0.1)
+        optimizer.metric = metric
+    return metric, optimizer, kernel
+
+
+STEERED = ["regularizer", "constraint", "schedule", "function", "update"]
+
+
+@pytest.mark.parametrize("way", STEERED)
+def test_steps_that_follow_a_metric_are_refused(way):
+    metric, optimizer, kernel = steered(way)
+    with pytest.raises(NotPrivateError, match="raw/sum, which a metric updates"):
+        trained(7.0, metric, optimizer, False, **kernel)
+
+
+@pytest.mark.parametrize("way", STEERED)
+def test_eager_steps_find_nothing_in_a_metric(way):
+    weights = []
+    for labels in (0.0, 7.0):
+        metric, optimizer, kernel = steered(way)
+        model = trained(labels, metric, optimizer, True, **kernel)
+        assert float(metric.total) == 16 * labels
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Shifted(L.Layer):
+    def build(self, shape):
+        self.shift = self.add_weight(shape=(), trainable=False, initializer="zeros")
+        self.inner = L.Dense(1)
+
+    def call(self, x):
+        return self.inner(x) + self.shift
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("whose", ["a weight", "a frozen weight", "a learning rate"])
+def test_metrics_that_write_to_what_is_trained_are_refused(whose, run_eagerly):
+    inputs, optimizer = keras.Input((3,)), keras.optimizers.SGD(0.1)
+    layer = Shifted()
+    model = keras.Model(inputs, layer(inputs))
+    variable = {
+        "a weight": lambda: layer.inner.bias,
+        "a frozen weight": lambda: layer.shift,
+        "a learning rate": lambda: optimizer._learning_rate,
+    }[whose]()
+    before = variable.numpy()
+    model = toy.private(
+        model,
+        tfdp.keras.DPOptimizer(
+            optimizer, tfdp.GaussianAverageQuery(1.0, stddev=1.0, denominator=8)
+        ),
+        "mse",
+        metrics=[RawSum(variable)],
+        run_eagerly=run_eagerly,
+    )
+    with pytest.raises(NotPrivateError, match=r"Give the metric variables of its own"):
+        model.fit(np.ones((8, 3), "f"), np.full(8, 7.0, "f"), batch_size=4, verbose=0)
+    assert model.ledger.total_count == 0
+    np.testing.assert_array_equal(variable.numpy(), before)

@@ -42,6 +42,54 @@ def test_own_training_code_of_a_plain_model_is_refused(model_class, name):
         make_private(model_class())
 
 
+class PrivateOwnTrainStep(tfdp.keras.DPModel):
+    """Takes two releases from one sample, of which the second is charged as another's."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x):
+        return self.out(x)
+
+    def train_step(self, data):
+        super().train_step(data)
+        return super().train_step(data)
+
+
+class PrivateOwnFunction(tfdp.keras.DPSequential):
+    def make_train_function(self, force=False):
+        step = super().make_train_function(force)
+        self.train_function = lambda iterator: [step(iterator), step(iterator)][1]
+        return self.train_function
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (PrivateOwnTrainStep, "train_step"),
+        (lambda: PrivateOwnFunction([keras.Input((4,)), L.Dense(2)]), "make_train_function"),
+    ],
+)
+def test_own_steps_of_a_private_model_are_refused(make, name):
+    with pytest.raises(NotPrivateError, match=f"has its own {name}.*private_gradients"):
+        make().compile(toy.dp(), loss=toy.LOGITS_LOSS)
+
+
+def test_a_step_that_is_put_into_a_model_is_refused():
+    model = toy.private(run_eagerly=True)
+    step = model.train_step
+    model.train_step = lambda data: [step(data), step(data)][1]
+    for train in (
+        lambda: model.fit(X, Y, batch_size=4, verbose=0),
+        lambda: model.train_on_batch(X, Y),
+        lambda: model.compile(toy.dp(), loss=toy.LOGITS_LOSS),
+    ):
+        with pytest.raises(NotPrivateError, match="has its own train_step"):
+            train()
+    assert model.ledger.total_count == 0
+
+
 def with_layer(layer):
     return keras.Sequential([keras.Input((4,)), L.Dense(4), layer, L.Dense(2)])
 

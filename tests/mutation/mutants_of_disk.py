@@ -257,8 +257,7 @@ DISK = (
             "weights_file.py",
             'if "version" not in store.keys():',
             "if False:",
-            f"{KERAS}/saved_form_test.py::"
-            "test_plain_load_of_a_file_without_its_ledger_is_refused",
+            f"{KERAS}/saved_form_test.py::test_plain_load_of_a_file_without_its_ledger_is_refused",
         ),
         (
             "checkpoint_not_known",

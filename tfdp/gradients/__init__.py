@@ -1,7 +1,7 @@
 """Sums of clipped per-record gradients."""
 
 from tfdp.gradients.clipped_sum import ENGINES, ClippedSum, clipped_gradient_sum
-from tfdp.gradients.effects import refuse_other_writes
+from tfdp.gradients.effects import refuse_other_writes, refuse_reads
 from tfdp.gradients.explaining import explain
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.forms.products import Product, matrix_gradient
@@ -31,5 +31,6 @@ __all__ = [
     "explain",
     "matrix_gradient",
     "refuse_other_writes",
+    "refuse_reads",
     "register_rule",
 ]

@@ -96,6 +96,30 @@ def refuse_other_writes(
             )
 
 
+def refuse_reads(graph: Any, operations: Sequence[tf.Operation], variables: Sequence[Any]) -> None:
+    """Refuses operations that take the place of any of some variables.
+
+    Args:
+        graph: As in `refuse_other_writes`.
+        operations: Those that may not find what is in the variables.
+        variables: Variables of Keras.
+
+    Raises:
+        SideEffectError: names an operation and a variable.
+    """
+    names = {id(handle): variable.path for variable in variables for handle in _handles(variable)}
+    held = {id(inside): names[id(o)] for o, inside in graph.captures if id(o) in names}
+    for op in operations:
+        for tensor in op.inputs:
+            if id(tensor) in held:
+                raise SideEffectError(
+                    f"{op.name} ({op.type}) reads {held[id(tensor)]}, which a metric updates from "
+                    "raw training data, so that a step would follow what no noise covers. Weight "
+                    "penalties, constraints, learning rates and queries must not depend on "
+                    "metrics."
+                )
+
+
 def _handles(variable: Any) -> list[Any]:
     """Returns the handles of a variable of Keras: one for each replica."""
     values = getattr(variable.value, "values", None)

@@ -1,18 +1,69 @@
 """Metrics of a step, which see raw data and must not hand them on to the next step."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.gradients import MetricScope, SideEffectError, refuse_other_writes
+from tfdp.gradients import MetricScope, SideEffectError, refuse_other_writes, refuse_reads
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.records import RecordLoss
 from tfdp.sampling import PaddedBatch
+
+
+def variables_of_metrics(model: keras.Model) -> list[Any]:
+    """Returns the variables in which a model's metrics keep raw statistics of the training data.
+
+    Raises:
+        NotPrivateError: one of them is also a variable of a layer or of the optimizer.
+    """
+    others = {id(v) for v in (*model.variables, *model.optimizer.variables)}
+    shared = [v.path for v in model.metrics_variables if id(v) in others]
+    if shared:
+        raise NotPrivateError(
+            "A metric would write raw statistics of the training data into what is trained or "
+            f"released: {', '.join(shared)} is its variable and the model's or optimizer's, too. "
+            "Give the metric variables of its own, by self.add_variable(...)."
+        )
+    return list(model.metrics_variables)
+
+
+@contextlib.contextmanager
+def unread(variables: Sequence[Any]) -> Iterator[None]:
+    """Keeps what is in the variables of metrics from a step of training.
+
+    In a graph it is refused to read them. In eager mode they hold zeros meanwhile, as they do for
+    the loss of a record.
+
+    Args:
+        variables: Of the metrics.
+
+    Raises:
+        NotPrivateError: the block made operations that read one of them.
+    """
+    if tf.executing_eagerly():
+        values = [tf.identity(v.value) for v in variables]
+        try:
+            for variable, value in zip(variables, values, strict=True):
+                variable.value.assign(tf.zeros_like(value))
+            yield
+        finally:
+            for variable, value in zip(variables, values, strict=True):
+                variable.value.assign(value)
+        return
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    # Where there are several replicas, others may update their metrics before they end the block.
+    if distribution.is_first_replica():
+        try:
+            refuse_reads(graph, graph.get_operations()[before:], variables)
+        except SideEffectError as error:
+            raise NotPrivateError(str(error)) from error
 
 
 def watched(update: Callable[[], Any], variables: Sequence[Any]) -> Any:

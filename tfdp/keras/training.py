@@ -88,7 +88,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """Configures training; as `keras.Model.compile`, with a `tfdp.keras.DPOptimizer`.
 
         Raises:
-            NotPrivateError: the optimizer is another one, or a layer mixes records.
+            NotPrivateError: the optimizer is another one, a layer mixes records, or the class has a
+                training step of its own.
             UnknownVersionError: this version of Keras or TensorFlow could mix records unseen.
         """
         refuse_unknown_versions()
@@ -97,6 +98,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 "A private model needs a tfdp.keras.DPOptimizer. Wrap yours: "
                 f"tfdp.keras.DPOptimizer(optimizer, query=...). Received: optimizer={optimizer!r}."
             )
+        validation.check_steps(self)
         validation.check_layers(self)
         optimizer.release_moments_of(private_norms(self))
         # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
@@ -328,6 +330,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """Builds the step: the ledger runs on the host, gradients and noise under XLA where
         `jit_compile` asks.
         """
+        validation.check_steps(self)
         if self.train_function is not None and not force:
             return self.train_function
         with without_jit_compile(self):
@@ -373,21 +376,25 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None
         # The loss of these weights, which the step will change.
         penalty = record_loss.penalty() if record_loss.has_penalty else 0.0
-        aux, released = optimizer.private_step(
-            record_loss,
-            self.trainable_variables,
-            (data.x, data.y, data.sample_weight),
-            mask=data.mask,
-            weights=weights,
-            data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
-            has_aux=True,
-            loss_scale=_loss_scale(self, optimizer),
-            jit_compile=jit_compile,
-            of_fit=True,
-            has_statistics=True,
-            examples_per_record=examples_per_record,
-            record_gradient="mean" if examples_per_record is None else self._records.user_gradient,
-        )
+        of_metrics = metric_updates.variables_of_metrics(self)
+        with metric_updates.unread(of_metrics):
+            aux, released = optimizer.private_step(
+                record_loss,
+                self.trainable_variables,
+                (data.x, data.y, data.sample_weight),
+                mask=data.mask,
+                weights=weights,
+                data_independent_loss=record_loss.penalty if record_loss.has_penalty else None,
+                has_aux=True,
+                loss_scale=_loss_scale(self, optimizer),
+                jit_compile=jit_compile,
+                of_fit=True,
+                has_statistics=True,
+                examples_per_record=examples_per_record,
+                record_gradient="mean"
+                if examples_per_record is None
+                else self._records.user_gradient,
+            )
         count = len(optimizer.private_metrics)
         optimizer.move_statistics(private_norms(self), released[count:])
         if shown is not None:
@@ -398,7 +405,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             losses *= tf.cast(weights, losses.dtype)
         logs = metric_updates.watched(
             lambda: metric_updates.update(self, record_loss, data, data.mask, (losses, y_pred)),
-            self.metrics_variables,
+            of_metrics,
         )
         return distribution.for_keras(logs)
 

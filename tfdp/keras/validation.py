@@ -204,6 +204,23 @@ def check_plain_training(model: keras.Model) -> None:
             )
 
 
+def check_steps(model: keras.Model) -> None:
+    """Refuses private models whose steps are not those that are accounted for.
+
+    Raises:
+        NotPrivateError: `train_step` or what runs it is somebody else's.
+    """
+    for name in ("train_step", "make_train_function"):
+        defined = _where_defined(model, name)
+        if name in vars(model) or not defined.__module__.startswith(("tfdp.", "keras.")):
+            raise NotPrivateError(
+                f"{type(model).__name__} has its own {name}, which sees raw data and decides what "
+                "is done with a sample: two steps on one, for example, cost more than two samples. "
+                "Override call() or compute_loss(), which see one record at a time, or write the "
+                "loop with DPOptimizer.private_gradients."
+            )
+
+
 def is_task(model: keras.Model) -> bool:
     """Returns whether a model is one of KerasHub's tasks, which add preprocessing to `fit`."""
     owner = _where_defined(model, "fit")
