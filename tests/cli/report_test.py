@@ -156,6 +156,8 @@ def test_attacks_stand_beside_the_bound(path, predictions, tmp_path, capsys, nam
     said = text.count("An attack achieved more than the ledger allows")
     assert said == (2 if name.endswith("html") else 1)
     assert "but for the attacks" in text
+    assert "probability of at most 0.1 for all attacks together" in text
+    assert text.count("above what is claimed") == 1
     status, _, _ = _run(capsys, path, "--out", str(out))
     assert status == 0 and "ttack achieved more" not in out.read_text(encoding="utf-8")
 
@@ -168,7 +170,8 @@ def test_predictions_that_say_nothing_are_no_finding(path, predictions, tmp_path
     out = tmp_path / "report.md"
     assert _run(capsys, path, "--out", str(out), "--predictions", str(predictions))[0] == 0
     text = out.read_text(encoding="utf-8")
-    assert "ttack achieved more" not in text and text.count("the ledger allows |") == 2
+    assert "ttack achieved more" not in text and text.count("the ledger allows |") == 3
+    assert text.count("| not above what is claimed |") == 5
 
 
 def test_predictions_are_not_written_over(path, predictions, capsys):

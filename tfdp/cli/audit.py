@@ -19,6 +19,7 @@ from tfdp.cli.common import (
     add_accountant_argument,
     add_key_argument,
     check_out,
+    counted,
     described,
     finite,
     read_delta,
@@ -142,14 +143,16 @@ def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
     claim = _claim(arguments, delta)
     if arguments.plot is not None:
         _plot(arguments.plot, [a for a in attacks if a.on_all_records], claim)
-    results = [_attack_result(found_attack, claim) for found_attack in attacks]
+    results = [_attack_result(found_attack, claim, len(attacks)) for found_attack in attacks]
     if arguments.json:
         shown = {"confidence": arguments.confidence, "claim": _shown(claim), "attacks": results}
         return json.dumps(shown, indent=2)
     return "\n".join(_membership_lines(results, claim, arguments.confidence))
 
 
-def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
+def _attack_result(found: Any, claim: dict[str, Any] | None, attacks: int) -> dict[str, Any]:
+    from tfdp.report.attempts import verdict
+
     def interval(estimate: Any) -> dict[str, float]:
         return {"value": estimate.value, "lower": estimate.lower, "upper": estimate.upper}
 
@@ -160,6 +163,7 @@ def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
         "others": found.roc.others,
         "auc": interval(found.auc),
         "advantage": found.advantage,
+        "advantage_interval": interval(found.advantage_interval),
         "true_positive_rate": {
             f"{rate:g}": interval(estimate) for rate, estimate in found.true_positive_rates.items()
         },
@@ -169,7 +173,9 @@ def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
         result["claimed_true_positive_rate"] = {
             f"{x:g}": rate(x) for x in found.true_positive_rates
         }
-        result["above_the_claim"] = found.above_the_bound(rate)
+        above = found.above_the_bound(rate, attacks)
+        result["verdict"] = verdict(above)
+        result["above_the_claim"] = above
     return result
 
 
@@ -180,19 +186,29 @@ def _membership_lines(
         return f"{number['value']:.4f} ({number['lower']:.4f} to {number['upper']:.4f})"
 
     lines = [f"intervals hold the truth with a confidence of {confidence:g}, each"]
+    if claim is not None:
+        lines.append(
+            f"verdicts: where no attack is above what is claimed, that none is called so has a "
+            f"confidence of {confidence:g}, for all {counted(len(results), 'attack')} together"
+        )
     for result in results:
         lines += [
             "",
             f"{result['score']}, {result['records']}: "
             f"{result['members']} members, {result['others']} others",
-            f"  AUC {interval(result['auc'])}, advantage {result['advantage']:.4f}",
+            f"  AUC {interval(result['auc'])}",
+            f"  advantage {interval(result['advantage_interval'])}",
         ]
+        if claim is not None:
+            lines[-1] += f"; at most {claim['profile'].advantage:.4f} is claimed"
         for rate, found in result["true_positive_rate"].items():
             line = f"  TPR at FPR {rate}: {interval(found)}"
             if claim is not None:
                 line += f"; at most {result['claimed_true_positive_rate'][rate]:.4f} is claimed"
             lines.append(line)
-        lines += [f"  above the claim: {said}" for said in result.get("above_the_claim", ())]
+        if claim is not None:
+            lines.append(f"  verdict: {result['verdict']}")
+            lines += [f"    {said}" for said in result["above_the_claim"]]
     if claim is not None:
         lines += ["", _claim_line(claim)]
         lines.append(f"  an advantage of {claim['profile'].advantage:.4f} at most")

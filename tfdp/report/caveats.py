@@ -309,8 +309,10 @@ def _exceeded(attempts: Sequence[Attempt]) -> list[Caveat]:
         Caveat(
             ATTENTION,
             "An attack achieved more than the ledger allows",
-            f"{named}. Either chance or a dependence between records made it so, or the ledger is "
-            "not that of this model, or what was trained is not what the ledger says.",
+            f"{named}. Either chance made it so, which happens with a probability of at most "
+            f"{1 - above[0].attack.confidence:.4g} for all attacks together, or a dependence "
+            "between records, or the ledger is not that of this model, or what was trained is not "
+            "what the ledger says.",
         )
     ]
 
