@@ -82,6 +82,18 @@ def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
     assert "not authenticated" in out
 
 
+@pytest.mark.parametrize(("delta", "large"), [("1e-2", True), ("9e-4", False)])
+def test_delta_of_one_in_the_population_is_named(tmp_path, capsys, delta, large):
+    made = PrivacyLedger()
+    made.append(SampledEvent(PoissonSampling(0.1, 1000), GaussianSumEvent(1.0, 2.0)))
+    made.save(tmp_path / "run.ledger")
+    flags = ["--ledger", str(tmp_path / "run.ledger"), "--delta", delta]
+    for kind, path in (("membership", predictions(tmp_path)[0]), ("epsilon", canaries(tmp_path))):
+        assert ("\ncareful: " in run(capsys, "audit", kind, path, *flags)[1]) == large
+        found = json.loads(run(capsys, "audit", kind, path, *flags, "--json")[1])
+        assert bool(found["claim"]["warnings"]) == large
+
+
 def _uniform(folder, shift):
     """Predictions whose loss has this advantage, and says nothing at small false positive rates."""
     rng = np.random.default_rng(3)

@@ -91,6 +91,16 @@ def test_private_does_not_say_not_private(save, capsys):
     assert "not private" not in run(capsys, "replay", path, "--delta", "1e-5")[1]
 
 
+@pytest.mark.parametrize(("delta", "large"), [("0.01", True), ("1.6e-5", False)])
+def test_delta_of_one_in_the_population_is_named(save, capsys, delta, large):
+    _, path = save((STEP, 10))
+    words = ["replay", path, "--delta", delta, "--accountant", "rdp"]
+    assert ("careful: " in run(capsys, *words)[1].splitlines()[-1]) == large
+    assert bool(json.loads(run(capsys, *words, "--json")[1])["warnings"]) == large
+    _, path = save((GaussianSumEvent(1.0, 2.0), 1))
+    assert "careful" not in run(capsys, "replay", path, "--delta", "0.01")[1]
+
+
 def test_bounds_that_are_drawn_say_so(save, capsys):
     _, path = save((GaussianSumEvent(1.0, 2.0), 1))
     options = ("--delta", "1e-3", "--accountant", "monte_carlo", "--accountant", "prv")

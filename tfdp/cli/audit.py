@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.accounting.planning.target_delta import careful_lines, largest_population
 from tfdp.accounting.registry import (
     compose_event,
     make_accountant,
@@ -115,6 +116,7 @@ def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any]
         "accountant": arguments.accountant,
         "profile": costs.headline.profile,
         "events": [(entry.event, entry.count) for entry in ledger],
+        "warnings": careful_lines(costs.target_delta, largest_population(e for e, _ in ledger)),
     }
 
 
@@ -125,11 +127,12 @@ def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**shown, "epsilon": finite(claim["epsilon"]), "advantage": claim["profile"].advantage}
 
 
-def _claim_line(claim: dict[str, Any]) -> str:
-    return (
+def _claim_lines(claim: dict[str, Any]) -> list[str]:
+    return [
         f"claimed by {claim['ledger']} ({claim['authentication']}): epsilon = "
-        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})"
-    )
+        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})",
+        *claim["warnings"],
+    ]
 
 
 # Predictions.
@@ -210,7 +213,7 @@ def _membership_lines(
             lines.append(f"  verdict: {result['verdict']}")
             lines += [f"    {said}" for said in result["above_the_claim"]]
     if claim is not None:
-        lines += ["", _claim_line(claim)]
+        lines += ["", *_claim_lines(claim)]
         lines.append(f"  an advantage of {claim['profile'].advantage:.4f} at most")
     return lines
 
@@ -365,7 +368,7 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
         refuted = result["claim_refuted_if_independent"]
         lines += [
             "",
-            _claim_line(claim),
+            *_claim_lines(claim),
             f"  under the claim, so many right guesses have a probability of "
             f"{independent['p_value_of_the_claim']:.3g} at most, if canaries are independent: "
             f"{'refuted' if refuted else 'not refuted'}",

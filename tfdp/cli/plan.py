@@ -63,5 +63,9 @@ def run(arguments: argparse.Namespace) -> str:
         )
     if arguments.plot is not None:
         table.plot(arguments.plot)
+    if arguments.format == "csv":
+        # The table is its lines, and nothing else.
+        for line in table.warnings:
+            print(f"tfdp: {line}", file=sys.stderr)
     formats = {"text": table.to_text, "csv": table.to_csv, "json": table.to_json}
     return formats[arguments.format]().removesuffix("\n")

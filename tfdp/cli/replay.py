@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.planning.target_delta import careful_lines, largest_population
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
@@ -127,6 +128,7 @@ def _summary(replayed: Any, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": {name: finite(epsilon) for name, epsilon in replayed.epsilons.items()},
         **({"confidence": held} if (held := confidences(list(replayed.epsilons))) else {}),
+        "warnings": careful_lines(delta, largest_population(event for event, _ in replayed.listed)),
     }
 
 
@@ -185,4 +187,5 @@ def _text(summary: dict[str, Any]) -> str:
         lines.append(epsilon_line(epsilon, summary["delta"], name))
     lines.extend(f"not private: {reason}" for reason in summary["not_private_because"])
     lines.extend(f"not priced by tfdp: {other}" for other in summary["priced_by_others"])
+    lines.extend(summary["warnings"])
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from tfdp.accounting.planning.target_delta import delta_warning
 from tfdp.events import NeighboringRelation
 from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
@@ -196,7 +197,7 @@ def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
                 "by that number.",
             )
         )
-    elif known and delta * max(known) >= 1:
+    elif known and delta_warning(delta, int(max(known))) is not None:
         found.append(
             Caveat(
                 ATTENTION,
