@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind in (membership, epsilon):
         kind.add_argument("--ledger", help="what is claimed: file of PrivacyLedger, or *.jsonl")
         add_key_argument(kind)
-        kind.add_argument("--delta", required=kind is epsilon, help="target delta")
+        kind.add_argument(
+            "--delta", "--target-delta", required=kind is epsilon, help="target delta"
+        )
         add_accountant_argument(kind)
         kind.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from tfdp.accounting.planning.correlated_plan import MECHANISMS, RUN_SAMPLINGS
 
     add_budget_arguments(parser, RUN_SAMPLINGS)
-    parser.add_argument("--epsilon", type=float, help="the budget")
-    parser.add_argument("--noise", type=float, help="noise multiplier")
+    parser.add_argument("--epsilon", "--target-epsilon", type=float, help="the budget")
+    parser.add_argument("--noise", "--noise-multiplier", type=float, help="noise multiplier")
     parser.add_argument("--batch-size", type=int, help="(expected) units in a sample")
     parser.add_argument("--steps", type=int, help="how many are taken")
     parser.add_argument("--epochs", type=float, help="in place of --steps")
@@ -56,9 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in place of --epsilon: the largest TPR - FPR of a membership attack",
     )
     parser.add_argument(
-        "--tpr", type=float, help="in place of --epsilon: the largest true positive rate at --fpr"
+        "--tpr",
+        "--true-positive-rate",
+        type=float,
+        help="in place of --epsilon: the largest true positive rate at --fpr",
     )
-    parser.add_argument("--fpr", type=float, help="false positive rate that --tpr is about")
+    parser.add_argument(
+        "--fpr",
+        "--false-positive-rate",
+        type=float,
+        help="false positive rate that --tpr is about",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

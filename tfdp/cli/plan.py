@@ -17,9 +17,20 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     add_budget_arguments(parser)
-    parser.add_argument("--epsilon", type=float, nargs="+", required=True, help="budgets")
     parser.add_argument(
-        "--batch-size", type=int, nargs="+", help="default: powers of four up to the population"
+        "--epsilon",
+        "--target-epsilons",
+        type=float,
+        nargs="+",
+        required=True,
+        help="budgets",
+    )
+    parser.add_argument(
+        "--batch-size",
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        help="default: powers of four up to the population",
     )
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, nargs="+", default=(), help="of a run")

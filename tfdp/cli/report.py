@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["html", "markdown"], help="default: what the name of --out says"
     )
     parser.add_argument(
-        "--delta", help="target delta; default: the power of ten below 1 / population"
+        "--delta",
+        "--target-delta",
+        help="target delta; default: the power of ten below 1 / population",
     )
     parser.add_argument(
         "--accountant",
