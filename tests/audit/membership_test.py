@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 from sklearn import metrics
 
 from tfdp.audit import membership
@@ -116,7 +116,92 @@ def test_claim_that_is_exceeded_is_named():
     found = membership.attack("score", scores, members)
     assert found.above_the_bound(lambda rate: min(1.0, 20 * rate + 0.9)) == []
     said = found.above_the_bound(lambda rate: rate)
-    assert len(said) == 2 and "FPR 0.01" in said[1]
+    assert len(said) == 3 and "FPR 0.001" in said[1] and "FPR 0.01" in said[2]
+    with pytest.raises(ValueError, match="attacks=0"):
+        found.above_the_bound(lambda rate: rate, 0)
+
+
+def gaussian_claim(rate, mu=1.0):
+    """The largest TPR where outputs are N(mu, 1) with a record and N(0, 1) without."""
+    return float(special.ndtr(mu + special.ndtri(rate)))
+
+
+def test_attack_that_is_just_at_the_claim_is_flagged_no_more_often_than_stated():
+    rng = np.random.default_rng(5)
+    runs, flagged = 400, 0
+    for _ in range(runs):
+        scores, members = sample(rng, 400, 300)
+        found = membership.attack("score", scores, members, 0.8)
+        flagged += found.above_the_bound(gaussian_claim) != []
+    assert flagged <= stats.binom.isf(1e-6, runs, 0.2)
+
+
+def test_band_is_as_wide_as_it_has_to_be_and_hardly_wider():
+    # Every threshold is just at the claim, and the others are so many that the members decide.
+    rng = np.random.default_rng(6)
+    runs, flagged, held = 1200, 0, 0
+    inside = np.arange(10_100) < 100
+    for _ in range(runs):
+        found = membership.attack("score", rng.random(10_100), inside, 0.8, ())
+        flagged += found.above_the_bound(lambda rate: rate) != []
+        held += found.advantage_interval.lower == 0
+    # Of the stated 20 %, half is for the members: at most 10 %, and not much less of it.
+    assert runs * 0.03 < flagged <= stats.binom.isf(1e-6, runs, 0.1)
+    assert held >= stats.binom.ppf(1e-6, runs, 0.9)
+
+
+def uniform_attack(rng, shift):
+    """Members are uniform above `shift`: the advantage, and no more true positives at small FPR."""
+    members = np.arange(8000) < 4000
+    scores = rng.random(8000)
+    return membership.attack(
+        "score", np.where(members, shift + (1 - shift) * scores, scores), members
+    )
+
+
+def test_advantage_above_the_claim_is_flagged_where_small_rates_show_nothing():
+    found = uniform_attack(np.random.default_rng(7), 0.41)
+    mu = 2 * special.ndtri((1 + 0.2935) / 2)
+
+    def claim(rate):
+        return gaussian_claim(rate, mu)
+
+    assert found.advantage_interval.lower > 0.2935
+    (said,) = found.above_the_bound(claim)
+    assert "where at most" in said
+    # So it was judged before the band was there.
+    for rate, estimate in found.true_positive_rates.items():
+        highest = membership.clopper_pearson(int(rate * 4000), 4000, 0.95).upper
+        assert estimate.lower < claim(highest)
+    # And this much is within it.
+    assert uniform_attack(np.random.default_rng(7), 0.05).above_the_bound(claim) == []
+
+
+def test_judging_many_attacks_together_takes_more_to_flag_each():
+    rng = np.random.default_rng(8)
+    found = uniform_attack(rng, 0.07)
+    assert found.above_the_bound(lambda rate: rate)
+    assert found.above_the_bound(lambda rate: rate, 10**6) == []
+
+
+@pytest.mark.parametrize("others", [100, 1000, 2900, 7000])
+def test_a_rate_that_is_a_whole_number_of_others_counts_all_of_them(others):
+    # 0.29 * 100 is 28.999999999999996 in binary, and 29 others may be above the threshold.
+    asked = []
+    scores, members = sample(np.random.default_rng(9), 50, others)
+    found = membership.attack("score", scores, members, 0.95, (0.29,))
+    found.above_the_bound(lambda rate: asked.append(rate) or 1.0)
+    expected = membership.clopper_pearson(round(0.29 * others), others, 1 - 0.05 / 2).upper
+    assert asked[-1] == pytest.approx(expected, abs=1e-12)
+
+
+def test_interval_of_the_advantage_holds_the_truth():
+    rng = np.random.default_rng(10)
+    truth, runs = 2 * stats.norm.cdf(0.5) - 1, 300
+    found = [membership.attack("score", *sample(rng), 0.8).advantage_interval for _ in range(runs)]
+    held = sum(each.lower <= truth <= each.upper for each in found)
+    assert held >= stats.binom.ppf(1e-6, runs, 0.8)
+    assert all(each.lower < each.value < each.upper for each in found)
 
 
 @pytest.mark.parametrize(

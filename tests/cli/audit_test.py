@@ -65,7 +65,8 @@ def test_attacks_are_those_of_the_library(tmp_path, capsys, ledger):
     assert found["claim"]["epsilon"] == pytest.approx(4.377, abs=0.01)
     assert found["claim"]["advantage"] == pytest.approx(0.3829, abs=0.005)
     assert first["claimed_true_positive_rate"]["0.01"] == pytest.approx(0.0924, abs=0.002)
-    assert first["above_the_claim"] == []
+    assert first["above_the_claim"] == [] and first["verdict"] == "not above what is claimed"
+    assert first["advantage_interval"]["value"] == first["advantage"]
 
 
 def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
@@ -75,8 +76,50 @@ def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
     assert (status, err) == (0, "")
     assert "loss, all records: 300 members, 300 others" in out
     assert "loss, class 2: " in out
-    assert "above the claim: TPR" in out
+    assert out.count("  verdict: above what is claimed\n    TPR ") == 4
+    assert "; at most 0.3829 is claimed" in out
+    assert "none is called so has a confidence of 0.95, for all 4 attacks together" in out
     assert "not authenticated" in out
+
+
+@pytest.mark.parametrize(("delta", "large"), [("1e-2", True), ("9e-4", False)])
+def test_delta_of_one_in_the_population_is_named(tmp_path, capsys, delta, large):
+    made = PrivacyLedger()
+    made.append(SampledEvent(PoissonSampling(0.1, 1000), GaussianSumEvent(1.0, 2.0)))
+    made.save(tmp_path / "run.ledger")
+    flags = ["--ledger", str(tmp_path / "run.ledger"), "--delta", delta]
+    for kind, path in (("membership", predictions(tmp_path)[0]), ("epsilon", canaries(tmp_path))):
+        assert ("\ncareful: " in run(capsys, "audit", kind, path, *flags)[1]) == large
+        found = json.loads(run(capsys, "audit", kind, path, *flags, "--json")[1])
+        assert bool(found["claim"]["warnings"]) == large
+
+
+def _uniform(folder, shift):
+    """Predictions whose loss has this advantage, and says nothing at small false positive rates."""
+    rng = np.random.default_rng(3)
+    members, p = np.arange(4000) % 2 == 0, rng.random(4000)
+    p = np.where(members, shift + (1 - shift) * p, p)
+    np.savez(
+        folder / "uniform.npz",
+        probabilities=np.stack([p, 1 - p], 1),
+        members=members,
+        labels=np.zeros(4000, int),
+    )
+    return str(folder / "uniform.npz")
+
+
+@pytest.mark.parametrize(("shift", "above"), [(0.5, True), (0.1, False)])
+def test_advantage_is_held_against_the_claim_of_0_3829(tmp_path, capsys, ledger, shift, above):
+    words = ["audit", "membership", _uniform(tmp_path, shift), "--score", "loss"]
+    words += ["--ledger", ledger, "--delta", "1e-5"]
+    _, out, _ = run(capsys, *words)
+    (line,) = [line.strip() for line in out.splitlines() if "verdict: " in line]
+    assert line == f"verdict: {'above' if above else 'not above'} what is claimed"
+    (found,) = json.loads(run(capsys, *words, "--json")[1])["attacks"]
+    assert (found["verdict"] == "above what is claimed") == above
+    # The rates that were looked at before show nothing.
+    for rate, estimate in found["true_positive_rate"].items():
+        assert estimate["lower"] < found["claimed_true_positive_rate"][rate]
 
 
 def test_predictions_without_labels_have_two_scores(tmp_path, capsys):

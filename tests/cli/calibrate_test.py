@@ -1,5 +1,7 @@
 """`tfdp calibrate`: what it finds, in words and as JSON, and what it refuses."""
 
+import json
+
 import pytest
 
 from tests.cli.running import BUDGET, calibrate, run
@@ -55,8 +57,10 @@ def test_calibrate_other_samplings_and_relations(capsys):
 def test_calibrate_warns_of_a_useless_delta(capsys):
     flags = ["--population", "1000", "--batch-size", "100", "--steps", "10", "--noise", "2"]
     common = ["--accountant", "rdp", *flags]
-    assert "careful" in run(capsys, "calibrate", "--delta", "1e-3", *common)[1]
-    assert "careful" not in run(capsys, "calibrate", "--delta", "9e-4", *common)[1]
+    for delta, large in (("1e-3", True), ("9e-4", False)):
+        words = ["calibrate", "--delta", delta, *common]
+        assert ("\ncareful: " in run(capsys, *words)[1]) == large
+        assert bool(json.loads(run(capsys, *words, "--json")[1])["warnings"]) == large
 
 
 @pytest.mark.parametrize(

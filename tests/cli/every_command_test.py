@@ -108,6 +108,14 @@ def test_bad_usage_is_2_and_names_the_command(capsys, path):
     assert err.startswith("usage: tfdp ") and "error: " in err
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_unknown_option_shows_the_usage_of_its_command(folder, capsys, path):
+    status, out, err = run(capsys, *_example(capsys, path), "--no-such-option", "7")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"usage: tfdp {path} ")
+    assert err.endswith(f"tfdp {path}: error: unrecognized arguments: --no-such-option 7\n")
+
+
 def _no_file(folder, kind):
     if kind == "empty":
         (folder / "file").touch()

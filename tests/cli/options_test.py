@@ -5,6 +5,8 @@ import pytest
 
 import tfdp
 from tests.cli.running import STEP, run
+from tfdp.cli import make_parser
+from tfdp.cli.budget import _OPTIONS
 from tfdp.ledger import PrivacyLedger
 
 
@@ -106,3 +108,39 @@ def test_the_file_of_several_that_is_wrong_is_named(tmp_path, capsys):
     paths[1].write_text("")
     err = run(capsys, "replay", *map(str, paths), "--delta", "1e-5")[2]
     assert err.startswith(f"tfdp: {paths[1]} is empty")
+
+
+# What functions call the options whose names differ: all of them are options, too.
+ALIASES = {
+    "calibrate": [
+        *("target_epsilon", "target_delta", "noise_multiplier", "population_size", "batch_size"),
+        *("neighboring_relation", "true_positive_rate", "false_positive_rate"),
+    ],
+    "plan": [
+        *("target_epsilons", "target_delta", "population_size", "batch_sizes"),
+        "neighboring_relation",
+    ],
+    "replay": ["target_delta"],
+    "report": ["target_delta"],
+    "audit membership": ["target_delta"],
+    "audit epsilon": ["target_delta"],
+}
+
+
+@pytest.mark.parametrize("path", ALIASES)
+def test_names_of_arguments_in_python_are_options(path):
+    parser = make_parser()
+    for word in path.split():
+        (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
+        parser = commands[word]
+    for name in ALIASES[path]:
+        action = parser._option_string_actions[f"--{name.replace('_', '-')}"]
+        assert _OPTIONS[name] in action.option_strings
+        assert action.dest == _OPTIONS[name].removeprefix("--").replace("-", "_")
+
+
+def test_a_name_of_python_gives_the_same(capsys):
+    run_of = ["--delta", "1e-5", "--batch-size", "10", "--steps", "5"]
+    short = run(capsys, "calibrate", *run_of, "--population", "1000", "--noise", "2")
+    long = run(capsys, "calibrate", *run_of, "--population-size", "1000", "--noise-multiplier", "2")
+    assert short == long and short[0] == 0

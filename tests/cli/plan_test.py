@@ -5,6 +5,8 @@ import io
 import json
 import math
 
+import pytest
+
 from tests.cli.running import BUDGET, calibrate, run
 
 
@@ -31,3 +33,14 @@ def test_plan_over_steps_with_default_batch_sizes(capsys):
     rows = json.loads(run(capsys, "plan", *flags)[1])["rows"]
     assert [row["steps"] for row in rows] == [10] * 6 + [100] * 6
     assert all(math.isfinite(row["noise_multiplier"]) for row in rows)
+
+
+@pytest.mark.parametrize(("delta", "large"), [("1e-2", True), ("1e-3", True), ("9e-4", False)])
+def test_plan_warns_of_a_useless_delta(capsys, delta, large):
+    words = ["plan", "--delta", delta, "--population", "1000", "--accountant", "rdp"]
+    words += ["--epsilon", "1", "--steps", "10", "--batch-size", "100"]
+    status, out, err = run(capsys, *words)
+    assert (status, err, "\ncareful: delta = " in out) == (0, "", large)
+    assert bool(json.loads(run(capsys, *words, "--json")[1])["warnings"]) == large
+    _, out, err = run(capsys, *words, "--format", "csv")
+    assert len(out.splitlines()) == 2 and err.startswith("tfdp: careful: ") == large

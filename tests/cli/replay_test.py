@@ -91,6 +91,16 @@ def test_private_does_not_say_not_private(save, capsys):
     assert "not private" not in run(capsys, "replay", path, "--delta", "1e-5")[1]
 
 
+@pytest.mark.parametrize(("delta", "large"), [("0.01", True), ("1.6e-5", False)])
+def test_delta_of_one_in_the_population_is_named(save, capsys, delta, large):
+    _, path = save((STEP, 10))
+    words = ["replay", path, "--delta", delta, "--accountant", "rdp"]
+    assert ("careful: " in run(capsys, *words)[1].splitlines()[-1]) == large
+    assert bool(json.loads(run(capsys, *words, "--json")[1])["warnings"]) == large
+    _, path = save((GaussianSumEvent(1.0, 2.0), 1))
+    assert "careful" not in run(capsys, "replay", path, "--delta", "0.01")[1]
+
+
 def test_bounds_that_are_drawn_say_so(save, capsys):
     _, path = save((GaussianSumEvent(1.0, 2.0), 1))
     options = ("--delta", "1e-3", "--accountant", "monte_carlo", "--accountant", "prv")
@@ -106,7 +116,14 @@ def test_empty_ledger_costs_nothing(save, capsys):
     _, path = save()
     status, out, _ = run(capsys, "replay", path, "--delta", "1e-5")
     assert status == 0
-    assert "epsilon = 0 at delta = 1e-05 (prv)" in out
+    epsilon, said = out.splitlines()[-2:]
+    assert epsilon == "epsilon = 0 at delta = 1e-05 (prv)"
+    assert said.startswith("no private step was taken: nothing is known of weights")
+    assert json.loads(run(capsys, "replay", path, "--delta", "1e-5", "--json")[1])["warnings"] == [
+        said
+    ]
+    _, path = save((STEP, 1))
+    assert "no private step" not in run(capsys, "replay", path, "--delta", "1e-5")[1]
 
 
 @pytest.mark.parametrize("delta", ["0", "1", "-1", "nan", "inf", "small"])
@@ -195,7 +212,8 @@ def test_curve_as_csv_and_as_plot(save, capsys, tmp_path):
     out = tmp_path / "curve.csv"
     status, whole, err = run(capsys, "replay", path, *flags, "--every", "100", "--out", str(out))
     assert (status, err) == (0, "")
-    assert whole == run(capsys, "replay", path, *flags)[1]
+    said = f"wrote {out}: epsilon over the steps\n"
+    assert whole == run(capsys, "replay", path, *flags)[1] + said
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert [int(row["steps"]) for row in rows] == [100, 200, 300, 340]
     for row, pairs in zip(
@@ -203,6 +221,14 @@ def test_curve_as_csv_and_as_plot(save, capsys, tmp_path):
     ):
         assert float(row["rdp"]) == pytest.approx(_epsilon(*pairs), rel=1e-9)
         assert float(row["dp_accounting.rdp"]) == pytest.approx(_epsilon(*pairs), rel=0.3)
+    # Without a file the curve is printed.
+    status, printed, err = run(capsys, "replay", path, *flags, "--every", "100")
+    points = [line for line in printed.splitlines() if line.startswith("after ")]
+    assert (status, err, len(points)) == (0, "", 4) and "wrote" not in printed
+    assert points[0].startswith(f"after 100 steps: epsilon = {float(rows[0]['rdp']):.6g} (rdp), ")
+    found = json.loads(run(capsys, "replay", path, *flags, "--every", "100", "--json")[1])
+    assert [point["steps"] for point in found["curve"]] == [100, 200, 300, 340]
+    assert found["curve"][3]["epsilon"] == found["epsilon"]
     plot = tmp_path / "curve.png"
     assert run(capsys, "replay", path, *flags, "--every", "100", "--out", str(plot))[0] == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -210,7 +236,7 @@ def test_curve_as_csv_and_as_plot(save, capsys, tmp_path):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--every", "10"], ["--out", "x.csv"], ["--every", "0", "--out", "x.csv"], ["--steps", "0"]],
+    [["--every", "0"], ["--out", "x.csv"], ["--every", "0", "--out", "x.csv"], ["--steps", "0"]],
     ids="-".join,
 )
 def test_bad_parts_of_a_replay(save, capsys, tmp_path, monkeypatch, flags):

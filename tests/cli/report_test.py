@@ -1,8 +1,11 @@
 """`tfdp report`."""
 
 import hashlib
+import html
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import pytest
 from tfdp.cli import main
 from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 from tfdp.ledger import PrivacyLedger
+from tfdp.report.numbers import round_up
 
 STEP = SampledEvent(PoissonSampling(0.01, 4567), GaussianSumEvent(1.0, 2.0))
 
@@ -65,8 +69,12 @@ def test_export_has_the_same_report(path, tmp_path, capsys):
     PrivacyLedger.load(path).to_json_lines(tmp_path / "run.jsonl")
     for source in (path, str(tmp_path / "run.jsonl")):
         assert _run(capsys, source, "--out", f"{source}.md")[0] == 0
-    first = (tmp_path / "run.ledger.md").read_text()
-    assert first == (tmp_path / "run.jsonl.md").read_text().replace("run.jsonl", "run.ledger")
+    first = (tmp_path / "run.ledger.md").read_text().splitlines()
+    second = (tmp_path / "run.jsonl.md").read_text().replace("run.jsonl", "run.ledger")
+    # An export has no need to be exported.
+    others = [line for line in first if not line.endswith("| sha256sum")]
+    assert others == [x for x in second.splitlines() if not x.endswith("| sha256sum")]
+    assert len(others) == len(first) - 1
 
 
 def test_delta_is_taken(path, tmp_path, capsys):
@@ -156,6 +164,8 @@ def test_attacks_stand_beside_the_bound(path, predictions, tmp_path, capsys, nam
     said = text.count("An attack achieved more than the ledger allows")
     assert said == (2 if name.endswith("html") else 1)
     assert "but for the attacks" in text
+    assert "probability of at most 0.1 for all attacks together" in text
+    assert text.count("above what is claimed") == 1
     status, _, _ = _run(capsys, path, "--out", str(out))
     assert status == 0 and "ttack achieved more" not in out.read_text(encoding="utf-8")
 
@@ -168,7 +178,8 @@ def test_predictions_that_say_nothing_are_no_finding(path, predictions, tmp_path
     out = tmp_path / "report.md"
     assert _run(capsys, path, "--out", str(out), "--predictions", str(predictions))[0] == 0
     text = out.read_text(encoding="utf-8")
-    assert "ttack achieved more" not in text and text.count("the ledger allows |") == 2
+    assert "ttack achieved more" not in text and text.count("the ledger allows |") == 3
+    assert text.count("| not above what is claimed |") == 5
 
 
 def test_predictions_are_not_written_over(path, predictions, capsys):
@@ -183,3 +194,76 @@ def test_predictions_are_not_written_over(path, predictions, capsys):
         "html",
     )
     assert status == 2 and "predictions.npz" in error
+
+
+def _printed_commands(report):
+    """Returns the lines that a report gives for checking it, as a reader copies them."""
+    text = report.read_text(encoding="utf-8")
+    (block,) = re.findall(r"(?:^```|<pre>)\n?(tfdp .*?|sed .*?)(?:^```|</pre>)", text, re.S | re.M)
+    return (html.unescape(block) if report.suffix == ".html" else block).splitlines()
+
+
+def _in_a_shell(line, folder):
+    """Returns what a line prints where `tfdp` is this tfdp."""
+    script = f'tfdp() {{ {shlex.quote(sys.executable)} -m tfdp "$@"; }}\n{line}'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=folder
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+# The ledger's file, what is given beside it, and the report.
+CHECKED = {
+    "as it is": ("run.ledger", [], "report.md"),
+    "export": ("run.jsonl", ["--accountant", "rdp", "--delta", "1.23456789e-5"], "report.md"),
+    "everything": (
+        "my run.ledger",
+        [
+            *["--delta", "3e-5", "--accountant", "zcdp", "--accountant", "rdp"],
+            *["--group-size", "2", "--group-size", "3", "--predictions", "predictions.npz"],
+            *["--score", "loss", "--score", "entropy", "--per-class", "--confidence", "0.9"],
+            *["--model", "it's a <b>net</b>\n```\nof \\x", "--purpose=-1", "--key-file", "key"],
+        ],
+        "report.html",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_printed_commands_check_the_report(predictions, tmp_path, monkeypatch, capsys, name):
+    file, flags, out = CHECKED[name]
+    monkeypatch.chdir(tmp_path)
+    key = bytes(range(32)) if "--key-file" in flags else None
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    with PrivacyLedger.open("written", create=True, key=key) as ledger:
+        ledger.append(STEP, 1000)
+    if file.endswith(".jsonl"):
+        PrivacyLedger.load("written").to_json_lines(file)
+    else:
+        os.rename("written", file)
+    assert main(["report", file, "--out", out, *flags]) == 0
+    verdict = capsys.readouterr().out
+    fingerprint, replay, again = _printed_commands(tmp_path / out)
+    text = (tmp_path / out).read_text(encoding="utf-8")
+    assert _in_a_shell(fingerprint, tmp_path).split()[0] in text
+    line = next(x for x in _in_a_shell(replay, tmp_path).splitlines() if x.startswith("epsilon"))
+    assert f"ε ≤ {round_up(float(line.split()[2]))} at δ = " in verdict
+    (accountant,) = re.findall(r"\((.*)\)", line)
+    assert f"by the accountant “{accountant}”" in text.replace("\\", "")
+    (tmp_path / "again.md").unlink(missing_ok=True)
+    _in_a_shell(again, tmp_path)
+    assert (tmp_path / f"again{out[6:]}").read_bytes() == (tmp_path / out).read_bytes()
+
+
+def test_a_report_on_nothing_priced_prints_no_replay(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ledger = PrivacyLedger()
+    ledger.append(STEP)
+    ledger.save("run.ledger")
+    # zCDP has no price for Poisson samples.
+    assert main(["report", "run.ledger", "--out", "r.md", "--accountant", "zcdp"]) == 0
+    commands = _printed_commands(tmp_path / "r.md")
+    assert [words.split()[1] for words in commands] == ["export", "report"]
+    assert "The second prints" not in (tmp_path / "r.md").read_text(encoding="utf-8")

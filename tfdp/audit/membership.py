@@ -4,6 +4,11 @@ Every score is larger where the attacker believes more in membership. An attack 
 records whose score is not below it are called members. Let there be n members and m others. The
 true positive rate of a threshold is the share of the members that are called so, and the false
 positive rate the share of the others.
+
+Intervals take the members as drawn independently from some population, and the others from another.
+Then the rates of all thresholds at once are near the true ones: by Dvoretzky, Kiefer and Wolfowitz
+1956, with the constant of Massart 1990, P[some TPR is above its true value by more than r] <=
+exp(-2 n r^2), and so it is below, and for the FPR with m.
 """
 
 import dataclasses
@@ -17,6 +22,8 @@ from tfdp.audit.scores import check_confidence
 # Of Carlini et al. 2022: where an attacker is nearly sure.
 LOW_RATES = (0.001, 0.01)
 _ALL_RECORDS = "all records"
+# Of the thresholds that are held against a claim; more would find hardly more.
+_POINTS = 1000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +118,7 @@ class Attack:
         roc: All of its thresholds.
         auc: Area under the curve, with the interval of DeLong et al. 1988.
         advantage: The largest TPR - FPR of a threshold. It was chosen by these records, so it is
-            above zero even for scores that say nothing.
+            above zero even for scores that say nothing. `advantage_interval` allows for that.
         true_positive_rates: By the FPR that is asked for, the TPR of the threshold that the others'
             scores choose, with the interval of Clopper and Pearson 1934 for the threshold.
         slice_name: Which records were attacked.
@@ -131,26 +138,85 @@ class Attack:
         """Whether no slice was named."""
         return self.slice_name == _ALL_RECORDS
 
-    def above_the_bound(self, true_positive_rate: Callable[[float], float]) -> list[str]:
+    @property
+    def advantage_interval(self) -> Estimate:
+        """The advantage, and an interval that holds the true one whatever the threshold was."""
+        reach = self._reaches((1 - self.confidence) / 4)
+        lower, upper = self.advantage - sum(reach), self.advantage + sum(reach)
+        return Estimate(self.advantage, max(0.0, lower), min(1.0, upper))
+
+    def above_the_bound(
+        self, true_positive_rate: Callable[[float], float], attacks: int = 1
+    ) -> list[str]:
         """Returns what is achieved beyond a claim, in words; empty where nothing.
+
+        All thresholds are held against the claim at once, and so is their advantage, and those of
+        `true_positive_rates` once more, by intervals that are closer where rates are small.
+
+        Guarantees:
+            Where the attack does not exceed the claim, the probability that anything is returned is
+            at most 1 - `confidence`, over all that is compared. Where none of several attacks on
+            the same records does, the probability that anything is returned for any of them is at
+            most that, if `attacks` is their number. Records of either kind must be independent.
 
         Args:
             true_positive_rate: The claim: from an FPR to the largest TPR, such as
-                `tfdp.report.tradeoff.Profile` has for a ledger. The score must not have been
-                chosen by the coins of these records.
+                `tfdp.report.tradeoff.Profile` has for a ledger. It does not fall. The score must
+                not have been chosen by the coins of these records.
+            attacks: How many attacks are held against the claim together.
+
+        Raises:
+            ValueError: `attacks` is below 1.
         """
-        said = []
+        if attacks < 1:
+            raise ValueError(f"attacks must be at least 1. Received: attacks={attacks}.")
+        # Every comparison needs a bound for the TPR and one for the FPR.
+        error = (1 - self.confidence) / attacks / (2 * (1 + len(self.true_positive_rates)))
+        said = self._above_at_some_threshold(true_positive_rate, error)
+        members, others = self.roc.members, self.roc.others
         for rate, estimate in self.true_positive_rates.items():
-            # The FPR of the threshold is a measured one, too.
-            others = self.roc.others
-            highest = clopper_pearson(int(rate * others), others, self.confidence).upper
+            # The FPR of the threshold is a measured one, too. Products may be a little too small.
+            called = int(rate * others)
+            called += (called + 1) / others <= rate
+            highest = clopper_pearson(called, others, 1 - 2 * error).upper
+            found = clopper_pearson(round(estimate.value * members), members, 1 - 2 * error)
             allowed = true_positive_rate(highest)
-            if estimate.lower > allowed:
+            if found.lower > allowed:
                 said.append(
-                    f"TPR {estimate.value:.3g} (at least {estimate.lower:.3g}) at FPR {rate:g}, "
+                    f"TPR {found.value:.3g} (at least {found.lower:.3g}) at FPR {rate:g}, "
                     f"where at most {allowed:.3g} is claimed"
                 )
         return said
+
+    def _above_at_some_threshold(
+        self, true_positive_rate: Callable[[float], float], error: float
+    ) -> list[str]:
+        """Returns by which threshold the claim is exceeded most, if by any.
+
+        Each of the two bounds for all thresholds fails with a probability of `error` at most.
+        """
+        fpr, tpr = self.roc.false_positive_rates, self.roc.true_positive_rates
+        below, above = self._reaches(error)
+        shown = np.searchsorted(fpr, np.linspace(0, 1, _POINTS), side="right") - 1
+        shown = np.union1d(shown, np.argmax(tpr - fpr))
+        highest = np.minimum(1.0, fpr[shown] + above)
+        allowed = np.array([true_positive_rate(float(rate)) for rate in highest])
+        excess = tpr[shown] - below - allowed
+        best = int(np.argmax(excess))
+        if excess[best] <= 0:
+            return []
+        at = shown[best]
+        return [
+            f"TPR {tpr[at]:.3g} (at least {tpr[at] - below:.3g}) at FPR {fpr[at]:.3g} (at most "
+            f"{highest[best]:.3g}), where at most {allowed[best]:.3g} is claimed"
+        ]
+
+    def _reaches(self, error: float) -> tuple[float, float]:
+        """Returns how far the TPR of any threshold is above the true one, and the FPR below it;
+        each with a probability of `error` at most, which is at most a half, further.
+        """
+        reach = np.log(1 / error) / 2
+        return float(np.sqrt(reach / self.roc.members)), float(np.sqrt(reach / self.roc.others))
 
 
 def attack(

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from tfdp import __version__
 from tfdp.cli import (
@@ -42,11 +42,20 @@ _COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses what it does not know itself, with the usage of its own command."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse leaves that to the parser of all commands.
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="tfdp", description="Differential privacy: ledgers and what they cost."
-    )
+    parser = _Parser(prog="tfdp", description="Differential privacy: ledgers and what they cost.")
     parser.add_argument("--version", action="version", version=f"tfdp {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in _COMMANDS.items():

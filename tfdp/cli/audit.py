@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.accounting.planning.target_delta import careful_lines, largest_population
 from tfdp.accounting.registry import (
     compose_event,
     make_accountant,
@@ -19,6 +20,7 @@ from tfdp.cli.common import (
     add_accountant_argument,
     add_key_argument,
     check_out,
+    counted,
     described,
     finite,
     read_delta,
@@ -76,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind in (membership, epsilon):
         kind.add_argument("--ledger", help="what is claimed: file of PrivacyLedger, or *.jsonl")
         add_key_argument(kind)
-        kind.add_argument("--delta", required=kind is epsilon, help="target delta")
+        kind.add_argument(
+            "--delta", "--target-delta", required=kind is epsilon, help="target delta"
+        )
         add_accountant_argument(kind)
         kind.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -114,6 +118,7 @@ def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any]
         "accountant": arguments.accountant,
         "profile": costs.headline.profile,
         "events": [(entry.event, entry.count) for entry in ledger],
+        "warnings": careful_lines(costs.target_delta, largest_population(e for e, _ in ledger)),
     }
 
 
@@ -124,11 +129,12 @@ def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**shown, "epsilon": finite(claim["epsilon"]), "advantage": claim["profile"].advantage}
 
 
-def _claim_line(claim: dict[str, Any]) -> str:
-    return (
+def _claim_lines(claim: dict[str, Any]) -> list[str]:
+    return [
         f"claimed by {claim['ledger']} ({claim['authentication']}): epsilon = "
-        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})"
-    )
+        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})",
+        *claim["warnings"],
+    ]
 
 
 # Predictions.
@@ -142,14 +148,16 @@ def _membership(arguments: argparse.Namespace, delta: float | None) -> str:
     claim = _claim(arguments, delta)
     if arguments.plot is not None:
         _plot(arguments.plot, [a for a in attacks if a.on_all_records], claim)
-    results = [_attack_result(found_attack, claim) for found_attack in attacks]
+    results = [_attack_result(found_attack, claim, len(attacks)) for found_attack in attacks]
     if arguments.json:
         shown = {"confidence": arguments.confidence, "claim": _shown(claim), "attacks": results}
         return json.dumps(shown, indent=2)
     return "\n".join(_membership_lines(results, claim, arguments.confidence))
 
 
-def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
+def _attack_result(found: Any, claim: dict[str, Any] | None, attacks: int) -> dict[str, Any]:
+    from tfdp.report.attempts import verdict
+
     def interval(estimate: Any) -> dict[str, float]:
         return {"value": estimate.value, "lower": estimate.lower, "upper": estimate.upper}
 
@@ -160,6 +168,7 @@ def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
         "others": found.roc.others,
         "auc": interval(found.auc),
         "advantage": found.advantage,
+        "advantage_interval": interval(found.advantage_interval),
         "true_positive_rate": {
             f"{rate:g}": interval(estimate) for rate, estimate in found.true_positive_rates.items()
         },
@@ -169,7 +178,9 @@ def _attack_result(found: Any, claim: dict[str, Any] | None) -> dict[str, Any]:
         result["claimed_true_positive_rate"] = {
             f"{x:g}": rate(x) for x in found.true_positive_rates
         }
-        result["above_the_claim"] = found.above_the_bound(rate)
+        above = found.above_the_bound(rate, attacks)
+        result["verdict"] = verdict(above)
+        result["above_the_claim"] = above
     return result
 
 
@@ -180,21 +191,31 @@ def _membership_lines(
         return f"{number['value']:.4f} ({number['lower']:.4f} to {number['upper']:.4f})"
 
     lines = [f"intervals hold the truth with a confidence of {confidence:g}, each"]
+    if claim is not None:
+        lines.append(
+            f"verdicts: where no attack is above what is claimed, that none is called so has a "
+            f"confidence of {confidence:g}, for all {counted(len(results), 'attack')} together"
+        )
     for result in results:
         lines += [
             "",
             f"{result['score']}, {result['records']}: "
             f"{result['members']} members, {result['others']} others",
-            f"  AUC {interval(result['auc'])}, advantage {result['advantage']:.4f}",
+            f"  AUC {interval(result['auc'])}",
+            f"  advantage {interval(result['advantage_interval'])}",
         ]
+        if claim is not None:
+            lines[-1] += f"; at most {claim['profile'].advantage:.4f} is claimed"
         for rate, found in result["true_positive_rate"].items():
             line = f"  TPR at FPR {rate}: {interval(found)}"
             if claim is not None:
                 line += f"; at most {result['claimed_true_positive_rate'][rate]:.4f} is claimed"
             lines.append(line)
-        lines += [f"  above the claim: {said}" for said in result.get("above_the_claim", ())]
+        if claim is not None:
+            lines.append(f"  verdict: {result['verdict']}")
+            lines += [f"    {said}" for said in result["above_the_claim"]]
     if claim is not None:
-        lines += ["", _claim_line(claim)]
+        lines += ["", *_claim_lines(claim)]
         lines.append(f"  an advantage of {claim['profile'].advantage:.4f} at most")
     return lines
 
@@ -349,7 +370,7 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
         refuted = result["claim_refuted_if_independent"]
         lines += [
             "",
-            _claim_line(claim),
+            *_claim_lines(claim),
             f"  under the claim, so many right guesses have a probability of "
             f"{independent['p_value_of_the_claim']:.3g} at most, if canaries are independent: "
             f"{'refuted' if refuted else 'not refuted'}",

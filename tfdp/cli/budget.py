@@ -21,8 +21,16 @@ def add_budget_arguments(
     """
     from tfdp.accounting.planning.training_plan import SAMPLINGS
 
-    parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
-    parser.add_argument("--population", type=int, required=True, help="units in the data set")
+    parser.add_argument(
+        "--delta", "--target-delta", required=True, help="target delta, between 0 and 1"
+    )
+    parser.add_argument(
+        "--population",
+        "--population-size",
+        type=int,
+        required=True,
+        help="units in the data set",
+    )
     add_accountant_argument(parser)
     default = None if more_samplings else "poisson"
     parser.add_argument(
@@ -34,6 +42,7 @@ def add_budget_arguments(
     )
     parser.add_argument(
         "--relation",
+        "--neighboring-relation",
         choices=[relation.value for relation in events.NeighboringRelation],
         help="which data sets are neighbours; default: what tfdp.sampling has for the sampling",
     )

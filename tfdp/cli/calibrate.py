@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
 from tfdp.cli.common import counted, epsilon_line, finite, read_delta
 
@@ -27,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from tfdp.accounting.planning.correlated_plan import MECHANISMS, RUN_SAMPLINGS
 
     add_budget_arguments(parser, RUN_SAMPLINGS)
-    parser.add_argument("--epsilon", type=float, help="the budget")
-    parser.add_argument("--noise", type=float, help="noise multiplier")
+    parser.add_argument("--epsilon", "--target-epsilon", type=float, help="the budget")
+    parser.add_argument("--noise", "--noise-multiplier", type=float, help="noise multiplier")
     parser.add_argument("--batch-size", type=int, help="(expected) units in a sample")
     parser.add_argument("--steps", type=int, help="how many are taken")
     parser.add_argument("--epochs", type=float, help="in place of --steps")
@@ -55,9 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in place of --epsilon: the largest TPR - FPR of a membership attack",
     )
     parser.add_argument(
-        "--tpr", type=float, help="in place of --epsilon: the largest true positive rate at --fpr"
+        "--tpr",
+        "--true-positive-rate",
+        type=float,
+        help="in place of --epsilon: the largest true positive rate at --fpr",
     )
-    parser.add_argument("--fpr", type=float, help="false positive rate that --tpr is about")
+    parser.add_argument(
+        "--fpr",
+        "--false-positive-rate",
+        type=float,
+        help="false positive rate that --tpr is about",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -169,6 +178,7 @@ def _printed(
         "sampling": plan.sampling,
         "neighboring_relation": plan.neighboring_relation.value,
         **(found or {}),
+        "warnings": careful_lines(delta, plan.population_size),
     }
     if arguments.json:
         return json.dumps(result, indent=2)
@@ -180,7 +190,7 @@ def _printed(
         f"({plan.sampling}, {plan.neighboring_relation.value})",
         f"noise-batch ratio {plan.noise_batch_ratio:.6g}",
     ]
-    return "\n".join([*lines, *_warnings(delta, plan.population_size)])
+    return "\n".join([*lines, *careful_lines(delta, plan.population_size)])
 
 
 def _of_run(arguments: argparse.Namespace, delta: float) -> str:
@@ -225,6 +235,7 @@ def _of_run(arguments: argparse.Namespace, delta: float) -> str:
         "max_error": plan.error("max"),
         "sampling": plan.sampling,
         "neighboring_relation": plan.neighboring_relation.value,
+        "warnings": careful_lines(delta, plan.population_size),
     }
     if arguments.json:
         return json.dumps(result, indent=2)
@@ -236,7 +247,7 @@ def _of_run(arguments: argparse.Namespace, delta: float) -> str:
         f"error of running sums of average gradients, in clip norms: {plan.error():.6g} root mean "
         f"squared, {plan.error('max'):.6g} at most",
     ]
-    return "\n".join([*lines, *_warnings(delta, plan.population_size)])
+    return "\n".join([*lines, *careful_lines(delta, plan.population_size)])
 
 
 def _noise_and_epsilon(result: dict[str, Any]) -> list[str]:
@@ -244,9 +255,3 @@ def _noise_and_epsilon(result: dict[str, Any]) -> list[str]:
         f"noise multiplier {result['noise_multiplier']:.6g}",
         epsilon_line(result["epsilon"], result["delta"], result["accountant"]),
     ]
-
-
-def _warnings(delta: float, population_size: int) -> list[str]:
-    if delta < 1 / population_size:
-        return []
-    return ["careful: delta is not below 1 / population, so it would allow to publish a unit as is"]

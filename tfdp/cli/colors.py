@@ -8,7 +8,10 @@ _BOLD, _YELLOW, _RED, _PLAIN = "\x1b[1m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 # What begins a line, and how the line is shown. JSON has no such lines.
 _LINES = (
     (re.compile(r"^(epsilon = |noise multiplier ).*$", re.MULTILINE), _BOLD),
-    (re.compile(r"^(not authenticated|not private).*$", re.MULTILINE), _YELLOW),
+    (
+        re.compile(r"^(not authenticated|not private|no private step|careful: ).*$", re.MULTILINE),
+        _YELLOW,
+    ),
     (re.compile(r"^(tfdp: |training: does not work).*$", re.MULTILINE), _RED),
 )
 

@@ -17,9 +17,20 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command takes."""
     add_budget_arguments(parser)
-    parser.add_argument("--epsilon", type=float, nargs="+", required=True, help="budgets")
     parser.add_argument(
-        "--batch-size", type=int, nargs="+", help="default: powers of four up to the population"
+        "--epsilon",
+        "--target-epsilons",
+        type=float,
+        nargs="+",
+        required=True,
+        help="budgets",
+    )
+    parser.add_argument(
+        "--batch-size",
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        help="default: powers of four up to the population",
     )
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, nargs="+", default=(), help="of a run")
@@ -63,5 +74,9 @@ def run(arguments: argparse.Namespace) -> str:
         )
     if arguments.plot is not None:
         table.plot(arguments.plot)
+    if arguments.format == "csv":
+        # The table is its lines, and nothing else.
+        for line in table.warnings:
+            print(f"tfdp: {line}", file=sys.stderr)
     formats = {"text": table.to_text, "csv": table.to_csv, "json": table.to_json}
     return formats[arguments.format]().removesuffix("\n")

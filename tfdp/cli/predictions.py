@@ -15,6 +15,8 @@ FILE_HELP = (
     "members [records] (booleans)"
 )
 
+_CONFIDENCE = 0.95
+
 
 def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what says how predictions are attacked."""
@@ -22,7 +24,17 @@ def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
         "--score", action="append", help="may be given several times; default: all that there are"
     )
     parser.add_argument("--per-class", action="store_true", help="attack each class, too")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of each interval")
+    parser.add_argument("--confidence", type=float, default=_CONFIDENCE, help="of each interval")
+
+
+def attack_options(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Returns those of `add_attack_arguments` that were given, as names and values."""
+    given: list[tuple[str, str | None]] = [("--score", name) for name in arguments.score or ()]
+    if arguments.per_class:
+        given.append(("--per-class", None))
+    if arguments.confidence != _CONFIDENCE:
+        given.append(("--confidence", repr(arguments.confidence)))
+    return given
 
 
 def attacks_on(path: str, arguments: argparse.Namespace) -> list[Any]:

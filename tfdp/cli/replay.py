@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.planning.target_delta import careful_lines, largest_population
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
@@ -30,6 +31,8 @@ HELP = "say what a ledger holds and what it costs"
 EXAMPLE = "tfdp replay run.ledger --delta 1e-5 --accountant prv"
 # Kinds of steps that are printed; JSON has more of them.
 _MOST_PRINTED = 20
+# What is said of a ledger without a step. Its epsilon is that of weights nobody trained.
+_NO_STEP = "no private step was taken: nothing is known of weights that were trained in another way"
 _OUT_SUFFIXES = (".csv", ".png", ".svg", ".pdf")
 
 
@@ -42,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one data set, and their costs add up",
     )
     add_key_argument(parser)
-    parser.add_argument("--delta", required=True, help="target delta, between 0 and 1")
+    parser.add_argument(
+        "--delta", "--target-delta", required=True, help="target delta, between 0 and 1"
+    )
     parser.add_argument(
         "--accountant",
         action="append",
@@ -51,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, metavar="K", help="only the first K steps")
     parser.add_argument("--every", type=int, metavar="K", help="epsilon after every K steps, too")
-    parser.add_argument("--out", help="file for the curve of --every: *.csv, or a plot, *.png")
+    parser.add_argument(
+        "--out", help="file for these instead of the terminal: *.csv, or a plot, *.png"
+    )
     parser.add_argument(
         "--diverged",
         action="store_true",
@@ -64,8 +71,8 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns what it prints."""
     from tfdp.accounting.replay import replay
 
-    if (arguments.every is None) != (arguments.out is None):
-        raise ValueError("--every K needs --out FILE for the curve, and --out needs --every.")
+    if arguments.every is None and arguments.out is not None:
+        raise ValueError("--out is for the curve of --every K, which is not given.")
     if arguments.out is not None:
         check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
     delta = read_delta(arguments.delta)
@@ -83,6 +90,13 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.out is not None:
         _write_curve(arguments.out, names, delta, replayed.curve)
     summary = _summary(replayed, delta)
+    if arguments.out is not None:
+        summary["wrote"] = arguments.out
+    elif arguments.every is not None:
+        summary["curve"] = [
+            {"steps": steps, "epsilon": dict(zip(names, map(finite, epsilons), strict=True))}
+            for steps, epsilons in replayed.curve
+        ]
     says = authentication(arguments.ledger, replayed.evidence)
     if arguments.json:
         authenticated = set(replayed.evidence) == {Evidence.KEY}
@@ -127,6 +141,10 @@ def _summary(replayed: Any, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": {name: finite(epsilon) for name, epsilon in replayed.epsilons.items()},
         **({"confidence": held} if (held := confidences(list(replayed.epsilons))) else {}),
+        "warnings": [
+            *([] if replayed.steps else [_NO_STEP]),
+            *careful_lines(delta, largest_population(event for event, _ in replayed.listed)),
+        ],
     }
 
 
@@ -161,9 +179,12 @@ def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
     ]
     multiplier = mechanism["noise_multiplier"]
     if multiplier is not None:
-        shown = multiplier if isinstance(multiplier, str) else f"{multiplier:.6g}"
-        lines.append(f"  effective noise multiplier: {shown}")
+        lines.append(f"  effective noise multiplier: {_shown(multiplier)}")
     return lines
+
+
+def _shown(number: float | str) -> str:
+    return number if isinstance(number, str) else f"{number:.6g}"
 
 
 def _text(summary: dict[str, Any]) -> str:
@@ -181,8 +202,14 @@ def _text(summary: dict[str, Any]) -> str:
         lines.append(
             f"many kinds of steps: charged with {summary['rounded_to_digits']} digits, upwards"
         )
+    for point in summary.get("curve", ()):
+        shown = ", ".join(f"{_shown(value)} ({name})" for name, value in point["epsilon"].items())
+        lines.append(f"after {counted(point['steps'], 'step')}: epsilon = {shown}")
     for name, epsilon in summary["epsilon"].items():
         lines.append(epsilon_line(epsilon, summary["delta"], name))
     lines.extend(f"not private: {reason}" for reason in summary["not_private_because"])
     lines.extend(f"not priced by tfdp: {other}" for other in summary["priced_by_others"])
+    lines.extend(summary["warnings"])
+    if "wrote" in summary:
+        lines.append(f"wrote {summary['wrote']}: epsilon over the steps")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from tfdp.accounting.registry import ACCOUNTANTS
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
-from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attacks_on
+from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attack_options, attacks_on
 from tfdp.ledger import PrivacyLedger
 
 HELP = "write what a ledger holds as a document"
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["html", "markdown"], help="default: what the name of --out says"
     )
     parser.add_argument(
-        "--delta", help="target delta; default: the power of ten below 1 / population"
+        "--delta",
+        "--target-delta",
+        help="target delta; default: the power of ten below 1 / population",
     )
     parser.add_argument(
         "--accountant",
@@ -69,6 +71,18 @@ def _format(arguments: argparse.Namespace) -> str:
     return _FORMATS[suffix]
 
 
+def _given(arguments: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Returns the options that `gather` does not see, with names of files without their folders."""
+    given: list[tuple[str, str | None]] = []
+    if arguments.key_file is not None:
+        given.append(("--key-file", Path(arguments.key_file).name))
+    if arguments.predictions is not None:
+        given.append(("--predictions", Path(arguments.predictions).name))
+        given += attack_options(arguments)
+    about = ((name, getattr(arguments, name)) for name in _ABOUT)
+    return [*given, *((f"--{name}", text) for name, text in about if text is not None)]
+
+
 def _digest_of(path: str) -> str:
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return f"{Path(path).name} (SHA-256 {digest})"
@@ -102,6 +116,7 @@ def run(arguments: argparse.Namespace) -> str:
         attacks=attacks,
         group_sizes=arguments.group_size,
         attacked=None if predictions is None else _digest_of(predictions),
+        options=_given(arguments),
     )
     Path(arguments.out).write_text(render(facts), encoding="utf-8", newline="\n")
     if arguments.json:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from tfdp.accounting.planning.target_delta import delta_warning
 from tfdp.events import NeighboringRelation
 from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
@@ -196,7 +197,7 @@ def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
                 "by that number.",
             )
         )
-    elif known and delta * max(known) >= 1:
+    elif known and delta_warning(delta, int(max(known))) is not None:
         found.append(
             Caveat(
                 ATTENTION,
@@ -309,8 +310,10 @@ def _exceeded(attempts: Sequence[Attempt]) -> list[Caveat]:
         Caveat(
             ATTENTION,
             "An attack achieved more than the ledger allows",
-            f"{named}. Either chance or a dependence between records made it so, or the ledger is "
-            "not that of this model, or what was trained is not what the ledger says.",
+            f"{named}. Either chance made it so, which happens with a probability of at most "
+            f"{1 - above[0].attack.confidence:.4g} for all attacks together, or a dependence "
+            "between records, or the ledger is not that of this model, or what was trained is not "
+            "what the ledger says.",
         )
     ]
 

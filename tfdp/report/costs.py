@@ -50,6 +50,7 @@ class Cost:
         curve: Epsilon after each of `Costs.steps`; None where it is not shown.
         profile: Its delta(epsilon); None where it is not shown.
         confidence: With which probability all of these are upper bounds; None where it is proven.
+        rounded: Whether steps were charged a little more, so that fewer kinds of them remained.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Cost:
     curve: tuple[float, ...] | None = None
     profile: Profile | None = None
     confidence: float | None = None
+    rounded: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -185,21 +187,22 @@ def _cost(
     note: str,
 ) -> tuple[Cost, Any]:
     """Returns what an accountant says, and the accountant, or None where it says nothing."""
-    accountant, kind, upper = None, "Not available.", False
+    accountant, kind, upper, rounded = None, "Not available.", False, False
     if ledger is None:
         return Cost(name, kind, upper, note, ()), None
     try:
         accountant = make_accountant(name, relation)
         kind, upper = _kind(accountant), _is_ours(accountant)
         if note and not _takes_many_kinds(accountant):
-            kind = f"{kind} {note}"
+            kind, rounded = f"{kind} {note}", True
         ledger.replay(accountant)
         epsilons = tuple(_number(name, accountant.get_epsilon, delta) for delta in deltas)
     except refusals() as error:
         text = _reason(error, ledger)
         return Cost(name, kind, upper, text, ()), None
     confidence = confidence_of(accountant)
-    return Cost(name, kind, upper, None, epsilons, confidence=confidence), accountant
+    found = Cost(name, kind, upper, None, epsilons, confidence=confidence, rounded=rounded)
+    return found, accountant
 
 
 def _curve(

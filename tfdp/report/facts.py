@@ -1,7 +1,6 @@
 """Everything that a report says, as data."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from tfdp.ledger import PrivacyLedger
 from tfdp.report import costs as pricing
 from tfdp.report.attempts import Attempt, attempts_at
 from tfdp.report.caveats import Caveat, caveats
+from tfdp.report.checking import check_commands, exact, option_words
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
 from tfdp.report.groups import GroupCost, group_costs
@@ -47,6 +47,7 @@ class Facts:
         attempts: What attacks on the trained model achieved; not from the ledger.
         attacked: What was attacked, as the reader gave it.
         groups: What it costs groups of units.
+        options: Words for a shell: with them `tfdp report` makes the report again.
     """
 
     ledger_id: str
@@ -66,12 +67,11 @@ class Facts:
     attempts: tuple[Attempt, ...] = ()
     attacked: str | None = None
     groups: tuple[GroupCost, ...] = ()
+    options: tuple[str, ...] = ()
 
-    @property
-    def file(self) -> str:
-        """What commands call the ledger: the name of its file, unless a shell may change it."""
-        named = self.source is not None and re.fullmatch(r"\w[\w.+-]*", self.source, re.ASCII)
-        return str(self.source) if named else "run.ledger"
+    def commands(self, again: str) -> tuple[str, ...]:
+        """Returns the commands by which a reader checks the report; the last writes `again`."""
+        return check_commands(self.source, self.costs, self.options, again)
 
 
 def default_delta(rows: Sequence[AlikeSteps]) -> tuple[float, str]:
@@ -103,6 +103,7 @@ def gather(
     attacks: Sequence[Any] = (),
     attacked: str | None = None,
     group_sizes: Sequence[int] = (),
+    options: Sequence[tuple[str, str | None]] = (),
 ) -> Facts:
     """Reads a ledger, prices it, and says what follows.
 
@@ -122,6 +123,9 @@ def gather(
         group_sizes: Of groups of units whose epsilon is shown as well. Where a unit is an account
             or a row, a group is all accounts of a person, or all rows that one person has a part
             in.
+        options: What else `tfdp report` needs to make the same report, such as ("--predictions",
+            "predictions.npz"), with None for an option that takes no value. The report prints
+            these beside the delta, the accountants and the group sizes, where they were given.
 
     Raises:
         TypeError: a group size is not an integer.
@@ -136,6 +140,12 @@ def gather(
         if delta == 1:
             raise ValueError("target_delta must be smaller than 1. Received: target_delta=1.")
         reason = "δ was chosen by whoever made the report."
+    given: list[tuple[str, str | None]] = [
+        *([] if target_delta is None else [("--delta", exact(delta))]),
+        *(("--accountant", name) for name in accountants or ()),
+        *(("--group-size", str(size)) for size in group_sizes),
+        *options,
+    ]
     costs = pricing.compute(ledger, delta, accountants)
     attempts = attempts_at(attacks, costs)
     found = caveats(rows, costs, attempts)
@@ -157,4 +167,5 @@ def gather(
         attempts=attempts,
         attacked=attacked,
         groups=group_costs(ledger, costs, group_sizes),
+        options=option_words(given),
     )

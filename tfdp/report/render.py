@@ -60,14 +60,14 @@ def _environment(**settings: Any) -> Any:
     return environment
 
 
-def _context(facts: Facts) -> dict[str, Any]:
+def _context(facts: Facts, again: str) -> dict[str, Any]:
     shown = facts.costs.costs if facts.steps and math.isfinite(facts.costs.epsilon) else ()
     profiles = {cost.name: cost.profile for cost in shown if cost.profile is not None}
     return {
         "facts": facts,
-        "file": _Code(facts.file),
         "delta": _Code(numbers.plain(facts.costs.target_delta)),
         "costs": facts.costs,
+        "commands": [_Code(line) for line in facts.commands(again)],
         "profiles": profiles,
         "rates": FALSE_POSITIVE_RATES,
     }
@@ -87,7 +87,7 @@ def to_html(facts: Facts) -> str:
 
     from tfdp.report import plots
 
-    context = _context(facts)
+    context = _context(facts, "again.html")
     drawn = {
         "steps_plot": plots.epsilon_over_steps(facts.costs),
         "trade_off_plot": plots.trade_off(context["profiles"], facts.attempts),
@@ -111,4 +111,4 @@ def to_markdown(facts: Facts) -> str:
         ModuleNotFoundError: Jinja2 is not installed.
     """
     environment = _environment(autoescape=False, finalize=_in_markdown)
-    return environment.get_template("report.md.j2").render(**_context(facts))
+    return environment.get_template("report.md.j2").render(**_context(facts, "again.md"))

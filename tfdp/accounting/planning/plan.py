@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
+from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.accounting.planning.training_plan import TrainingPlan, steps_of_epochs
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
@@ -82,8 +83,13 @@ class PlanTable:
             for row in self.rows
         ]
 
+    @property
+    def warnings(self) -> list[str]:
+        """Lines about a delta that is too large for the population; empty for others."""
+        return careful_lines(self.target_delta, self.population_size)
+
     def to_text(self) -> str:
-        """Returns aligned columns, and a note for every budget that is out of reach."""
+        """Returns aligned columns, a note for every budget that is out of reach, and warnings."""
         cells = [
             ["-" if record[name] is None else f"{record[name]:.6g}" for name in _COLUMNS]
             for record in self._records()
@@ -98,8 +104,8 @@ class PlanTable:
                 for r in [heads, *cells]
             ),
         ]
-        problems = dict.fromkeys(row.problem for row in self.rows if row.problem)
-        return "\n".join([*lines, *(f"\n{problem}" for problem in problems)])
+        notes = [*dict.fromkeys(row.problem for row in self.rows if row.problem), *self.warnings]
+        return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 
     def to_csv(self) -> str:
         """Returns lines of comma-separated values, with a header."""
@@ -121,6 +127,7 @@ class PlanTable:
                 "delta": self.target_delta,
                 "accountant": self.accountant,
                 "rows": rows,
+                "warnings": self.warnings,
             },
             indent=2,
         )
@@ -195,10 +202,10 @@ def plan(
 
     Example:
         >>> table = plan(
-        ...     [1.0], 1e-6, population_size=10**6, batch_sizes=[512, 2048], steps=[100]
+        ...     [1.0], 1e-7, population_size=10**6, batch_sizes=[512, 2048], steps=[100]
         ... )
         >>> [round(row.plan.noise_batch_ratio * 1e4, 2) for row in table.rows]
-        [11.28, 3.49]
+        [12.31, 3.79]
     """
     if bool(steps) == bool(epochs):
         raise ValueError(f"Give steps or epochs. Received: {steps=}, {epochs=}.")
