@@ -110,7 +110,9 @@ _IN_KERAS = (
 )
 WRITE.update({name: f"Write tfdp.keras.{name}." for name in _IN_KERAS})
 
-_ACCOUNTANT = "Write tfdp.accounting.{0}, for ledger.replay(accountant); see docs/opacus.md."
+_ACCOUNTANT = (
+    "Write tfdp.accounting.{0}Accountant(), for ledger.replay(accountant); see docs/opacus.md."
+)
 WRITE.update(
     {
         "PrivacyEngine": "Write tfdp.keras.make_private(model), and tfdp.keras.DPOptimizer(inner, "
@@ -124,8 +126,9 @@ WRITE.update(
         "write tfdp.sampling.batches(x, y, None, policy).",
         "BatchMemoryManager": "Write tfdp.keras.DPOptimizer(..., physical_batch_size=...).",
         "ModuleValidator": "Write tfdp.keras.convert_norm(model).",
-        "RDPAccountant": _ACCOUNTANT.format("RDPAccountant"),
-        "PRVAccountant": _ACCOUNTANT.format("PRVAccountant"),
-        "GaussianAccountant": _ACCOUNTANT.format("GDPAccountant"),
+        **{
+            f"{there}Accountant": _ACCOUNTANT.format(here)
+            for there, here in (("RDP", "RDP"), ("PRV", "PRV"), ("Gaussian", "GDP"))
+        },
     }
 )
