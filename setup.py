@@ -38,7 +38,7 @@ setup(
         "plots": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1", "matplotlib>=3.8"],
         "statistics": ["pandas>=2"],
-        "tutorials": ["scikit-learn>=1.3", "matplotlib>=3.8"],
+        "tutorials": ["scikit-learn>=1.3", "matplotlib>=3.8", "jinja2>=3.1"],
         "tuning": ["optuna>=4", "keras-tuner>=1.4.7"],
         "test": [
             "pytest>=8",

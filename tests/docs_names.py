@@ -128,7 +128,7 @@ def file_for(command, folder):
     head = None
     sampling = PoissonSampling(256 / 1797, 1797)
     step = SampledEvent(sampling, GaussianSumEvent(1.0, 2.0), NeighboringRelation.ZERO_OUT)
-    for name in ("a.ledger", "b.ledger", "run.ledger"):
+    for name in ("a.ledger", "b.ledger", "first.ledger", "run.ledger"):
         if name in command and not (folder / name).exists():
             with PrivacyLedger.open(folder / name, create=True, lease=1) as ledger:
                 ledger.append(step, 2_000 if "--steps" in command else 104)

@@ -60,6 +60,25 @@ def test_what_is_to_be_written_exists(name):
         assert here is not None, f"There is no tfdp{path}."
 
 
+@pytest.mark.parametrize("name", sorted(set(tfdp.keras.__all__) - set(tfdp.__all__)))
+def test_name_of_tfdp_keras_says_where_it_is(name):
+    with pytest.raises(AttributeError, match=rf"{name}'\. Write tfdp\.keras\.{name}\b"):
+        getattr(tfdp, name)
+
+
+OPACUS_MAIN = """
+PrivacyEngine make_private_with_epsilon get_noise_multiplier get_epsilon GradSampleModule
+DPDataLoader BatchMemoryManager ModuleValidator RDPAccountant PRVAccountant GaussianAccountant
+""".split()
+
+
+@pytest.mark.parametrize("name", OPACUS_MAIN)
+def test_main_name_of_opacus_says_what_to_write(name):
+    assert name in OF_OPACUS
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'\. \w"):
+        getattr(tfdp, name)
+
+
 def test_other_names_say_no_more():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'$"):
         tfdp.nothing  # noqa: B018
@@ -77,6 +96,18 @@ _OLD_CALLS = {
         ["population_size", "tfdp.PrivacyLedger()"],
     ),
     "ledger, by place": (lambda: tfdp.PrivacyLedger(1000, 0.1), ["tfdp.PrivacyLedger()"]),
+    **{
+        f"DPOptimizer, {argument}": (
+            functools.partial(
+                tfdp.keras.DPOptimizer,
+                keras.optimizers.SGD(),
+                **{argument: 1.0},
+                num_microbatches=1,
+            ),
+            [argument, "query=tfdp.GaussianAverageQuery(", "keras.optimizers"],
+        )
+        for argument in ("l2_norm_clip", "noise_multiplier", "learning_rate")
+    },
     "optimizer, by place": (
         lambda: tfdp.keras.DPKerasSGDOptimizer(1.0, 1.0, 1, 1, 0.1),
         ["learning_rate=0.1", "denominator=..."],

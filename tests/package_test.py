@@ -199,7 +199,7 @@ def test_what_needs_tensorflow_says_so_without_it(name):
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert re.match(r"ModuleNotFoundError: tfdp\.\S+ needs (keras|tensorflow), which", last), last
-    assert "pip install tfdp" in last
+    assert "pip install -e ." in last
 
 
 def _public(body, within=""):

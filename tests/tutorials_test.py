@@ -327,7 +327,7 @@ def test_first_example_of_the_readme_runs(tmp_path):
     epsilon, steps = map(float, run(script, cwd=tmp_path).split()[-2:])
     # It stops just before the budget of 3 is overspent.
     assert 2.9 < epsilon <= 3.0 and steps > 50
-    output = run("-m", "tfdp", "replay", "run.ledger", "--delta", "1e-4", cwd=tmp_path)
+    output = run("-m", "tfdp", "replay", "first.ledger", "--delta", "1e-4", cwd=tmp_path)
     assert f"{epsilon:.4f}"[:5] in output
 
 

@@ -108,8 +108,9 @@ def _imported(module: str) -> Any:
         if error.name not in _FOR_TRAINING:
             raise
         raise ModuleNotFoundError(
-            f"{module} needs {error.name}, which is not installed: pip install tfdp installs it. "
-            "Without it ledgers can be read (tfdp.ledger), priced (tfdp.accounting) and audited.",
+            f"{module} needs {error.name}, which is not installed: `pip install -e .` in a "
+            "checkout of tfdp installs it. Without it ledgers can be read (tfdp.ledger), priced "
+            "(tfdp.accounting) and audited.",
             name=error.name,
         ) from error
 

@@ -1,6 +1,8 @@
-"""Names of TensorFlow Privacy that tfdp does not have, and what to write in their place.
+"""Names that `tfdp` does not have, and what to write in their place: those of TensorFlow Privacy,
+the main ones of Opacus, and those of `tfdp.keras`.
 
-docs/migration.md has all names, with what means the same and what does not.
+docs/migration.md and docs/opacus.md have all names of the others, with what means the same and what
+does not.
 """
 
 _OPTIMIZER = "Write tfdp.keras.DPOptimizer(keras.optimizers.{0}(...), query)."
@@ -84,10 +86,49 @@ WRITE = {
 }
 
 _IN_KERAS = (
+    "AdamBC",
     "DPKerasAdagradOptimizer",
     "DPKerasAdamOptimizer",
     "DPKerasSGDOptimizer",
     "DPModel",
+    "DPOptimizer",
     "DPSequential",
+    "EpsilonLogger",
+    "LedgerMismatchError",
+    "NotPrivateError",
+    "PrivacyBudget",
+    "PrivacyBudgetExceededError",
+    "PrivateAccuracy",
+    "PrivateClassCounts",
+    "PrivateLoss",
+    "PrivateMean",
+    "PrivateMetric",
+    "clips_from_public_data",
+    "convert_norm",
+    "declare_weights",
+    "make_private",
 )
 WRITE.update({name: f"Write tfdp.keras.{name}." for name in _IN_KERAS})
+
+_ACCOUNTANT = (
+    "Write tfdp.accounting.{0}Accountant(), for ledger.replay(accountant); see docs/opacus.md."
+)
+WRITE.update(
+    {
+        "PrivacyEngine": "Write tfdp.keras.make_private(model), and tfdp.keras.DPOptimizer(inner, "
+        "query) around the optimizer; see docs/opacus.md.",
+        "make_private_with_epsilon": "Write tfdp.keras.DPOptimizer.for_budget(...).",
+        "get_noise_multiplier": "Write tfdp.noise_for_budget(epsilon, delta, ...) or `tfdp "
+        "calibrate`.",
+        "get_epsilon": "Write model.ledger.epsilon(delta).",
+        "GradSampleModule": "Write tfdp.keras.make_private(model).",
+        "DPDataLoader": "Nothing: `fit` draws Poisson samples from arrays. In a loop of your own "
+        "write tfdp.sampling.batches(x, y, None, policy).",
+        "BatchMemoryManager": "Write tfdp.keras.DPOptimizer(..., physical_batch_size=...).",
+        "ModuleValidator": "Write tfdp.keras.convert_norm(model).",
+        **{
+            f"{there}Accountant": _ACCOUNTANT.format(here)
+            for there, here in (("RDP", "RDP"), ("PRV", "PRV"), ("Gaussian", "GDP"))
+        },
+    }
+)

@@ -19,7 +19,7 @@ from tfdp.query import WeightedAverageQuery
 from tfdp.sampling import FullBatch
 
 pytest.importorskip(
-    "flwr", reason="Flower is not installed: pip install tfdp[federated], in its own environment."
+    "flwr", reason="Flower is not installed: the extra 'federated', in an environment of its own."
 )
 
 from flwr.app import (  # noqa: E402

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip(
-    "flwr", reason="Flower is not installed: pip install tfdp[federated], in its own environment."
+    "flwr", reason="Flower is not installed: the extra 'federated', in an environment of its own."
 )
 
 from cryptography import x509  # noqa: E402

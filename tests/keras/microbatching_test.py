@@ -44,6 +44,26 @@ def test_microbatch_that_is_the_unit_moves_it_once_and_holds_consecutive_example
     assert int(number) == 2
 
 
+@pytest.mark.parametrize(
+    ("num_microbatches", "unit", "sizes", "said"),
+    [
+        (2, "example", [6, 6, 2, 8], ["Batches of 6 ex", "Batches of 8 ex"]),
+        (6, "example", [4, 6, None], ["Batches of 4 ex"]),
+        (2, "microbatch", [6, 2], []),
+        (None, "example", [6], []),
+    ],
+)
+def test_what_shared_microbatches_cost_is_said_once_for_a_size(
+    num_microbatches, unit, sizes, said, caplog
+):
+    microbatching = Microbatching(num_microbatches, unit)
+    for size in sizes:
+        microbatching.set_batch_size(size)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message[: len("Batches of 6 ex")] for message in messages] == said
+    assert all(f"are {num_microbatches} microbatches" in message for message in messages)
+
+
 @pytest.mark.parametrize("size", [5, None])
 def test_units_need_batches_that_they_divide(size):
     with pytest.raises(ValueError, match="num_microbatches divides"):

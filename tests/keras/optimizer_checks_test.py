@@ -4,6 +4,7 @@ import keras
 import pytest
 import toy
 
+import tfdp
 from tfdp.keras import DPOptimizer
 
 
@@ -47,3 +48,20 @@ def test_bad_argument_is_named(arguments, error, message):
 def test_inner_optimizer_that_would_void_the_accounting_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         DPOptimizer(make(), toy.query())
+
+
+def test_warning_of_a_sum_is_about_the_line_that_makes_the_optimizer():
+    with pytest.warns(UserWarning, match="which nothing divides") as caught:
+        DPOptimizer(keras.optimizers.SGD(), tfdp.GaussianSumQuery(1.0, 1.0))
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_model_without_a_trainable_layer_says_so_before_a_step():
+    plain = toy.linear()
+    plain.trainable = False
+    model = toy.private(plain)
+    with pytest.raises(ValueError, match="no layer is trainable"):
+        toy.fit_step(model)
+    assert model.ledger.total_count == 0
+    with pytest.raises(TypeError, match="must be a list of trainable variables"):
+        toy.dp().private_gradients(toy.squared_error(toy.matrix()), toy.matrix(), toy.examples())

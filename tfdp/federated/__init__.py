@@ -1,7 +1,7 @@
 """Training on data that stays with its owners: a record is what a client sends, or a participant.
 
 What is here needs no Flower: it is imported where apps of Flower are made, and by nothing else
-(`pip install tfdp[federated]`).
+(`pip install -e ".[federated]"`).
 """
 
 from tfdp.federated.adaptive import FedAdagrad, FedAdam, FedYogi

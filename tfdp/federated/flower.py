@@ -1,6 +1,6 @@
 """Rounds over Flower: a strategy whose aggregation is a query, and Keras models as clients.
 
-This module needs Flower: `pip install tfdp[federated]`, Python 3.11 or newer.
+This module needs Flower: `pip install -e ".[federated]"`, Python 3.11 or newer.
 """
 
 import math

@@ -40,7 +40,7 @@ def refuse_plain_connections(grid: Any) -> None:
     if insecure is not True:
         raise NotPrivateError(
             "It cannot be seen whether updates would travel with TLS. Take a version of Flower "
-            "that tfdp knows (pip install tfdp[federated]); a grid of your own says it by "
+            "that tfdp knows (setup.py: federated); a grid of your own says it by "
             f"_insecure = True or False. Received: a {type(grid).__module__}."
             f"{type(grid).__qualname__} with _insecure={insecure!r}."
         )

@@ -366,5 +366,5 @@ def refuse_unknown_versions() -> None:
         raise UnknownVersionError(
             f"Keras {keras.__version__} on TensorFlow {tf.__version__} no longer "
             f"{'; no longer '.join(missing)}. Without that, records could be mixed unseen. Install "
-            "versions that this release of tfdp allows (pip install tfdp)."
+            "versions that this release of tfdp allows (setup.py has them)."
         )

@@ -52,7 +52,12 @@ class ModelLoss(LayeredLoss):
 
     Args:
         model: A Keras model.
-        loss: Function of (y, outputs), both of a batch of one example; returns one number.
+        loss: Function of (y, outputs), both of a batch of one example; returns one number. Or the
+            name of a loss of Keras, such as "mse", which is then the mean over an example's parts.
+
+    Raises:
+        TypeError: the model is no Keras model, or the loss no function.
+        ValueError: Keras has no loss of this name.
 
     Example:
         >>> import tfdp
@@ -66,9 +71,16 @@ class ModelLoss(LayeredLoss):
         TensorShape([8])
     """
 
-    def __init__(self, model: keras.Model, loss: Callable[[Any, Any], tf.Tensor]):
+    def __init__(self, model: keras.Model, loss: Callable[[Any, Any], tf.Tensor] | str):
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a keras.Model. Received: model={model!r}.")
+        if isinstance(loss, str):
+            loss = _loss_of_name(loss)
+        if not callable(loss):
+            raise TypeError(
+                "loss must be a function of (y, outputs), or the name of a loss of Keras. "
+                f"Received: loss={loss!r}."
+            )
         self._model = model
         self._loss = loss
 
@@ -81,3 +93,20 @@ class ModelLoss(LayeredLoss):
 
     def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         return self._loss(example[1], outputs), outputs
+
+
+def _loss_of_name(name: str) -> keras.losses.Loss:
+    """Returns a loss as `compile` makes it of its name: one number, masks kept."""
+    function = keras.losses.get(name)
+    return function if isinstance(function, keras.losses.Loss) else _Reduced(function)
+
+
+class _Reduced(keras.losses.Loss):
+    """A function of Keras that gives several numbers, reduced to one."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]):
+        super().__init__(name="loss")
+        self._function = function
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self._function(y_true, y_pred)

@@ -13,7 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.events import Event
 from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.step import releases
 from tfdp.gradients.inputs import advice_for, describe_leaf
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.parts import denominators
@@ -294,3 +296,17 @@ def warn_of_denominator(query: DPQuery, records: float | None) -> None:
                 records,
                 records / denominator,
             )
+
+
+def warn_of_no_privacy(event: Event) -> None:
+    """Logs a warning where a step releases something without noise.
+
+    Args:
+        event: What the step releases.
+    """
+    reasons = [release.why_not_private() for release in releases(event, in_parts=True)]
+    if any(reasons):
+        _logger.warning(
+            "This training is not private, and epsilon is infinite: %s.",
+            "; ".join(dict.fromkeys(reason for reason in reasons if reason)),
+        )

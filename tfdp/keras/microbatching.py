@@ -1,11 +1,14 @@
 """How the examples of a batch become records."""
 
+import logging
 import warnings
 
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
 from tfdp.gradients.microbatches import assign_microbatches, consecutive_microbatches
+
+_logger = logging.getLogger("tfdp")
 
 
 class Microbatching:
@@ -41,7 +44,8 @@ class Microbatching:
         self._examples_each = 1.0 if num_microbatches is None else None  # None: not known.
 
     def set_batch_size(self, batch_size: float | None) -> bool:
-        """Tells how many examples a batch is expected to hold; None where that is not known.
+        """Tells how many examples a batch is expected to hold; None where that is not known. Logs
+        what microbatches of several examples cost.
 
         Returns:
             Whether the way examples become records changed.
@@ -60,6 +64,14 @@ class Microbatching:
                 f"num_microbatches={self.num_microbatches}."
             )
         self._examples_each = examples_each
+        if examples_each not in (None, before) and self.sensitivity_factor == 2:
+            _logger.warning(
+                "Batches of %g examples are %d microbatches, which examples may share. One "
+                "example moves the sum by up to twice the clip, and epsilon is that of half the "
+                "noise multiplier. Leave num_microbatches out, and each example is a record.",
+                batch_size,
+                self.num_microbatches,
+            )
         return before != examples_each
 
     def notice_rows(self, rows: int | None) -> bool:

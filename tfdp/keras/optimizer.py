@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events import SampledEvent
-from tfdp.events.arguments import positive_integer
+from tfdp.events.arguments import positive_integer, says_what_to_write
 from tfdp.keras import distribution
 from tfdp.keras.adam_bc import AdamBC
 from tfdp.keras.batch_statistics import BatchMoments
@@ -38,6 +38,11 @@ from tfdp.sampling import SamplingPolicy
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
+@says_what_to_write(
+    "Write DPOptimizer(keras.optimizers.SGD(learning_rate=0.1), query=tfdp.GaussianAverageQuery("
+    "l2_norm_clip=..., noise_multiplier=..., denominator=...)): the query has the clip and the "
+    "noise, and the Keras optimizer inside has its own arguments."
+)
 class DPOptimizer(WrappingOptimizer):
     """Wraps a Keras optimizer so that it sees only what a `DPQuery` releases.
 

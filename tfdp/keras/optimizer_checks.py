@@ -18,11 +18,21 @@ from tfdp.query.parts import undivided_sums
 
 
 def as_list(variables: Any) -> list[Any]:
-    """Returns variables as a list."""
-    if not isinstance(variables, (list, tuple)) or not variables:
+    """Returns variables as a list.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is empty.
+    """
+    if isinstance(variables, (list, tuple)) and not variables:
+        raise ValueError(
+            "There is nothing to train: no layer is trainable. Set layer.trainable = True for "
+            "those that are to be trained, and compile again."
+        )
+    if not isinstance(variables, (list, tuple)):
         raise TypeError(
-            "variables must be a list of trainable variables, such as model.trainable_variables, "
-            f"with at least one. Received: variables={variables!r}."
+            "variables must be a list of trainable variables, such as "
+            f"model.trainable_variables. Received: variables={variables!r}."
         )
     return list(variables)
 
@@ -43,7 +53,7 @@ def check_query(query: Any) -> None:
             "nothing divides. TensorFlow Privacy's optimizers divide it by the number of "
             "microbatches. Write tfdp.NormalizedQuery(query, denominator=<the expected number of "
             "records>) for an average, or NormalizedQuery(query, denominator=1) for the sum.",
-            stacklevel=3,
+            stacklevel=4,  # The line that makes the optimizer.
         )
 
 

@@ -62,4 +62,5 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         model.reset_metrics()
         optimizer.build(model.trainable_variables)
     distribution.check_variables(strategy, [*model.variables, *optimizer.variables])
+    inputs.warn_of_no_privacy(optimizer._step().event_of_state(None))
     return Prepared(RecordLoss(model), loss_axes, shown)

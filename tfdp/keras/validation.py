@@ -123,9 +123,10 @@ def check_callbacks(
             raise NotPrivateError(
                 f"{name} decides by {monitor!r}, a raw statistic of the private training data: "
                 "when it acts, it publishes something that no event covers. Monitor a metric of "
-                f"public validation data (validation_data, not validation_split), "
+                "public validation data (validation_data, not validation_split), "
                 f"monitor={_of_validation(monitor)!r}, one of the optimizer's private_metrics, or "
-                "the epsilon of an EpsilonLogger among the callbacks."
+                "the epsilon of an EpsilonLogger among the callbacks. Rows that you split off the "
+                "private data by hand are not public, and tfdp cannot tell."
             )
         named = [key for key in _keys_of_names(callback) if not is_public(key)]
         if named:

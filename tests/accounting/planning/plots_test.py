@@ -36,5 +36,5 @@ def test_plot_without_matplotlib_says_how_to_install_it(tmp_path, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tfdp\[plots\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install -e '\.\[plots\]'"):
         _table(batch_sizes=[64], epochs=[2]).plot(tmp_path / "plan.png")

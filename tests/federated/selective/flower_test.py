@@ -16,7 +16,7 @@ from tfdp.keras import NotPrivateError
 from tfdp.ledger import PrivacyLedger
 
 pytest.importorskip(
-    "flwr", reason="Flower is not installed: pip install tfdp[federated], in its own environment."
+    "flwr", reason="Flower is not installed: the extra 'federated', in an environment of its own."
 )
 
 from flwr.app import (  # noqa: E402

@@ -32,7 +32,8 @@ def line_plot(
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "Plots need matplotlib. Install it: pip install 'tfdp[plots]'. Tables need nothing."
+            "Plots need matplotlib: pip install -e '.[plots]' in a checkout of tfdp. Tables need "
+            "nothing."
         ) from error
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,6 +1,6 @@
 """Distributed selective SGD over Flower: the server asks nodes, and nodes are participants.
 
-This module needs Flower: `pip install tfdp[federated]`, Python 3.11 or newer.
+This module needs Flower: `pip install -e ".[federated]"`, Python 3.11 or newer.
 """
 
 import time

@@ -17,6 +17,7 @@ from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.example import one_number
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
+from tfdp.gradients.notices import say_what_may_mix
 from tfdp.gradients.record_scope import metrics_of
 from tfdp.gradients.recording import Recording, copies
 from tfdp.gradients.watching import watching
@@ -53,6 +54,7 @@ def bookkeeping_gradients(
             recording = Recording(tape, variables, both, metrics_of(loss_fn))
             with watching(recording, loss_fn.model):
                 outputs = loss_fn.forward(examples, recording.scope)
+        say_what_may_mix(loss_fn.model, recording.treatments)
         record = _record_losses(loss_fn, recording, leaves, rebuild, outputs, loss_scale)
         gradients = recording.gradients(record.outputs, record.gradients, loss_scale)
         return record.losses, record.aux if has_aux else (), gradients

@@ -1,0 +1,48 @@
+"""What is said of layers that may mix the records of a batch, and of which layers nothing is."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfdp
+from tests.gradients.blocks_test import RECORD_BY_RECORD, dense, nested
+from tests.gradients.problems import BATCH, model_of
+from tfdp.gradients import ModelLoss, explain
+
+L, K = keras.layers, keras.ops
+SAID = "These layers may mix the records of a batch"
+
+
+def said(caplog, model, engine="bookkeeping", seed=0):
+    caplog.clear()
+    shape = (6, *model.input_shape[1:])
+    x = np.random.default_rng(seed).normal(size=shape).astype(model.input.dtype)
+    loss = ModelLoss(model, lambda y, outputs: K.mean(outputs))
+    query = tfdp.GaussianSumQuery(1.0, 1.0)
+    tfdp.clipped_gradient_sum(loss, model.trainable_variables, (x, None), query, engine=engine)
+    return [r.getMessage() for r in caplog.records if SAID in r.getMessage()]
+
+
+@pytest.mark.parametrize("name", sorted(set(RECORD_BY_RECORD) - {"own_gradient"}))
+def test_layer_that_may_mix_records_is_named_once(name, caplog):
+    model = model_of(dense(RECORD_BY_RECORD[name]), (BATCH, 4))
+    reason = next(line for line in explain(model).split("\n") if line.startswith("block:"))
+    (message,) = said(caplog, model)
+    assert f"block ({reason.removeprefix('block: record by record: ')}). Where" in message
+    assert "tfdp.gradients.explain(model)" in message
+    assert said(caplog, model, seed=1) == []
+    # Of another model it is said again.
+    assert len(said(caplog, model_of(dense(RECORD_BY_RECORD[name]), (BATCH, 4)))) == 1
+
+
+QUIET = {
+    "blocks": nested,
+    "a gradient of its own, which keeps records apart": dense(RECORD_BY_RECORD["own_gradient"]),
+    "options without a rule": lambda: L.LSTM(4, dropout=1.0, return_sequences=True),
+    "a Lambda of each record": lambda: L.Lambda(lambda x: x - K.mean(x, -1, keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_layer_that_is_merely_slow_or_known_is_not_named(name, caplog):
+    assert said(caplog, model_of(QUIET[name], (BATCH, 4))) == []
