@@ -1,6 +1,7 @@
 """Data sets and generators in `fit`: their steps, what is declared of them, and their passes."""
 
 import dataclasses
+import logging
 import warnings
 
 import keras
@@ -13,8 +14,9 @@ from toy import L
 import tfdp
 from tfdp.accounting import RDPAccountant
 from tfdp.accounting.mechanisms import AllocatedGaussian
+from tfdp.events import NeighboringRelation, PoissonSampling
 from tfdp.keras import distributed_data
-from tfdp.sampling import Poisson, RandomAllocation, Shuffled, Unknown
+from tfdp.sampling import Poisson, RandomAllocation, SamplingPolicy, Shuffled, Unknown
 
 X, Y = toy.data()
 
@@ -250,3 +252,36 @@ def test_data_set_of_sequences_of_any_length():
         lengths.apply(tf.data.experimental.assert_cardinality(2)), sampling=Unknown(), verbose=0
     )
     assert model.ledger.total_count == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class QuarterOfAll(SamplingPolicy):
+    """Samples of a size of its own, whatever `batch_size` is."""
+
+    population_size: int | None = None
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
+
+    def resolve(self, population_size, batch_size):
+        return dataclasses.replace(self, population_size=population_size)
+
+    @property
+    def expected_batch_size(self):
+        return None if self.population_size is None else self.population_size / 4
+
+    def description(self, pass_index):
+        return PoissonSampling(0.25, self.population_size)
+
+    def draw(self, generator):
+        while True:
+            yield np.flatnonzero(generator.random(self.population_size) < 0.25)
+
+
+@pytest.mark.parametrize(("denominator", "said"), [(16, False), (32, True)])
+def test_denominator_is_compared_with_what_a_policy_of_ones_own_draws(denominator, said, caplog):
+    query = tfdp.GaussianAverageQuery(1.0, stddev=1.0, denominator=denominator)
+    model = toy.private(toy.linear(), tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query))
+    x = np.ones((64, 4), "float32")
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        model.fit(x, np.zeros(64, "int32"), sampling=QuarterOfAll(), verbose=0)
+    assert ("16 records on average" in caplog.text) == said
+    assert "32 records" not in caplog.text

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from tfdp.accounting.planning.budget import check_budget, check_price, kind_of
+from tfdp.accounting.planning.target_delta import delta_warning, largest_population
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, check_proven
 from tfdp.accounting.spent import Spent
 from tfdp.events import Event
@@ -69,6 +70,9 @@ class LogsEpsilon(keras.callbacks.Callback, abc.ABC):
                 f"The model has a metric {self.log_name!r}, the key of the logs under which "
                 f"{type(self).__name__} writes the epsilon. Rename the metric."
             )
+        population = largest_population([self._optimizer().next_event()])
+        if (problem := delta_warning(self._target_delta, population)) is not None:
+            _logger.warning("%s.", problem)
 
     def _optimizer(self) -> DPOptimizer:
         if not isinstance(self.model.optimizer, DPOptimizer):

@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
-from tfdp.keras.callbacks import epsilon_first
+from tfdp.keras.callbacks import PrivacyBudget, epsilon_first
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.target import SaysBeyondTarget
 
 
 class _PassEnds(keras.callbacks.Callback):
@@ -30,11 +31,21 @@ class _StepBegins(keras.callbacks.Callback):
         self._optimizer.charging.samples.expect_step_of_fit()
 
 
-def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer) -> Any:
-    """Returns the user's callbacks between those of `fit`: a list, or the `CallbackList` given."""
-    first, last = _PassEnds(optimizer), _StepBegins(optimizer)
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks[:] = [first, *epsilon_first(callbacks.callbacks), last]
-        return callbacks
-    others = epsilon_first([] if callbacks is None else keras.tree.flatten(callbacks))
-    return [first, *others, last]
+def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer, epochs: int) -> Any:
+    """Returns the user's callbacks between those of `fit`: a list, or the `CallbackList` given.
+
+    Args:
+        callbacks: As given to `fit`.
+        optimizer: The model's.
+        epochs: How many are to come.
+    """
+    is_list = isinstance(callbacks, keras.callbacks.CallbackList)
+    given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
+    first: list[keras.callbacks.Callback] = [_PassEnds(optimizer)]
+    if optimizer.target is not None and not any(isinstance(c, PrivacyBudget) for c in given):
+        first.append(SaysBeyondTarget(optimizer, epochs))
+    found = [*first, *epsilon_first(given), _StepBegins(optimizer)]
+    if not is_list:
+        return found
+    callbacks.callbacks[:] = found
+    return callbacks

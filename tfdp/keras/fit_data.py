@@ -279,7 +279,7 @@ def _check_split(validation_split: float, policy: SamplingPolicy) -> None:
 
 def _resolve(
     policy: SamplingPolicy, num_examples: int, batch_size: int | None, optimizer: DPOptimizer
-) -> tuple[SamplingPolicy, int | None, int]:
+) -> tuple[SamplingPolicy, float | None, int]:
     """Returns (policy for these sizes, batch size, examples that come and go together)."""
     if batch_size is not None:
         batch_size = positive_integer("batch_size", batch_size)
@@ -292,7 +292,8 @@ def _resolve(
     else:
         batch_size = policy.default_batch_size(num_examples)
     if optimizer.privacy_unit != "microbatch":
-        return policy.resolve(num_examples, batch_size), batch_size, 1
+        resolved = policy.resolve(num_examples, batch_size)
+        return resolved, _as_expected(resolved, batch_size), 1
     if batch_size is None or batch_size % optimizer.num_microbatches:
         raise ValueError(
             "With privacy_unit='microbatch', batch_size must be a multiple of "
@@ -301,3 +302,11 @@ def _resolve(
         )
     size = batch_size // optimizer.num_microbatches
     return policy.resolve(-(-num_examples // size), batch_size // size), batch_size, size
+
+
+def _as_expected(policy: SamplingPolicy, batch_size: int | None) -> float | None:
+    """Returns the expected size of a sample: a policy of somebody's own may not take a size."""
+    expected = policy.expected_batch_size
+    if batch_size is None or expected is None or abs(expected - batch_size) < 1e-6 * batch_size:
+        return batch_size
+    return expected

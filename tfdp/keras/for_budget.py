@@ -1,17 +1,22 @@
 """A private optimizer with the noise that a budget asks for."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from tfdp.accounting.planning.calibration import noise_for_budget
+from tfdp.accounting.planning.target_delta import delta_warning
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.events import NeighboringRelation
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.private_metrics import PrivateMetric, check_metrics, noise_beside
+from tfdp.keras.target import Target
 from tfdp.ledger import PrivacyLedger
 from tfdp.query import GaussianAverageQuery
+
+_logger = logging.getLogger("tfdp")
 
 
 def for_budget(
@@ -43,8 +48,8 @@ def for_budget(
 
     Guarantees:
         A run with these numbers ends within the budget by the accountant. The numbers are a
-        plan: what was really done is in the ledger, and `tfdp.keras.PrivacyBudget` in `fit`
-        stops a run that does more.
+        plan: what was really done is in the ledger. `fit` logs a warning where it goes beyond the
+        budget, and `tfdp.keras.PrivacyBudget` among its callbacks stops it before.
 
     Args:
         optimizer_class: The class of the optimizer; this is its class method.
@@ -96,7 +101,9 @@ def for_budget(
         noise_multiplier=noise_beside(noise_multiplier, microbatching.sensitivity_factor, besides),
         denominator=batch_size if num_microbatches is None else num_microbatches,
     )
-    return optimizer_class(
+    if (problem := delta_warning(target_delta, population_size)) is not None:
+        _logger.warning("%s.", problem)
+    optimizer = optimizer_class(
         inner_optimizer,
         query,
         num_microbatches,
@@ -106,3 +113,5 @@ def for_budget(
         ledger=ledger,
         **kwargs,
     )
+    optimizer.target = Target(target_epsilon, target_delta, accountant)
+    return optimizer

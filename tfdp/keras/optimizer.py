@@ -31,6 +31,7 @@ from tfdp.keras.private_metrics import PrivateMetric, check_metrics
 from tfdp.keras.released import Released
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
+from tfdp.keras.target import Target
 from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
@@ -125,6 +126,7 @@ class DPOptimizer(WrappingOptimizer):
         self.physical_batch_size = physical_batch_size
         self.engine = engine
         self.charging = Charging(ledger)
+        self.target: Target | None = None
         self._issued = Issued()
 
     for_budget = classmethod(for_budget)

@@ -129,6 +129,12 @@ class SamplingOfSteps:
         """Returns `event` with the sampling of the next step: of `fit`, if it runs."""
         return self._sampled(event, privacy_unit, self._clock_of_fit or self._clock, None)
 
+    @property
+    def are_independent(self) -> bool:
+        """Whether further samples, of `fit` if it runs, are drawn and priced each like the next."""
+        policy = (self._clock_of_fit or self._clock).policy
+        return policy.steps_per_pass is None and not policy.is_ordered
+
     def sampled(self, event: Event, privacy_unit: str, batch: Batch) -> SampledEvent:
         """Returns `event` with the sampling of a step on this batch."""
         return self._sampled(event, privacy_unit, self._clock_of(batch), batch.size)

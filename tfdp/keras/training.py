@@ -230,7 +230,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         ):
             history = super().fit(
                 **data.arguments,
-                callbacks=with_callbacks_of_fit(callbacks, optimizer),
+                callbacks=with_callbacks_of_fit(callbacks, optimizer, epochs - initial_epoch),
                 epochs=epochs,
                 verbose=verbose,
                 shuffle=False,
