@@ -2,10 +2,11 @@
 
 import keras
 import pytest
+import tensorflow as tf
 import toy
 
 import tfdp
-from tfdp.keras import DPOptimizer
+from tfdp.keras import DPOptimizer, NotPrivateError
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,41 @@ def test_model_without_a_trainable_layer_says_so_before_a_step():
     assert model.ledger.total_count == 0
     with pytest.raises(TypeError, match="must be a list of trainable variables"):
         toy.dp().private_gradients(toy.squared_error(toy.matrix()), toy.matrix(), toy.examples())
+
+
+class MixesRecords(DPOptimizer):
+    def private_step(self, loss_fn, variables, examples, **kwargs):
+        x, y, weights = examples
+        return super().private_step(
+            loss_fn, variables, (x - tf.reduce_mean(x, 0), y, weights), **kwargs
+        )
+
+
+def test_steps_of_somebody_elses_are_refused():
+    arguments = (
+        keras.optimizers.SGD(0.1),
+        tfdp.GaussianAverageQuery(1.0, stddev=1.0, denominator=4),
+    )
+    with pytest.raises(NotPrivateError, match="MixesRecords has its own private_step"):
+        toy.private(optimizer=MixesRecords(*arguments))
+    model = toy.private()
+    with pytest.raises(NotPrivateError, match="MixesRecords has its own private_step"):
+        model.optimizer = MixesRecords(*arguments)
+    step = model.optimizer.private_step
+    model.optimizer.private_step = lambda *args, **kwargs: step(*args, **kwargs)
+    with pytest.raises(NotPrivateError, match="DPOptimizer has its own private_step"):
+        model.fit(toy.X, toy.Y, batch_size=4, verbose=0)
+
+
+class SaysItself(DPOptimizer):
+    def get_config(self):
+        return {**super().get_config(), "name": "said"}
+
+
+def test_classes_derived_from_it_may_do_other_things():
+    optimizer = SaysItself(
+        keras.optimizers.SGD(0.1), tfdp.GaussianAverageQuery(1.0, stddev=1.0, denominator=4)
+    )
+    model = toy.private(optimizer=optimizer, run_eagerly=True)
+    model.fit(toy.X, toy.Y, batch_size=4, steps_per_epoch=1, verbose=0)
+    assert model.ledger.total_count == 1

@@ -12,6 +12,7 @@ from tfdp.events import NonPrivateEvent
 from tfdp.keras import charges
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.optimizer_checks import check_private_steps
 from tfdp.keras.saved_form import with_ledger_found
 from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile
 from tfdp.ledger import PrivacyLedger
@@ -228,6 +229,7 @@ def _checked(optimizer: Any) -> DPOptimizer:
             "model.compile(optimizer=tfdp.keras.DPOptimizer(inner_optimizer, query), ...). "
             f"Received: optimizer={optimizer!r}."
         )
+    check_private_steps(optimizer)
     return optimizer
 
 

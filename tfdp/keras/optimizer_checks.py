@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdp.events.arguments import real_number
 from tfdp.gradients.clipped_sum import ENGINES, check_weights
 from tfdp.gradients.inputs import check_call
+from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.inputs import check_learning_rate
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.step import StepArguments
@@ -131,3 +132,19 @@ def check_arguments(query: DPQuery, microbatching: Microbatching, arguments: Ste
         )
     in_microbatches = microbatching.holds_several or arguments.microbatch_ids is not None
     check_weights(query, arguments.weights is not None, in_microbatches or several)
+
+
+def check_private_steps(optimizer: Any) -> None:
+    """Refuses a private optimizer whose steps are not those that are accounted for.
+
+    Raises:
+        NotPrivateError: what takes a step on raw data is somebody else's.
+    """
+    for name in ("private_step", "private_gradients"):
+        defined = next(c for c in type(optimizer).__mro__ if name in vars(c))
+        if name in vars(optimizer) or not defined.__module__.startswith("tfdp."):
+            raise NotPrivateError(
+                f"{type(optimizer).__name__} has its own {name}, which sees raw data. What is done "
+                "with noised gradients belongs into the Keras optimizer inside, and another "
+                "mechanism into a query."
+            )
