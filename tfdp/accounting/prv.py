@@ -12,6 +12,7 @@ from tfdp.accounting.losses.bounds import DeltaBounds
 from tfdp.accounting.losses.chain import ChainBounds
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
+from tfdp.accounting.losses.proven import directions
 from tfdp.accounting.losses.sums import Steps, bound_delta
 from tfdp.accounting.losses.window import (
     LARGEST_EPSILON,
@@ -253,11 +254,7 @@ class PRVAccountant(Accountant):
             found = [(PAIRS[type(m)](m), n) for m, n in terms]
         else:
             found = [(GROUP_PAIRS[type(m)](m, self._group_size), n) for m, n in terms]
-        directions = max(len(pairs) for pairs, _ in found)
-        # One pair is that of both directions.
-        return [
-            [(pairs[min(i, len(pairs) - 1)], n) for pairs, n in found] for i in range(directions)
-        ]
+        return directions(found)
 
 
 def _remembering(renyi: Renyi) -> Renyi:
