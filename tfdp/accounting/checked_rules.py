@@ -27,7 +27,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _is_share(value: Any) -> bool:
