@@ -60,7 +60,8 @@ def example(monkeypatch):
 
 
 def test_there_is_an_example_of_everything():
-    assert list(EXAMPLES) == ["event", "accountant", "query", "layer rule", "sampling policy"]
+    kinds = ["event", "accountant", "query", "layer rule", "sampling policy", "amplified sampling"]
+    assert list(EXAMPLES) == kinds
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

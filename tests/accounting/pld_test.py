@@ -1,13 +1,14 @@
 """tfdp.accounting.PLDAccountant: upper bounds, and tight ones."""
 
 import math
+import random
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as their_pld
 from scipy import optimize, stats
 
 from tests.accounting.reference import load_reference
-from tfdp.accounting import PLDAccountant, RDPAccountant, pld
+from tfdp.accounting import PLDAccountant, PRVAccountant, RDPAccountant, pld
 from tfdp.accounting.mechanisms import (
     PureEpsilon,
     RandomizedResponse,
@@ -27,7 +28,9 @@ def test_equals_reference():
         step = _step(row["q"], row["noise_multiplier"])
         accountant = PLDAccountant().compose(step, row["steps"])
         epsilon = accountant.get_epsilon(row["delta"])
-        assert epsilon == pytest.approx(row["pld_upper"], rel=1e-6)
+        assert epsilon == pytest.approx(row["pld_upper"], rel=2e-4)
+        # The bound on the rounding of transforms makes it a little larger.
+        assert epsilon >= row["pld_upper"] * (1 - 1e-9)
         assert epsilon > row["pld_lower"]
 
 
@@ -149,3 +152,66 @@ def test_more_of_a_kind_is_composed_with_what_there_was(monkeypatch):
     growing.get_epsilon(1e-5)
     assert sorted(counts[:4]) == [5] * 4
     assert counts[4:] == [2]
+
+
+# (noise multiplier, q, steps) where dp-accounting's numbers alone are below the truth at a delta of
+# 1e-12, by 1 to 30 per cent.
+MANY_RARE = [(0.6, 256 / 1.2e6, 200_000), (0.5, 1e-4, 1000), (0.4, 2.57e-5, 551_914)]
+# Here they are far above it at 1e-12, and hardly below it at 1e-5.
+OFTEN_WRONG = [*MANY_RARE, (0.7, 1.464e-4, 489_833)]
+
+
+@pytest.mark.parametrize(("z", "q", "steps"), OFTEN_WRONG)
+def test_small_deltas_are_not_below_a_proven_bound(z, q, steps):
+    step = _step(q, z)
+    pld, prv = PLDAccountant().compose(step, steps), PRVAccountant().compose(step, steps)
+    for delta in (1e-12, 1e-11, 1e-10, 1e-9):
+        proven = prv.get_epsilon_interval(delta)
+        assert 0 < proven.lower <= pld.get_epsilon(delta) <= proven.upper * (1 + 1e-3)
+    # At an epsilon below the truth delta is larger.
+    assert pld.get_delta(prv.get_epsilon_interval(1e-12).lower) > 1e-12
+    _, total = pld._composed
+    assert (
+        total.distribution.get_epsilon_for_delta(1e-12) < prv.get_epsilon_interval(1e-12)[0]
+    ) is ((z, q, steps) in MANY_RARE), "what dp-accounting alone says, so that this test can fail"
+
+
+def test_small_deltas_of_two_kinds_are_not_below_a_proven_bound():
+    # Of which one is nothing beside the other.
+    steps = [(_step(256 / 1.2e6, 0.6), 200_000), (_step(0.01, 100.0), 2)]
+    for kind in (PLDAccountant, GrowingPLDAccountant):
+        pld, prv = kind(), PRVAccountant()
+        for step, count in [*steps, (_step(0.01, 90.0), 3)]:
+            pld.compose(step, count)
+            prv.compose(step, count)
+        assert pld.get_epsilon(1e-12) >= prv.get_epsilon_interval(1e-12).lower
+
+
+def test_random_runs_are_not_below_a_proven_bound():
+    rng = random.Random(7)
+    known = 0
+    for _ in range(14):
+        z, q, steps = (
+            rng.choice([0.4, 0.5, 0.7, 1, 2]),
+            10 ** rng.uniform(-5, -1),
+            rng.uniform(0, 5),
+        )
+        step, count = _step(q, z), int(10**steps)
+        pld, prv = PLDAccountant().compose(step, count), PRVAccountant().compose(step, count)
+        for delta in (1e-12, 1e-10, 1e-8):
+            lower = prv.get_epsilon_interval(delta).lower
+            known += lower > 0
+            assert pld.get_epsilon(delta) >= lower, (z, q, count, delta)
+    assert known > 20
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "steps"), [(1.0, 0.01, 10_000), (4.0, 0.01, 10_000), (1.1, 256 / 60_000, 14_000)]
+)
+def test_usual_answers_are_those_of_dp_accounting(z, q, steps):
+    accountant = PLDAccountant().compose(_step(q, z), steps)
+    for delta in (1e-8, 1e-7, 1e-6, 1e-5, 1e-3):
+        epsilon = accountant.get_epsilon(delta)
+        theirs = accountant._composed[1].distribution.get_epsilon_for_delta(delta)
+        assert theirs < epsilon < theirs * (1 + 1e-3)
+        assert accountant.get_delta(epsilon) == pytest.approx(delta, rel=1e-2)

@@ -5,9 +5,12 @@ import math
 
 import pytest
 
+from tfdp.accounting import make_accountant
 from tfdp.accounting import normal_form as forms
 from tfdp.accounting import prices_of_others as module
+from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.accounting.mechanisms import (
+    Concentrated,
     FixedSizeGaussian,
     NoPrivacy,
     PureEpsilon,
@@ -82,6 +85,8 @@ def test_an_event_of_another_package_has_the_price_that_it_says(registered):
         PureEpsilon(-0.5),
         PureEpsilon(math.nan),
         PureEpsilon("0.5"),
+        Concentrated(-0.5),
+        Concentrated(math.nan),
         SampledGaussian(0.1, 1.0),
         FixedSizeGaussian(1, 10, 1.0),
         RandomizedResponse(0.5, 2, False),
@@ -107,6 +112,34 @@ def test_a_price_of_another_package_that_is_none_is_refused(registered, found):
 def test_a_price_of_another_package_is_put_within_the_ranges(registered, found, mechanisms):
     register_price(registered, lambda event, factor, relation: found)
     assert normal_form(registered(0.5)).mechanisms == mechanisms
+
+
+def test_what_is_concentrated_is_not_amplified(registered):
+    register_price(registered, lambda event, factor, relation: Concentrated(event.size * factor**2))
+    event = registered(0.5)
+    assert _mechanisms(FullBatchSampling(), event, ADD) == [Concentrated(0.5)]
+    assert _mechanisms(FullBatchSampling(), event, REPLACE) == [Concentrated(2.0)]
+    assert _mechanisms(POISSON, event, ADD) == [Concentrated(0.5)]
+    # One unit leaves the sample, and another one comes.
+    assert _mechanisms(POISSON, event, REPLACE) == [Concentrated(2.0)]
+    assert _mechanisms(SHUFFLED, event, ADD) == [Concentrated(2.0), Concentrated(0.5)]
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv", "pld", "zcdp", "moments", "strong", "basic", "gdp"])
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_no_accountant_asks_less_of_it_than_a_gaussian_costs(registered, name, relation):
+    register_price(registered, lambda event, factor, relation: Concentrated(event.size * factor**2))
+    z, factor = 4.0, 2 if relation is REPLACE else 1
+    exact = gaussian_epsilon(factor * math.sqrt(9) / z, 1e-6)
+    for sampling in (FullBatchSampling(), POISSON):
+        accountant = make_accountant(name, relation)
+        try:
+            accountant.compose(SampledEvent(sampling, registered(0.5 / z**2), relation), 9)
+        except UnsupportedEventError:
+            assert name in ("pld", "moments", "strong", "basic", "gdp", "zcdp")
+            continue
+        epsilon = accountant.get_epsilon(1e-6)
+        assert exact <= epsilon <= exact * (1.2 if name in ("rdp", "prv", "zcdp") else 10)
 
 
 def test_a_gaussian_of_another_package_is_not_merged_with_ours(registered):

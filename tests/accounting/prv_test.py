@@ -299,6 +299,21 @@ def test_never_above_renyi_divergences(q):
         assert prv <= RDPAccountant().compose(step, steps).get_epsilon(delta)
 
 
+@pytest.mark.parametrize(
+    ("z", "q", "count", "delta", "most"),
+    [
+        # What divergences say is 1.9 at 1e-8, 0.84 at 1e-5.
+        (0.6, 1e-5, 10**6, 1e-5, 0.135),
+        (0.6, 1e-5, 10**6, 1e-8, 0.77),
+        (0.6, 1e-5, 10**5, 1e-5, 0.046),
+        (0.5, 1e-5, 10**5, 1e-5, 0.205),
+    ],
+)
+def test_rare_samples_do_not_fall_back_to_divergences(z, q, count, delta, most):
+    accountant = PRVAccountant().compose(_step(q, z), count)
+    assert 0 < accountant.get_epsilon(delta) <= most
+
+
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.3, 1.0, 2.0, 3.0, 10.0])
 @pytest.mark.parametrize("event", [ExponentialMechanismEvent, PureEpsilonEvent])
 def test_one_pure_release_is_priced_whatever_its_epsilon(event, epsilon):

@@ -12,6 +12,22 @@ TENSORFLOW_CHECKPOINT = "test_tensorflow_checkpoint_without_its_ledger_is_refuse
 PRICES = in_folder(
     "accounting",
     (
+        "transforms_lose_nothing",
+        "the rounding of transforms is not in what `pld` says of small deltas",
+        "pld.py",
+        "return max(rounded.error for rounded in self.rounded)",
+        "return 0.0",
+        f"{ACCOUNTING}/pld_test.py::test_small_deltas_are_not_below_a_proven_bound",
+    ),
+    (
+        "powers_lose_what_one_loses",
+        "the power of a transform is as exact as the transform, whatever the number of steps",
+        "losses/transforms.py",
+        "of_values = (count + 1) * (error + _POWER) * before",
+        "of_values = (error + _POWER) * before",
+        f"{ACCOUNTING}/losses/transforms_test.py",
+    ),
+    (
         "bound_of_one_epsilon",
         "the bound of drawn losses is that of a mean, and of no delta",
         "monte_carlo.py",

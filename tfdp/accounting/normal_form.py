@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from tfdp import events
 from tfdp.accounting.amplification import UNAMPLIFIED, as_a_whole, pure_epsilon
+from tfdp.accounting.checked_rules import amplify
 from tfdp.accounting.correlated import Run, is_correlated, run_of
 from tfdp.accounting.discrete_noise import distance_from_rounded_gaussian
 from tfdp.accounting.integer_sums import (
@@ -289,8 +290,7 @@ def _amplified(
         )
     if rule.amplification is None:
         return together
-    table, parameters = rule.amplification, rule.parameters
-    return [within_range(table[type(each)](each, *parameters)) for each in together]
+    return [amplify(rule, each, event) for each in together]
 
 
 def normal_form(event: events.Event) -> NormalForm:

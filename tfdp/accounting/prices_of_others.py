@@ -7,6 +7,7 @@ from typing import Any
 from tfdp import events
 from tfdp.accounting.mechanisms import (
     BoundedRange,
+    Concentrated,
     Mechanism,
     NoPrivacy,
     PureEpsilon,
@@ -21,8 +22,10 @@ from tfdp.events.registry import is_ours, registered
 from tfdp.events.runs import SelectedRun
 from tfdp.events.step import releases
 
-# What a function of another package may say that a release costs: it is no sample yet.
-_SAYABLE = (BoundedRange, NoPrivacy, PureEpsilon, SampledGaussian, SampledLaplace)
+# What a function of another package may say that a release costs: it is no sample yet. Randomized
+# response is left out: what samples of it cost where a unit is replaced holds for reports about one
+# unit each, and nobody knows whether the release is such.
+_SAYABLE = (BoundedRange, Concentrated, NoPrivacy, PureEpsilon, SampledGaussian, SampledLaplace)
 
 
 def register_price(
@@ -37,9 +40,10 @@ def register_price(
         event_class: A registered class of events (`tfdp.events.register`).
         price: A function of an event, of a factor f and of the neighbouring relation. It returns
             what one such release is, about a sample that neighbours change by f units. That is a
-            mechanism of `tfdp.accounting.mechanisms` whose sampling probability, if it has one, is
-            1. It is None where the release says nothing about the sample. Sampling is taken care of
-            elsewhere.
+            `BoundedRange`, `Concentrated`, `NoPrivacy`, `PureEpsilon`, `SampledGaussian` or
+            `SampledLaplace` of `tfdp.accounting.mechanisms` whose sampling probability, if it has
+            one, is 1. It is None where the release says nothing about the sample. Sampling is
+            taken care of elsewhere.
 
     Raises:
         TypeError: the class is not registered, or the price cannot be called.

@@ -12,6 +12,7 @@ from tfdp.accounting.losses.bounds import DeltaBounds
 from tfdp.accounting.losses.chain import ChainBounds
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
+from tfdp.accounting.losses.proven import directions
 from tfdp.accounting.losses.sums import Steps, bound_delta
 from tfdp.accounting.losses.window import (
     LARGEST_EPSILON,
@@ -83,14 +84,16 @@ class PRVAccountant(Accountant):
         Where nothing but Renyi divergences is known of a release (integer noise), all that was
         composed costs what `RDPAccountant` says. Gaussians without sampling are priced in closed
         form. Sampling may be so rare that most runs never see a given unit (q times the number of
-        steps below about 1). Then epsilon is far smaller than the losses are, and the bounds are
-        wide. Take `PLDAccountant` for such runs. The bounds are wide, too, if a grid would have
-        more than 2^22 points. Beyond epsilon = 500 the upper bound is what Renyi divergences give,
-        and the lower bound is zero. The lower bound is also zero if no neighbours are known for
-        which the bound is attained (samples of fixed size, random allocation, truncated samples,
-        exponential mechanisms). It is about what is charged for an event
-        (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example, this may be
-        more than the event costs.
+        steps below about 10). Then epsilon is far smaller than the losses are, and the lower bound
+        is far below the upper one, or zero. Below about 1 the upper bound may be that of Renyi
+        divergences, and several times what `PLDAccountant` says. That one in turn says too much if
+        losses are small beside its grid. The smaller one of the two is an upper bound, too. The
+        bounds are wide, too, if a grid would have more than 2^22 points. Beyond epsilon = 500 the
+        upper bound is what Renyi divergences give, and the lower bound is zero. The lower bound is
+        also zero if no neighbours are known for which the bound is attained (samples of fixed size,
+        random allocation, truncated samples, exponential mechanisms). It is about what is charged
+        for an event (`tfdp.accounting.normal_form`). For unknown or shuffled sampling, for example,
+        this may be more than the event costs.
 
     Args:
         relative_error: How far apart the bounds should be, relative to epsilon.
@@ -253,11 +256,7 @@ class PRVAccountant(Accountant):
             found = [(PAIRS[type(m)](m), n) for m, n in terms]
         else:
             found = [(GROUP_PAIRS[type(m)](m, self._group_size), n) for m, n in terms]
-        directions = max(len(pairs) for pairs, _ in found)
-        # One pair is that of both directions.
-        return [
-            [(pairs[min(i, len(pairs) - 1)], n) for pairs, n in found] for i in range(directions)
-        ]
+        return directions(found)
 
 
 def _remembering(renyi: Renyi) -> Renyi:

@@ -70,6 +70,7 @@ from tfdp.accounting.amplification import (
     TRUNCATED,
     Amplification,
 )
+from tfdp.accounting.checked_rules import wrong_with
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import check_type
 from tfdp.events.registry import is_ours, registered
@@ -86,8 +87,9 @@ class SamplingRule(NamedTuple):
 
     Attributes:
         factors: f of every step that may differ.
-        amplification: What sampling makes of a mechanism; None where it does nothing.
-        parameters: Of the functions of `amplification`.
+        amplification: What sampling makes of a mechanism; None where it does nothing. One of the
+            tables of `tfdp.accounting.amplification`, such as `POISSON`, or one of your own.
+        parameters: Of the functions of `amplification`; for `POISSON` the probability q alone.
         events_per_mechanism: As in `NormalForm`.
         failure_probability: As in `NormalForm`.
         repetitions: How many of the mechanisms one event, or a pass, is, but of those that are
@@ -298,10 +300,11 @@ def sampling_rule(event: events.Event) -> SamplingRule:
             f"{event.neighboring_relation.name}: {event.sampling!r}."
         )
     found = rule(event.sampling)
-    if not isinstance(found, SamplingRule) or not all(factor > 0 for factor in found.factors):
+    wrong = wrong_with(found) if isinstance(found, SamplingRule) else "positive factors"
+    if wrong is not None:
         raise UnsupportedEventError(
             f"The rule of a {type(event.sampling).__name__} must return a SamplingRule with "
-            f"positive factors. Received: {found!r}."
+            f"{wrong}. Received: {found!r}."
         )
     if (found.drawn_once is None) != (found.slot is None):
         raise UnsupportedEventError(

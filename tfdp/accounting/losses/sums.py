@@ -28,8 +28,10 @@ _SMALLEST_INTERVAL, _LARGEST_INTERVAL = 1e-13, 1.0
 # Logarithm of the share of delta that may be lost because losses are beyond their grid.
 _LOG_SHARE = -9.0
 _SMALLEST_DELTA = 1e-280
-# How many tilts are tried at most, until one of them gives a better bound than the divergences do.
-_TILTS = 6
+# Tilts that are tried, until one of them gives a better bound than the divergences do: multiples of
+# the tilt that is best for the divergences. If few units are sampled at all, these are about rarer
+# and larger losses than delta is, and a little more or far less of a tilt is about the others.
+_TILTS = (1.0, 1.1, 1.2, 1.5, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 # How many points a grid has that only shows where losses are.
 _COARSE_POINTS = 2**14
 
@@ -77,18 +79,21 @@ def bound_delta(
         rounded = _rounded(steps, interval, log_tail)
         if found:  # Adding a unit has smaller losses than removing it.
             tilt = larger_tilt(rounded, (tilt, largest_tilt), delta, epsilon)
-        for _ in range(_TILTS):
-            window = make_window(rounded, tilt, log_tail + math.log(count))
-            if window.high - window.low > _MOST_POINTS * largest:
-                return []
-            if window.high - window.low > _MOST_POINTS * interval:
-                interval = (window.high - window.low) / _MOST_POINTS
-                rounded = _rounded(steps, interval, log_tail)
-            bounds = DeltaBounds(add_losses(rounded, window))
-            shown = bounds.upper_epsilon(delta) if epsilon is None else bounds.upper_delta(epsilon)
-            if shown < best[1]:
+        shown: list[tuple[float, DeltaBounds]] = []
+        for tried in (tilt * factor for factor in _TILTS):
+            window = make_window(rounded, tried, log_tail + math.log(count))
+            size = window.high - window.low
+            if size > _MOST_POINTS * largest:
+                continue
+            at = rounded
+            if size > _MOST_POINTS * interval:
+                at = _rounded(steps, size / _MOST_POINTS, log_tail)
+            bounds = DeltaBounds(add_losses(at, window))
+            bound = bounds.upper_epsilon(delta) if epsilon is None else bounds.upper_delta(epsilon)
+            shown.append((bound, bounds))
+            if bound < best[1]:
                 break
-            # If few units are sampled at all, divergences are about rarer and larger losses.
-            tilt /= 2
-        found.append(bounds)
+        if not shown:
+            return []
+        found.append(min(shown, key=lambda pair: pair[0])[1])
     return found
