@@ -165,4 +165,13 @@ BLOCKS = in_folder(
         "if times:",
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
+    (
+        "steps_of_steps_share_draws",
+        "rows of a TimeDistributed in another draw the same where their numbers add up to the same",
+        "recording.py",
+        "row = self._row_in_record[:, tf.newaxis] * length + tf.range(length, dtype=tf.int64)",
+        "row = self._row_in_record[:, tf.newaxis] + tf.range(length, dtype=tf.int64)",
+        f"{GRADIENTS}/rules/time_distributed_test.py::"
+        "test_every_step_of_every_step_draws_for_itself",
+    ),
 )

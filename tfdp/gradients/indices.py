@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+# Inputs of an operation that are in range, and whether the given ones were.
+Safe = tuple[list[tf.Tensor], tf.Tensor]
+
 
 class Check(NamedTuple):
     """How the integers that an operation takes as places are checked.
@@ -19,10 +22,12 @@ class Check(NamedTuple):
         places: Which of its inputs they are.
         safe: From the operation and its inputs to inputs that are in range, and whether the given
             ones were.
+        instead: From the operation and inputs that are in range to outputs; None makes it anew.
     """
 
     places: tuple[int, ...]
-    safe: Callable[[tf.Operation, list[tf.Tensor]], tuple[list[tf.Tensor], tf.Tensor]]
+    safe: Callable[[tf.Operation, list[tf.Tensor]], Safe]
+    instead: Callable[[tf.Operation, list[tf.Tensor]], list[tf.Tensor]] | None = None
 
 
 class RecordDependentShapeError(ValueError):
@@ -67,11 +72,15 @@ def check_of(op: tf.Operation) -> Check | None:
 
 
 def checked(
-    op: tf.Operation, inputs: list[tf.Tensor], create: Callable[[list[tf.Tensor]], list[tf.Tensor]]
+    check: Check,
+    op: tf.Operation,
+    inputs: list[tf.Tensor],
+    create: Callable[[list[tf.Tensor]], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
     """Returns the outputs of an operation that has a check, on inputs of whatever value.
 
     Args:
+        check: The operation's.
         op: The operation, in any graph.
         inputs: What it is to be called on.
         create: Makes the operation anew, on other inputs.
@@ -79,8 +88,9 @@ def checked(
     Raises:
         RecordDependentShapeError: the shape of a result depends on the inputs' values.
     """
-    safe, good = CHECKS[op.type].safe(op, inputs)
-    return [tf.where(good, output, nowhere(output)) for output in create(safe)]
+    safe, good = check.safe(op, inputs)
+    outputs = create(safe) if check.instead is None else check.instead(op, safe)
+    return [tf.where(good, output, nowhere(output)) for output in outputs]
 
 
 def _gather(op, inputs):

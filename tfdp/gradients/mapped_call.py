@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
-from tfdp.gradients.rewriting import has_own_gradients
+from tfdp.gradients.rewriting import has_own_gradients, has_unsafe_gradients
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].
@@ -63,12 +63,21 @@ class MappedCall(NamedTuple):
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         return [_noting_use(output, i, in_use) for i, output in enumerate(outputs)]
 
-    def _mapped(self, layer: Run, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _mapped(
+        self, layer: Run, inputs: Sequence[tf.Tensor], differentiated: bool = False
+    ) -> list[tf.Tensor]:
         def one(record):
             outputs = layer(record, [*self.weights, *self.others])
             return [_of_one_record(output) for output in outputs]
 
-        return map_records(one, list(inputs))[0](*inputs)
+        mapped = map_records(one, list(inputs))[0]
+        if differentiated and has_unsafe_gradients(mapped.graph):
+            # What TensorFlow makes of it is not checked.
+            raise UnsupportedModelError(
+                "A layer without a rule has, beside a loop, an operation whose gradient may end "
+                "the run, such as a determinant or check_numerics. Use engine='vectorized'."
+            )
+        return mapped(*inputs)
 
     def _backward(
         self, inputs: Any, outputs: Any, at_outputs: Any, in_use: Any
@@ -136,7 +145,7 @@ class MappedCall(NamedTuple):
         sources = [inputs[i] for i in smooth]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            outputs = self._mapped(self.again, inputs)
+            outputs = self._mapped(self.again, inputs, differentiated=True)
             outputs = [outputs[i] for i in at]
         gradients = tape.gradient(outputs, sources, output_gradients=at_outputs)
         pairs = zip(smooth, gradients, strict=True)

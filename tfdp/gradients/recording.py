@@ -99,6 +99,8 @@ class Recording:
         self._joint_uses: list[_JointUse] = []
         self._found: list[tuple[Any, tf.Tensor]] = []
         self.together: int | tf.Tensor = 1
+        # The number of each row in its record, or [1] where all are the first.
+        self._row_in_record = tf.zeros([1], tf.int64)
         self.inside_layer = False
         self.blocks = Blocks(self.values)
         self.treatments: list[Treatment] = []
@@ -208,19 +210,24 @@ class Recording:
         Args:
             size: At least one; blocks in a block multiply.
         """
-        before = self.together, self.seeds_of_records
+        before = self.together, self.seeds_of_records, self._row_in_record
         self.together = size * self.together
         if self.seeds_of_records is not None:
-            # No two rows draw the same.
-            rows = tf.range(tf.cast(size, tf.int64), dtype=tf.int64)
-            apart = tf.stack([rows, tf.zeros_like(rows)], 1)
+            # No two rows of a record draw the same: the seed is the record's plus the row's number,
+            # counted through all blocks.
+            length = tf.cast(size, tf.int64)
+            row = self._row_in_record[:, tf.newaxis] * length + tf.range(length, dtype=tf.int64)
+            row += tf.zeros_like(self.seeds_of_records[:, :1])
+            apart = row - self._row_in_record[:, tf.newaxis]
+            apart = tf.stack([apart, tf.zeros_like(apart)], -1)
             self.seeds_of_records = tf.ensure_shape(
                 tf.reshape(self.seeds_of_records[:, tf.newaxis] + apart, [-1, 2]), [None, 2]
             )
+            self._row_in_record = tf.reshape(row, [-1])
         try:
             yield
         finally:
-            self.together, self.seeds_of_records = before
+            self.together, self.seeds_of_records, self._row_in_record = before
 
     def summed(self) -> Callable[[PerRecordGradient], PerRecordGradient]:
         """Returns what makes gradients of records from those of rows that are seen now."""

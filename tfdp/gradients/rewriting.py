@@ -1,5 +1,5 @@
-"""A function of one record, with every place that the record's integers name checked, and with all
-results of convolutions written.
+"""A function of one record, with every place that the record's integers name checked, with no
+numbers that a kernel does not take, and with all results of convolutions written.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients import indices
+from tfdp.gradients import indices, kernels
 from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
 from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 
@@ -22,8 +22,8 @@ _CASES = ("Case", "StatelessCase")
 
 
 def needs_checks(graph: Any, leaves: Iterable[tf.Tensor]) -> bool:
-    """Returns whether something that depends on leaves is used as a place in a graph, or results of
-    a convolution in it may be left unwritten.
+    """Returns whether something that depends on leaves is used as a place in a graph, or by a
+    kernel that does not take all numbers, or results of a convolution in it may be left unwritten.
     """
     dependent = _Dependent(graph, leaves)
     return any(
@@ -34,7 +34,8 @@ def needs_checks(graph: Any, leaves: Iterable[tf.Tensor]) -> bool:
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
     """Returns a function that gives the same as `fn` where all places that the record's integers
-    name exist, and where not NaN in the place of what is read from there or written to there.
+    name exist, and where not NaN in the place of what is read from there or written to there. So
+    does what kernels return for numbers that would end the run.
     Nothing that it gives was left in the memory by others (`onednn`).
 
     Args:
@@ -44,6 +45,7 @@ def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
     Raises:
         RecordDependentShapeError: (when the result is called) the shape of a result depends on the
             record's integers.
+        RefusedKernelError: (likewise) a kernel could end the run for some numbers of the record.
     """
     traced = tf.function(lambda *record: fn(list(record)), autograph=False)
     return checked(traced.get_concrete_function(*specs)) or fn
@@ -75,6 +77,16 @@ def has_own_gradients(graph: Any) -> bool:
     )
 
 
+def has_unsafe_gradients(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has an operation whose gradient is
+    safe only where the graph that holds the gradient is checked.
+    """
+    return any(
+        op.type in kernels.WITH_UNSAFE_GRADIENTS or any(map(has_unsafe_gradients, _functions(op)))
+        for op in graph.get_operations()
+    )
+
+
 class _Dependent:
     """Which tensors of a graph depend on the numbers in some of its inputs.
 
@@ -92,10 +104,12 @@ class _Dependent:
         return any(t.name in self._names for t in tensors)
 
     def takes_places(self, op: tf.Operation) -> bool:
-        """Returns whether an operation, or one that it calls, takes such tensors as places."""
-        check = indices.check_of(op)
+        """Returns whether an operation, or one that it calls, takes such tensors as places, or
+        does not take all of their values.
+        """
+        check = kernels.check_of(op)
         if check is not None:
-            return self.on(op.inputs[i] for i in check.places)
+            return self.on(op.inputs[i] for i in check.places if i < len(op.inputs))
         depends = self.on(op.inputs)
         graphs = _functions(op)
         return any(needs_checks(graph, graph.inputs if depends else ()) for graph in graphs)
@@ -162,8 +176,9 @@ def _in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
 
 def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -> list[tf.Tensor]:
     """Makes one operation anew, on inputs in the current graph, with checks where it needs them."""
-    if dependent.takes_places(op) and indices.check_of(op) is not None:
-        return indices.checked(op, inputs, lambda safe: _create(op, safe))
+    check = kernels.check_of(op)
+    if check is not None and dependent.takes_places(op):
+        return indices.checked(check, op, inputs, lambda safe: _create(op, safe))
     axis = axis_of_one_channel(op)
     if axis is not None:
         return _create(op, of_two_channels(*inputs, axis))

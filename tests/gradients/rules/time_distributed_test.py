@@ -267,9 +267,66 @@ def test_steps_and_records_draw_on_their_own(draw):
     assert len(np.unique(np.round(seen, 4))) == 2 * BATCH
 
 
+class DrawsByRecord(L.Layer):
+    """Draws, and has no rule: nothing knows sums along the first axis to keep records apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        drawn = keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
+        return 0 * inputs + keras.ops.cumsum(drawn, axis=0)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def test_every_step_of_every_step_draws_for_itself():
+    x = keras.Input((3, 4, 2, 1))
+    steps = DrawsByRecord()
+    for _ in range(3):
+        steps = L.TimeDistributed(steps)
+    model = keras.Model(x, L.Dense(1, use_bias=False, kernel_initializer="ones")(
+        L.Flatten()(steps(x))
+    ))  # fmt: skip
+    examples = tf.ones([2, 3, 4, 2, 1]), tf.zeros([2, 1])
+    query = tfdp.GaussianSumQuery(1e9, 1.0)
+    for row in range(2):
+        gradient = tfdp.clipped_gradient_sum(
+            ModelLoss(model, lambda y, p: tf.reduce_sum(p)), model.trainable_variables, examples,
+            query, engine="bookkeeping", mask=tf.range(2) == row,
+        ).sample_state[0]  # fmt: skip
+        # The gradient of the weights is what was drawn.
+        assert len(np.unique(np.round(gradient, 6))) == 3 * 4 * 2
+
+
 @pytest.mark.parametrize("make", [lambda: L.RandomCrop(2, 2), L.RandomGaussianBlur])
 def test_one_draw_for_all_images_stays_one_for_each_step(make):
     assert rule_for(L.TimeDistributed(make())) is None
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "vectorized", "loop"])
+def test_a_crop_in_it_is_refused_as_the_documents_say(engine):
+    x = keras.Input((2, 6, 6, 3))
+    model = keras.Model(x, L.Dense(1)(L.Flatten()(L.TimeDistributed(L.RandomCrop(4, 4))(x))))
+    loss, variables, examples = problem(model, normal(2, 6, 6, 3))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(ValueError, match="slice whose length follows"):
+        by_engine(loss, variables, examples, query, engine)
+
+
+def test_all_steps_may_be_cropped_at_one_place():
+    """What docs/engines.md says to do."""
+    x = keras.Input((2, 6, 6, 3))
+    steps = L.Reshape((6, 6, 6))(L.Permute((2, 3, 1, 4))(x))
+    y = L.Reshape((4, 4, 2, 3))(L.RandomCrop(4, 4)(steps))
+    model = keras.Model(x, L.Dense(1)(L.Flatten()(L.Permute((3, 1, 2, 4))(y))))
+    loss, variables, examples = problem(model, normal(2, 6, 6, 3))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    total = by_engine(loss, variables, examples, query, "bookkeeping")
+    assert all(np.isfinite(leaf).all() for leaf in total)
+    assert any(np.any(leaf) for leaf in total)
 
 
 def test_recomputed_layers_have_no_rule():
