@@ -104,3 +104,21 @@ def test_what_events_are_derived_from_cannot_change(name):
     optimizer = toy.dp()
     with pytest.raises(AttributeError):
         setattr(optimizer, name, object())
+
+
+def test_a_guard_that_was_added_twice_is_removed_once():
+    charging = toy.private(toy.linear()).optimizer.charging
+
+    def guard(ledger, event):
+        raise Refused("no")
+
+    def other(ledger, event):
+        return None
+
+    for added in (guard, other, guard):
+        charging.add_guard(added)
+    charging.remove_guard(guard)
+    assert charging.guards == (guard, other)
+    charging.remove_guard(guard)
+    charging.remove_guard(guard)
+    assert charging.guards == (other,)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import threading
 
 import keras
 import numpy as np
@@ -20,7 +21,15 @@ from tfdp.events import (
 )
 from tfdp.keras import NotPrivateError
 from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
-from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled
+from tfdp.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    Poisson,
+    Shuffled,
+)
 
 X, Y = toy.data()
 N = len(X)
@@ -224,3 +233,124 @@ def test_steps_that_are_alike_are_one_event_and_no_others():
             sampling = PoissonSampling(policy.sampling_probability)
             assert found == SampledEvent(sampling, release, policy.neighboring_relation, unit)
             assert samples.sampled(release, unit, Batch()) is found
+
+
+class CutsEpochs(keras.callbacks.Callback):
+    """Ends every epoch after some steps, and lets the next one begin."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self._steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 >= self._steps:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = False
+
+
+ORDERED = [FixedOrder(), CyclicPoisson(3), BallsInBins()]
+
+
+@pytest.mark.parametrize("policy", ORDERED, ids=lambda p: type(p).__name__)
+def test_data_that_begin_again_out_of_turn_are_refused(policy):
+    model = private(stddev=1.0)
+    fit = {"batch_size": 4, "sampling": policy, "epochs": 3, "verbose": 0}
+    with pytest.raises(NotPrivateError, match="begins with the first again, out of turn"):
+        model.fit(X, Y, **fit, callbacks=[CutsEpochs(2)])
+    assert model.ledger.total_count == 2
+    places = [event.sampling.place for event in toy.events(model)]
+    parts = places[0][1]
+    model.fit(X, Y, **fit)  # Whose first step is about the first part, which the ledger says.
+    expected = [0, 1, *(step % parts for step in range(3 * parts))]
+    assert [event.sampling.place[0] for event in toy.events(model)] == expected
+
+
+@pytest.mark.parametrize(
+    "policy", [*ORDERED, Shuffled(), Poisson()], ids=lambda p: type(p).__name__
+)
+def test_a_fit_may_end_in_its_last_epoch_and_others_have_no_turns(policy):
+    model = private(stddev=1.0)
+    independent = not any(policy is one for one in ORDERED)
+    budget = tfdp.keras.EpsilonLogger(1e-5, "rdp")
+    model.fit(
+        X,
+        Y,
+        **{"batch_size": 4, "sampling": policy, "epochs": 3 if independent else 1, "verbose": 0},
+        callbacks=[CutsEpochs(2), budget],
+    )
+    assert model.ledger.total_count == (6 if independent else 2)
+
+
+def test_turns_go_on_where_another_ledger_is_put_in_the_middle():
+    model = private(stddev=1.0)
+
+    class Swaps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 0:
+                self.model.ledger = tfdp.PrivacyLedger.from_json_lines(
+                    self.model.ledger.to_json_lines()
+                )
+
+    model.fit(X, Y, batch_size=4, sampling=FixedOrder(), verbose=0, callbacks=[Swaps()])
+    places = [event.sampling.place[0] for event in toy.events(model)]
+    assert places == list(range(len(places))) and len(places) > 2
+
+
+def test_two_optimizers_on_one_ledger_share_no_pass():
+    """One of two threads waits between the number of its pass and the event that has it."""
+    ledger = tfdp.PrivacyLedger()
+    models = [private(stddev=1.0, ledger=ledger) for _ in range(2)]
+    chargings = [model.optimizer.charging for model in models]
+    waiting, other_done = threading.Event(), threading.Event()
+
+    def slow(ledger, event):
+        waiting.set()
+        other_done.wait(0.5)  # Seconds in which the other would take the same number.
+
+    def commit(charging):
+        with charging.samples.fitting(Shuffled(4, N), True):
+            charging.samples.expect_step_of_fit()
+            with charging.samples.step_of_fit():
+                event = GaussianSumEvent(1.0, 1.0)
+                batch = Batch(of_fit=True, size=4)
+                charging.commit(
+                    lambda: charging.samples.sampled(event, "example", batch),
+                    [],
+                    *ledger.watermark(),
+                    batch,
+                )
+
+    chargings[0].add_guard(slow)
+    first = threading.Thread(target=commit, args=(chargings[0],))
+    first.start()
+    assert waiting.wait(10)
+    second = threading.Thread(target=commit, args=(chargings[1],))
+    second.start()
+    second.join(0.2)
+    other_done.set()
+    first.join()
+    second.join()
+    passes = [entry.event.sampling.pass_number for entry in ledger for _ in range(entry.count)]
+    assert sorted(passes) == [0, 1]
+
+
+@pytest.mark.parametrize("n", [16, 17])
+def test_microbatches_of_a_hidden_population_do_not_follow_its_size(n, caplog):
+    x, y = np.ones((n, 4), "float32"), np.zeros(n, "int32")
+    hidden = NeighboringRelation.ADD_OR_REMOVE_ONE
+    events, said = [], []
+    for policy in (
+        Poisson(0.5, neighboring_relation=hidden),
+        FullBatch(neighboring_relation=hidden),
+    ):
+        for batch_size in (None, 8):
+            caplog.clear()
+            model = private(stddev=1.0, num_microbatches=8)
+            model.fit(x, y, sampling=policy, batch_size=batch_size, verbose=0, steps_per_epoch=1)
+            events.append(next(iter(model.ledger)).event)
+            said.append(caplog.text)
+    factors = [event.event.l2_norm_bound for event in events]
+    assert factors == [2 * toy.CLIP, toy.CLIP] * 2
+    assert not any(number in text for text in said for number in ("8.5", "16", "17"))

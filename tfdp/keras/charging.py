@@ -54,8 +54,10 @@ class Charging:
         self.guards = (*self.guards, guard)
 
     def remove_guard(self, guard: Guard) -> None:
-        """Removes a function that `add_guard` registered."""
-        self.guards = tuple(g for g in self.guards if g != guard)
+        """Removes a function that `add_guard` registered, once: it may have been added again."""
+        if guard in self.guards:
+            last = len(self.guards) - 1 - self.guards[::-1].index(guard)
+            self.guards = self.guards[:last] + self.guards[last + 1 :]
 
     @contextlib.contextmanager
     def temporary_guards(self) -> Iterator[None]:
@@ -240,16 +242,18 @@ class Charging:
         if not last_step.is_held_by(self._ledger):
             raise LedgerMismatchError(charges.mismatch([last_step], self._ledger))
         self.samples.check_size(batch)
-        event = make_event()
-        try:
-            self._ledger.append(event, permit=self._permit)
-        except PassTakenError:
-            # Another process took this number for a pass of its own. The ledger has read that by
-            # now, so a new pass gets a number after it.
-            self.samples.begin_pass_of(batch)
+        # No other thread may take the number of a pass that this event begins.
+        with self._ledger.appending():
             event = make_event()
-            self._ledger.append(event, permit=self._permit)
-        self.samples.advance(batch, event.sampling)
+            try:
+                self._ledger.append(event, permit=self._permit)
+            except PassTakenError:
+                # Another process took this number for a pass of its own. The ledger has read that
+                # by now, so a new pass gets a number after it.
+                self.samples.begin_pass_of(batch)
+                event = make_event()
+                self._ledger.append(event, permit=self._permit)
+            self.samples.advance(batch, event.sampling)
         charges.paid(variables, charges.Charge(self._ledger, *self._ledger.watermark()))
         return event
 

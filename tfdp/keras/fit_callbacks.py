@@ -17,7 +17,7 @@ class _PassEnds(keras.callbacks.Callback):
         self._optimizer = optimizer
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._optimizer.begin_pass()
+        self._optimizer.charging.samples.end_epoch()
 
 
 class _StepBegins(keras.callbacks.Callback):

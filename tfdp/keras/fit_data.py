@@ -289,11 +289,13 @@ def _resolve(
                 f"batch_size: leave it out. Received: batch_size={batch_size}, "
                 f"sampling={policy!r}."
             )
+        told: int | None = batch_size
     else:
         batch_size = policy.default_batch_size(num_examples)
+        told = None if policy.hides_population else batch_size
     if optimizer.privacy_unit != "microbatch":
         resolved = policy.resolve(num_examples, batch_size)
-        return resolved, _as_expected(resolved, batch_size), 1
+        return resolved, _as_expected(resolved, told), 1
     if batch_size is None or batch_size % optimizer.num_microbatches:
         raise ValueError(
             "With privacy_unit='microbatch', batch_size must be a multiple of "
@@ -305,8 +307,10 @@ def _resolve(
 
 
 def _as_expected(policy: SamplingPolicy, batch_size: int | None) -> float | None:
-    """Returns the expected size of a sample: a policy of somebody's own may not take a size."""
+    """Returns the expected size of a sample: a policy of somebody's own may not take a size. Where
+    the population is hidden it is the one that was given, which does not follow from it.
+    """
     expected = policy.expected_batch_size
-    if batch_size is None or expected is None or abs(expected - batch_size) < 1e-6 * batch_size:
+    if policy.hides_population or batch_size is None or expected is None:
         return batch_size
-    return expected
+    return batch_size if abs(expected - batch_size) < 1e-6 * batch_size else expected

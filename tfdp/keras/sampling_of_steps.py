@@ -38,6 +38,7 @@ class SamplingOfSteps:
         self._clock = PassClock(Unknown(), ledger, drawn=False)
         self._clock_of_fit: PassClock | None = None
         self._fit_step_is_due, self._fit_runs_step = False, False
+        self._order_was_cut = False
         self._sizes = Sizes()
         self._last: SampledEvent | None = None
 
@@ -58,8 +59,7 @@ class SamplingOfSteps:
         """Numbers passes in another ledger, from the next step on."""
         self._clock = PassClock(self._clock.policy, ledger, drawn=False)
         if self._clock_of_fit is not None:
-            fit = self._clock_of_fit
-            self._clock_of_fit = PassClock(fit.policy, ledger, fit.drawn)
+            self._clock_of_fit = self._clock_of_fit.moved_to(ledger)
 
     @contextlib.contextmanager
     def kept_unless_done(self) -> Iterator[None]:
@@ -78,6 +78,12 @@ class SamplingOfSteps:
         if self._clock_of_fit is not None:
             self._clock_of_fit.begin_pass()
 
+    def end_epoch(self) -> None:
+        """Says that `fit` goes through the data from their beginning again."""
+        self.begin_pass()
+        fit = self._clock_of_fit
+        self._order_was_cut = fit is not None and fit.drawn and fit.is_within_order
+
     @contextlib.contextmanager
     def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[None]:
         """Says how the samples of the steps are drawn that `fit` runs meanwhile.
@@ -87,12 +93,14 @@ class SamplingOfSteps:
             drawn: Whether tfdp draws.
         """
         before = self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step
+        was_cut, self._order_was_cut = self._order_was_cut, False
         self._clock_of_fit, self._sizes = PassClock(policy, self._clock.ledger, drawn), Sizes()
         self._fit_step_is_due, self._fit_runs_step = False, False
         try:
             yield
         finally:
             self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step = before
+            self._order_was_cut = was_cut
 
     def expect_step_of_fit(self) -> None:
         """Says that the next thing `fit` does is a step on a sample of its own, or several."""
@@ -136,8 +144,20 @@ class SamplingOfSteps:
         return policy.steps_per_pass is None and not policy.is_ordered
 
     def sampled(self, event: Event, privacy_unit: str, batch: Batch) -> SampledEvent:
-        """Returns `event` with the sampling of a step on this batch."""
-        return self._sampled(event, privacy_unit, self._clock_of(batch), batch.size)
+        """Returns `event` with the sampling of a step on this batch.
+
+        Raises:
+            NotPrivateError: the step is of `fit`, and after an epoch that ended before all parts of
+                the data had their turn.
+        """
+        clock = self._clock_of(batch)
+        if self._order_was_cut and clock is self._clock_of_fit:
+            raise NotPrivateError(
+                f"{type(clock.policy).__name__} takes the parts of the data in turn, and an epoch "
+                "ended before the last of them, so that the next one begins with the first again, "
+                "out of turn. Call fit again instead: the ledger then says so."
+            )
+        return self._sampled(event, privacy_unit, clock, batch.size)
 
     def _sampled(
         self, event: Event, privacy_unit: str, clock: PassClock, size: int | None

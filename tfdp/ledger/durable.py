@@ -8,6 +8,7 @@ import threading
 import uuid
 import weakref
 from pathlib import Path
+from typing import Any
 
 from tfdp.events import Event
 from tfdp.events.arguments import positive_integer
@@ -276,6 +277,9 @@ class DurableLedger(PrivacyLedger):
         """Ends a lease, also where nothing is left: nobody can give back any of it later."""
         self._insert(lease.row, lease.left, None)
         lease.left = 0
+
+    def appending(self) -> contextlib.AbstractContextManager[Any]:
+        return self._lock
 
     def settle(self) -> None:
         """Gives back what is reserved and was not used."""

@@ -1,5 +1,6 @@
 """What was released about a data set, step by step."""
 
+import contextlib
 import importlib
 import os
 import sys
@@ -122,6 +123,12 @@ class PrivacyLedger:
     def revision(self) -> int:
         """Changes when events that were counted before are not any more (`DurableLedger`)."""
         return 0
+
+    def appending(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which no other thread of this process appends to this ledger, so
+        that an event may follow from what the ledger holds.
+        """
+        return _APPENDING
 
     def append(self, event: Event, count: int = 1, *, permit: Permit | None = None) -> None:
         """Adds `count` repetitions of `event` at the end.

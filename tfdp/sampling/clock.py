@@ -33,6 +33,20 @@ class PassClock:
         """Starts a new pass, unless the present one has not begun."""
         self._steps = 0
 
+    @property
+    def is_within_order(self) -> bool:
+        """Whether parts of the data that follow each other have begun, and are not all over."""
+        place = self.policy.description(0).place
+        return place is not None and self._taken % place[1] != 0
+
+    def moved_to(self, ledger: PrivacyLedger) -> "PassClock":
+        """Returns a clock that goes on in another ledger: with a new pass, and where the parts of
+        the data are.
+        """
+        moved = PassClock(self.policy, ledger, self.drawn)
+        moved._taken = self._taken
+        return moved
+
     def peek(self, size: int | None = None) -> Sampling:
         """Returns the description of the next step, on `size` units (None: not known)."""
         index = self._taken if self.policy.is_ordered else self._next_index(size)

@@ -28,6 +28,9 @@ class FullBatch(SamplingPolicy):
         check_fields(self)
 
     def resolve(self, population_size: int, batch_size: int) -> "SamplingPolicy":
+        if self.hides_population:
+            # Whether a size is that of the population must not show.
+            return fill(self, population_size=population_size)
         if batch_size != population_size:
             raise ValueError(
                 "FullBatch takes every unit in every step: leave batch_size out, or set it to the "
