@@ -182,8 +182,8 @@ DISK = (
             "event_not_written",
             "steps are not written to the ledger",
             "charging.py",
-            "            self._ledger.append(event, permit=self._permit)\n        except",
-            "            self._permit(self._ledger, event)\n        except",
+            "    self._ledger.append(event, permit=self._permit)\n            except",
+            "    self._permit(self._ledger, event)\n            except",
             f"{ACCOUNTING_TRAPS}::test_event_dropped",
         ),
         (
