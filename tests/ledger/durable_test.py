@@ -298,7 +298,8 @@ def test_read_only_file_is_noticed_at_once():
     )
     path.parent.chmod(0o755)
     shutil.rmtree(path.parent)
-    assert "readonly database" in child.stdout, child.stderr
+    assert "cannot be written to" in child.stdout, child.stderr
+    assert "make file and folder writable" in child.stdout
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.003, 0.01, 0.03])

@@ -55,6 +55,15 @@ DISK = (
             f"{LEDGER}/sql_edits_test.py::test_edit_is_found",
         ),
         (
+            "locks_are_lost",
+            "two processes write at the same time where one of them reads the file by itself",
+            "storage/open_file.py",
+            "                stack.enter_context(self._writers_lock.held())\n",
+            "                pass\n",
+            f"{LEDGER}/storage/writers_lock_test.py::"
+            "test_no_step_is_lost_where_a_process_reads_its_own_open_ledger",
+        ),
+        (
             "other_schema_tolerated",
             "a ledger file may hold triggers, views and other columns",
             "storage/schema.py",

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
-from tfdp.ledger.storage.files import open_to_write
+from tfdp.ledger.storage.files import PATIENCE_SECONDS, open_to_write
 from tfdp.ledger.storage.write import write_errors
+from tfdp.ledger.storage.writers_lock import WritersLock
 
 
 class OpenFile:
@@ -25,8 +26,13 @@ class OpenFile:
     """
 
     def __init__(self, path: Path):
-        with write_errors(path):
-            self.connection = open_to_write(path)
+        with write_errors(path, OSError), contextlib.ExitStack() as undo:
+            self._writers_lock = WritersLock(path, PATIENCE_SECONDS)
+            undo.callback(self._writers_lock.close)
+            # Whoever opens the file undoes a commit that nobody seems to be about to end.
+            with self._writers_lock.held():
+                self.connection = open_to_write(path)
+            undo.pop_all()
         self.ahead = False
         self.process = os.getpid()
         self.why_closed: str | None = None
@@ -56,6 +62,8 @@ class OpenFile:
         """One transaction. Where it fails, nobody knows what is on the disk: the file is closed."""
         self.check_usable()
         with contextlib.ExitStack() as stack:
+            with write_errors(self._path, OSError):
+                stack.enter_context(self._writers_lock.held())
             stack.push(self._roll_back)
             with write_errors(self._path):
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -74,7 +82,11 @@ class OpenFile:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
         if self.why_closed is not None:
-            self.connection.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.connection.close()
+        self._writers_lock.close()
 
     def leave_one_file(self) -> None:
         """Removes the journal, unless another process is about to write."""
@@ -85,4 +97,4 @@ class OpenFile:
         """Closes the file; `why` is what whoever writes to it afterwards is told."""
         if self.why_closed is None:
             self.why_closed = why
-            self.connection.close()
+            self._let_go()
