@@ -10,6 +10,7 @@ import errno
 import os
 import sqlite3
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from pathlib import Path
 try:
     import fcntl
 
-    _SET: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+    # Others that have such locks describe them to the system in another way.
+    _is_known = sys.platform == "linux" and struct.calcsize("P") == 8
+    _SET: int | None = getattr(fcntl, "F_OFD_SETLK", None) if _is_known else None
 except ImportError:  # There is none on Windows, where SQLite's own locks stay.
     _SET = None
 
