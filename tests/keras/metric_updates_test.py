@@ -72,6 +72,22 @@ class ScheduleOf(keras.optimizers.schedules.LearningRateSchedule):
         return 0.1 + tf.convert_to_tensor(self.metric.total)
 
 
+class FollowingPenalty(keras.regularizers.Regularizer):
+    def __init__(self, metric):
+        self.metric = metric
+
+    def __call__(self, w):
+        return self.metric.total.value * tf.reduce_sum(w)
+
+
+class FollowingConstraint(keras.constraints.Constraint):
+    def __init__(self, metric):
+        self.metric = metric
+
+    def __call__(self, w):
+        return w + self.metric.total
+
+
 class FollowingSGD(keras.optimizers.SGD):
     metric: RawSum
 
@@ -100,9 +116,9 @@ def steered(way):
     """Returns (metric, optimizer, arguments of a layer) where one step follows the metric."""
     metric, optimizer, kernel = RawSum(), keras.optimizers.SGD(0.1), {}
     if way == "regularizer":
-        kernel["kernel_regularizer"] = lambda w: metric.total.value * tf.reduce_sum(w)
+        kernel["kernel_regularizer"] = FollowingPenalty(metric)
     if way == "constraint":
-        kernel["kernel_constraint"] = lambda w: w + metric.total
+        kernel["kernel_constraint"] = FollowingConstraint(metric)
     if way == "schedule":
         optimizer = keras.optimizers.SGD(ScheduleOf(metric))
     if way == "function":
