@@ -9,7 +9,7 @@ from tfdp.accounting import monte_carlo
 _SEEDS = [0, 4, 16, 20, 23, 24, 48, 56, 117, 123, 132, 187, 240, 317, 320, 609, 623, 625, 627]
 _OTHERS = range(2000, 2020)
 _SLOW = {"pld", "prv", "prv of groups", "rdp of groups"}
-_LONGEST = {24, 187}
+_LONGEST = {24, 187, 609}
 
 
 @pytest.mark.parametrize("name", ACCOUNTANTS)

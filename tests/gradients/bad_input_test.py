@@ -77,10 +77,16 @@ def test_bad_argument_is_named(entry, name):
 
 
 @pytest.mark.parametrize("entry", ENTRIES[1:], ids=IDS[1:])
-@pytest.mark.parametrize("variables", [None, [], WEIGHT, "kernel"])
+@pytest.mark.parametrize("variables", [None, WEIGHT, "kernel"])
 def test_optimizer_takes_a_list_of_variables(entry, variables):
     with pytest.raises(TypeError, match="variables must be a list"):
         entry(variables=variables)
+
+
+@pytest.mark.parametrize("entry", ENTRIES[1:], ids=IDS[1:])
+def test_optimizer_takes_at_least_one_variable(entry):
+    with pytest.raises(ValueError, match="no layer is trainable"):
+        entry(variables=[])
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_another_fit_counts_on_with_a_new_optimizer_too(caplog):
 
 @pytest.mark.parametrize("policy", [Shuffled(), RandomAllocation()], ids=repr)
 def test_passes_are_named_afterwards(policy, caplog):
-    model, said = fitted(caplog, made(), sampling=policy, epochs=20)
+    model, said = fitted(caplog, made(epochs=1), sampling=policy, epochs=4)
     assert model.ledger.epsilon(DELTA) > 3.0
     assert len(said) == 1 and "ended at" in said[0]
 
@@ -85,7 +85,7 @@ def test_a_budget_among_the_callbacks_says_it_itself(caplog):
 def test_optimizers_without_a_target_are_not_priced(caplog):
     optimizer = toy.dp(stddev=1.0)
     assert optimizer.target is None
-    _, said = fitted(caplog, optimizer, epochs=20)
+    _, said = fitted(caplog, optimizer)
     assert said == []
 
 
@@ -100,7 +100,7 @@ def test_a_delta_as_large_as_a_record_is_named(caplog):
         )
     assert "is not below 1 / population (64)" in caplog.text
     for callback in (tfdp.keras.PrivacyBudget(30.0, 0.5), tfdp.keras.EpsilonLogger(0.5)):
-        fitted(caplog, toy.dp(stddev=5.0), callbacks=[callback])
+        fitted(caplog, toy.dp(stddev=5.0), callbacks=[callback], epochs=1)
         assert "delta = 0.5 is not below 1 / population (64)" in caplog.text
-    fitted(caplog, toy.dp(stddev=5.0), callbacks=[tfdp.keras.EpsilonLogger(1e-3)])
+    fitted(caplog, toy.dp(stddev=5.0), callbacks=[tfdp.keras.EpsilonLogger(1e-3)], epochs=1)
     assert "is not below" not in caplog.text
