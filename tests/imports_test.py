@@ -72,6 +72,8 @@ def test_who_has_keras_has_the_loader_of_private_models():
     other = "import sys, types; keras = sys.modules['keras'] = types.ModuleType('keras')\n"
     other += "keras.config = types.SimpleNamespace(backend=lambda: 'jax')\nimport tfdp"
     assert _loaded_after(other, ours) == []
+    old = "import sys, types; sys.modules['keras'] = types.ModuleType('keras')\nimport tfdp"
+    assert _loaded_after(old, ours) == []
 
 
 def test_federated_loads_no_flower():

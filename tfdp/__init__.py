@@ -120,8 +120,9 @@ def __dir__() -> list[str]:
 
 
 def _follow_keras() -> None:
-    loaded = sys.modules.get("keras")
-    if loaded is None or loaded.config.backend() != "tensorflow":
+    # An older Keras has no such setting; nothing is trained with it.
+    backend = getattr(getattr(sys.modules.get("keras"), "config", None), "backend", None)
+    if backend is None or backend() != "tensorflow":
         return
     try:
         importlib.import_module("tfdp.keras")
