@@ -226,11 +226,17 @@ def test_every_matrix_that_is_let_through_is_taken(n):
         specs = [tf.TensorSpec([1, n, n])]
         return [with_checks(lambda r, f=f: f(r[0]), specs)([matrices]) for f in operations]
 
-    rng = np.random.default_rng(n)
+    rng, refused = np.random.default_rng(n), 0
     for scale in (1e-38, 1e-20, 1.0, 1e18, 1e37):
         for _ in range(12):
             rank = int(rng.integers(1, n + 1))
             left, right = rng.integers(-2, 3, (n, rank)), rng.integers(-2, 3, (rank, n))
             exponents = rng.choice([0.0, 0.0, 1e-7, 1e-30, 1e7], (n, n)) * rng.normal(size=(n, n))
             matrix = (left @ right + exponents * rng.integers(0, 2)) * scale
-            checked(np.clip(matrix, -3e38, 3e38).astype("float32")[None])
+            matrix = np.clip(matrix, -3e38, 3e38).astype("float32")
+            checked(matrix[None])  # Which raises nothing.
+            try:
+                tf.linalg.inv(matrix)
+            except tf.errors.InvalidArgumentError:
+                refused += 1
+    assert refused  # TensorFlow's own kernel does not take some of them.

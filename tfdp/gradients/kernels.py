@@ -5,6 +5,8 @@ operations, it is called on others that it takes, and gives NaN. A record with a
 nothing. What cannot be known before the operation runs is refused by its name.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -109,25 +111,24 @@ def _boxes(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(good, boxes, tf.zeros_like(boxes)), good
 
 
-def _crops(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
-    images, boxes, owners, size = inputs
-    boxes, good = _boxes(boxes)
-    owners, exist = in_range(owners, tf.shape(images, out_type=tf.int64)[0])
-    return [images, boxes, owners, size], good & exist
+def _crops(at: int, number: Callable[[list[tf.Tensor]], tf.Tensor]) -> Check:
+    """Returns the check of boxes, the input `at`, and of whose they are, the next one.
+
+    Args:
+        at: Which input the boxes are.
+        number: From all inputs to how many images there are.
+    """
+
+    def safe(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
+        boxes, good = _boxes(inputs[at])
+        owners, exist = in_range(inputs[at + 1], number(inputs))
+        return [*inputs[:at], boxes, owners, *inputs[at + 2 :]], good & exist
+
+    return Check((at, at + 1), safe)
 
 
-def _crops_at_images(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
-    gradients, boxes, owners, size = inputs
-    boxes, good = _boxes(boxes)
-    owners, exist = in_range(owners, size[0])
-    return [gradients, boxes, owners, size], good & exist
-
-
-def _crops_at_boxes(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
-    gradients, images, boxes, owners = inputs
-    boxes, good = _boxes(boxes)
-    owners, exist = in_range(owners, tf.shape(images, out_type=tf.int64)[0])
-    return [gradients, images, boxes, owners], good & exist
+def _rows(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.shape(tensor, out_type=tf.int64)[0]
 
 
 def _hue(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
@@ -191,9 +192,9 @@ KERNELS: dict[str, Check] = {
     "StatelessRandomUniformInt": Check((2, 3), _bounds_of_draws),
     "StatelessRandomUniformIntV2": Check((4, 5), _bounds_of_draws),
     "InvertPermutation": Check((0,), _permutation),
-    "CropAndResize": Check((1, 2), _crops),
-    "CropAndResizeGradImage": Check((1, 2), _crops_at_images),
-    "CropAndResizeGradBoxes": Check((2, 3), _crops_at_boxes),
+    "CropAndResize": _crops(1, lambda inputs: _rows(inputs[0])),
+    "CropAndResizeGradImage": _crops(1, lambda inputs: inputs[3][0]),
+    "CropAndResizeGradBoxes": _crops(2, lambda inputs: _rows(inputs[1])),
     "AdjustHue": Check((1,), _hue),
     "Eig": _refused("Use keras.ops.eigh, for symmetric matrices, or keras.ops.svd."),
     "MatrixLogarithm": _refused("Use keras.ops.eigh and the logarithms of eigenvalues."),
