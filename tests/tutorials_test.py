@@ -392,8 +392,11 @@ def test_example_of_several_devices_runs():
     assert names["model"].ledger.total_count == 2
 
 
-def test_custom_loop_is_traced_once_or_twice():
+def test_custom_loop_is_traced_once_and_again_for_a_sample_that_is_large():
     (code,) = _blocks("docs/custom_loops.md")
+    step = "    step(batch)"
+    assert code.count(step) == 1
+    code = code.replace(step, f"    rows.add(len(batch.x))\n{step}")
     rng = np.random.default_rng(0)
     names = {
         "tfdp": tfdp,
@@ -404,9 +407,12 @@ def test_custom_loop_is_traced_once_or_twice():
         "model": keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "query": tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=256),
+        "rows": set(),
     }
     exec(compile(code, "docs/custom_loops.md", "exec"), names)
-    assert names["step"].experimental_get_tracing_count() <= 2
+    # A hundred samples hold one that exceeds three deviations in one run of eight. The second
+    # trace takes any number of rows.
+    assert names["step"].experimental_get_tracing_count() == min(len(names["rows"]), 2)
     assert names["optimizer"].ledger.total_count == 100
 
 

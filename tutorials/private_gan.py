@@ -157,6 +157,7 @@ def train(
     generator = make_generator(x.shape[1], arguments.width)
     discriminator = make_discriminator(x.shape[1], arguments.width)
     plain.build(generator.trainable_variables)
+    private.build(discriminator.trainable_variables)
     discriminate, generate = make_step(
         generator, discriminator, private, plain, arguments.batch_size
     )
