@@ -3,9 +3,9 @@
     python benchmarks/fit_parts.py --model two_layers tabular --batch-size 8 256
 
 Processor time on one thread, in milliseconds a step, plain / private. `fit` is an epoch of the
-model as in `fit.py`, by its steps. The input alone is the same data set, taken through once more;
-the step alone is the same compiled function on one of its batches, again and again. Everything is
-done in turn, and the numbers are medians.
+model as in `fit.py`, by its steps. The input alone is the same data set, taken through once more,
+or the same draws where `fit` draws between the steps; the step alone is the same compiled function
+on one of its batches, again and again. Everything is done in turn, and the numbers are medians.
 """
 
 import inspect
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import step_time
 
@@ -26,9 +27,10 @@ PARTS = ("fit", "input alone", "step alone")
 
 def parts_of(name: str, batch_size: int, variant: str, steps: int) -> dict[str, Callable[[], Any]]:
     """Returns functions that take so many steps of a part."""
-    import tensorflow as tf
     from keras.src.backend.tensorflow import trainer
     from peers import fit_steps
+
+    from tfdp.keras import distributed_data, small_samples
 
     options = {"model": name, "batch_size": batch_size, "steps": steps, "engine": "auto"}
     epoch, _ = fit_steps.make_step(variant, options)
@@ -40,28 +42,60 @@ def parts_of(name: str, batch_size: int, variant: str, steps: int) -> dict[str, 
             super().__init__(*args, **kwargs)
             seen.append(self._distributed_dataset)
 
-    original, trainer.TFEpochIterator = trainer.TFEpochIterator, Watched
-    try:
-        epoch()
-    finally:
-        trainer.TFEpochIterator = original
-    data = seen[-1]
-    variables = inspect.getclosurevars(epoch).nonlocals
-    step = variables["model"].train_function
-    batch = next(iter(data))
-    same = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    drawn = []
 
-    def take_all():
+    class Noted(small_samples.SmallSamples):
+        def take_step(self, step: Any, epoch: Any) -> Any:
+            drawn.append((self, step))
+            return super().take_step(step, epoch)
+
+    with (
+        mock.patch.object(trainer, "TFEpochIterator", Watched),
+        mock.patch.object(distributed_data, "SmallSamples", Noted),
+    ):
+        epoch()
+    model = inspect.getclosurevars(epoch).nonlocals["model"]
+    if variant == "private" and drawn:
+        parts = parts_between_steps(*drawn[-1], steps)
+    else:
+        parts = parts_of_data_set(seen[-1], model.train_function, steps)
+    parts[-1]()
+    return dict(zip(PARTS, (epoch, *parts), strict=True))
+
+
+def parts_of_data_set(data: Any, step: Any, steps: int) -> tuple[Callable[[], None], ...]:
+    """Returns functions that go through a data set, and that step on one of its batches."""
+    import tensorflow as tf
+
+    same = iter(tf.data.Dataset.from_tensors(next(iter(data))).repeat())
+
+    def take_all() -> None:
         batches = iter(data)
         for _ in range(steps):
             next(batches)
 
-    def step_often():
+    def step_often() -> None:
         for _ in range(steps):
             step(same)
 
-    step_often()
-    return dict(zip(PARTS, (epoch, take_all, step_often), strict=True))
+    return take_all, step_often
+
+
+def parts_between_steps(samples: Any, step: Any, steps: int) -> tuple[Callable[[], None], ...]:
+    """As `parts_of_data_set`, of samples that `fit` draws between the steps."""
+    batch = samples.draw(None)
+    traced = step.get_concrete_function(samples.spec)
+
+    def draw_all() -> None:
+        epoch = object()
+        for _ in range(steps):
+            samples.draw(epoch)
+
+    def step_often() -> None:
+        for _ in range(steps):
+            traced(batch)
+
+    return draw_all, step_often
 
 
 def measure(name: str, batch_size: int, steps: int, rounds: int) -> dict[str, list[float]]:

@@ -127,20 +127,23 @@ def test_an_epoch_of_random_allocation_is_whole_passes(steps):
 def rows_of_batches(monkeypatch, model, **arguments):
     """Returns how many rows the batches of an epoch of `fit` have, and how many traces it takes."""
     drawn, traces = [], []
-    of_arrays = distributed_data.batches
+    of_arrays = distributed_data.samples_of
 
-    def batches(*args, **kwargs):
-        def note(batch):
-            tf.py_function(lambda mask: drawn.append(len(mask)), [batch.mask], [])
-            return batch
+    def samples_of(*args, **kwargs):
+        samples = of_arrays(*args, **kwargs)
 
-        return of_arrays(*args, **kwargs).map(note)
+        def noted():
+            for parts in samples.make():
+                drawn.append(len(parts[-1]))
+                yield parts
+
+        return samples._replace(make=noted)
 
     def loss(y, y_pred):
         traces.append(y_pred)
         return keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True)
 
-    monkeypatch.setattr(distributed_data, "batches", batches)
+    monkeypatch.setattr(distributed_data, "samples_of", samples_of)
     model.compile(model.optimizer, loss, jit_compile=arguments.pop("jit_compile", False))
     x, y = np.tile(X, [20, 1]), np.tile(Y, 20)
     model.fit(x, y, batch_size=40, verbose=0, **arguments)

@@ -368,6 +368,22 @@ TRAINING = in_folder(
         f"{KERAS}/users_test.py::test_other_gradient_and_other_bound_are_traced_anew",
     ),
     (
+        "samples_of_fit_for_whoever_asks",
+        "a step by hand during fit is on a sample of fit, and charged as one of its own",
+        "training.py",
+        "if self._small_samples is not None and charging.samples.fit_runs_step:",
+        "if self._small_samples is not None:",
+        f"{KERAS}/small_samples_test.py::test_a_step_by_hand_during_fit_is_on_its_own_rows",
+    ),
+    (
+        "one_pass_for_all_epochs",
+        "an epoch goes on in the middle of a pass where its events begin another",
+        "small_samples.py",
+        "if epoch is not self._epoch:",
+        "if self._epoch is None:",
+        f"{KERAS}/small_samples_test.py::test_another_epoch_draws_anew_and_the_same_goes_on",
+    ),
+    (
         "data_out_of_turn",
         "after an epoch that ended early the data begin again, and the ledger goes on",
         "sampling_of_steps.py",

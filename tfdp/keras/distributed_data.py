@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.small_samples import SmallSamples, are_small
 from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
+from tfdp.sampling.arrays import samples as samples_of
 
 
 def samples(
@@ -19,8 +21,11 @@ def samples(
     steps: int,
     users: Users | None = None,
     constant_size: bool = True,
-) -> tuple[Any, int | None]:
-    """Returns (data set of the samples of `steps` steps, `steps_per_epoch` for Keras).
+    between_steps: bool = False,
+) -> tuple[Any, int | None, SmallSamples | None]:
+    """Returns (data set of the samples of `steps` steps, `steps_per_epoch` for Keras, samples).
+
+    Samples that are drawn between the steps are in no data set: that only counts the steps then.
 
     In one process there is one sample a step, whose rows the replicas share. If there are several
     processes, each draws from its own part of the arrays, by itself and with its own random key.
@@ -37,6 +42,7 @@ def samples(
         steps: Steps of an epoch.
         users: Whose rows come and go together, instead of `examples_per_unit`.
         constant_size: Whether all samples are padded to one size.
+        between_steps: Whether small samples are drawn between the steps.
 
     Raises:
         NotPrivateError: there are users and several processes, the policy needs processes to draw
@@ -45,19 +51,22 @@ def samples(
     """
     local = _local_replicas(strategy)
     if distribution.num_workers(strategy) == 1:
-        samples = batches(
+        drawn = samples_of(
             *arrays,
             policy,
             examples_per_unit,
             row_multiple=local,
             users=users,
             constant_size=constant_size,
-        ).take(steps)
+        )
+        if between_steps and are_small(drawn, arrays):
+            return tf.data.Dataset.range(steps), None, SmallSamples(drawn)
+        samples = drawn.dataset().take(steps)
         if distribution.is_mirrored(strategy):
             samples = samples.map(_without_none)
         # If the data had no end, Keras would run all of `steps_per_execution` in the last
         # execution, and so more steps than were asked for.
-        return samples.apply(tf.data.experimental.assert_cardinality(steps)), None
+        return samples.apply(tf.data.experimental.assert_cardinality(steps)), None, None
 
     if users is not None:
         raise NotPrivateError(
@@ -78,7 +87,7 @@ def samples(
         # there are data left.
         return samples.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
-    return strategy.distribute_datasets_from_function(of_worker), steps
+    return strategy.distribute_datasets_from_function(of_worker), steps, None
 
 
 def as_drawn(batch: PaddedBatch) -> PaddedBatch:

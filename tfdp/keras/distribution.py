@@ -37,6 +37,11 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def is_none(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether it is what TensorFlow has where nobody chose a strategy."""
+    return isinstance(strategy, type(_default_strategy()))
+
+
 def is_mirrored(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether replicas, be it only one, have copies of every variable."""
     return isinstance(

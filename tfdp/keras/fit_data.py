@@ -12,6 +12,7 @@ from tfdp.keras import distributed_data, inputs
 from tfdp.keras.class_weights import with_class_weights
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.small_samples import SmallSamples
 from tfdp.sampling import SamplingPolicy, Source, Users
 
 
@@ -24,6 +25,7 @@ class FitData(NamedTuple):
         drawn: Whether tfdp draws them.
         batch_size: Examples that a batch is expected to hold; None where that is not known.
         example: (x, y, sample_weight) of one example, whose values do not matter.
+        samples: Those that are drawn between the steps, in place of the data set's.
     """
 
     arguments: dict[str, Any]
@@ -31,6 +33,7 @@ class FitData(NamedTuple):
     drawn: bool
     batch_size: float | None
     example: tuple[Any, Any, Any]
+    samples: SmallSamples | None = None
 
 
 def prepare(
@@ -39,6 +42,7 @@ def prepare(
     optimizer: DPOptimizer,
     strategy: tf.distribute.Strategy,
     is_compiled: bool,
+    between_steps: bool,
 ) -> FitData:
     """Returns what `fit` trains on.
 
@@ -48,6 +52,7 @@ def prepare(
         optimizer: Whose records the examples become.
         strategy: Whose replicas take the steps.
         is_compiled: Whether XLA compiles the step, anew for each shape.
+        between_steps: Whether Python runs between every two steps, and can draw samples there.
 
     Raises:
         TypeError: `constant_batch_size` is no bool.
@@ -59,7 +64,7 @@ def prepare(
     constant_size = _constant_size(arguments, optimizer, is_compiled)
     if is_dataset(arguments["x"]):
         return _of_dataset(arguments, policy, optimizer, strategy)
-    return _of_arrays(arguments, policy, optimizer, strategy, users, constant_size)
+    return _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps)
 
 
 def _constant_size(arguments: dict[str, Any], optimizer: DPOptimizer, is_compiled: bool) -> bool:
@@ -172,7 +177,7 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
     return Users(ids, most)
 
 
-def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
+def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps):
     policy = policies.Poisson() if policy is None else policy
     _check_split(arguments["validation_split"], policy)
     if isinstance(arguments["x"], Source):
@@ -195,7 +200,7 @@ def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
     steps = policy.steps_per_epoch if steps is None else steps
     _check_passes(policy, steps)
     policy = _in_order(policy, steps, optimizer)
-    arguments["x"], arguments["steps_per_epoch"] = distributed_data.samples(
+    arguments["x"], arguments["steps_per_epoch"], samples = distributed_data.samples(
         strategy,
         tuple(arrays),
         policy,
@@ -203,8 +208,9 @@ def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size):
         positive_integer("steps_per_epoch", steps),
         users,
         constant_size,
+        between_steps,
     )
-    return FitData(arguments, policy, True, batch_size, example)
+    return FitData(arguments, policy, True, batch_size, example, samples)
 
 
 def _source(arguments: dict[str, Any]) -> Source:

@@ -120,6 +120,11 @@ class SamplingOfSteps:
         finally:
             self._fit_runs_step = False
 
+    @property
+    def fit_runs_step(self) -> bool:
+        """Whether the steps that the model runs now are those of `fit`."""
+        return self._fit_runs_step
+
     def check_no_step_of_fit(self) -> None:
         """Refuses a step of the model while `fit` runs another, because nothing distinguishes the
         two.

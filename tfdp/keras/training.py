@@ -33,6 +33,7 @@ from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.prepared import Prepared, prepare
 from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit
+from tfdp.keras.small_samples import SmallSamples
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 
@@ -63,6 +64,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     _record_scope: keras.StatelessScope | None = None
     _activity: str | None = None
     _records = RecordsOfFit()
+    # The samples of `fit`, where no data set holds them.
+    _small_samples: SmallSamples | None = None
     # Whether somebody looks at the progress of a step that is yet to be traced.
     _is_watched = False
 
@@ -215,15 +218,23 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             "user_gradient": user_gradient,
             "constant_batch_size": constant_batch_size,
         }
+        strategy = self.distribute_strategy
         data = fit_data.prepare(
-            arguments, sampling, optimizer, self.distribute_strategy, bool(self.jit_compile)
+            arguments,
+            sampling,
+            optimizer,
+            strategy,
+            is_compiled=bool(self.jit_compile),
+            between_steps=distribution.is_none(strategy)
+            and self.steps_per_execution == 1
+            and not self.run_eagerly,
         )
         self._set_batch_size(data.batch_size)
         self._set_records(records)
         self._build_for(*data.example)
         self._is_watched = verbose != 0 and self.train_function is None
         with (
-            self._during("fit"),
+            self._during("fit", data.samples),
             optimizer.charging.samples.fitting(data.policy, data.drawn),
             optimizer.charging.temporary_guards(),
             self._private_use(),
@@ -251,13 +262,16 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             )
 
     @contextlib.contextmanager
-    def _during(self, activity: str | None) -> Iterator[None]:
-        """Says whose steps the model runs meanwhile: those of "fit", "evaluate" or others."""
-        before, self._activity = self._activity, activity
+    def _during(self, activity: str | None, samples: SmallSamples | None = None) -> Iterator[None]:
+        """Says whose steps the model runs meanwhile: those of "fit", "evaluate" or others, and on
+        which samples if no data set holds them.
+        """
+        before = self._activity, self._small_samples
+        self._activity, self._small_samples = activity, samples
         try:
             yield
         finally:
-            self._activity = before
+            self._activity, self._small_samples = before
 
     @_in_turn
     def train_on_batch(
@@ -335,12 +349,14 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             return self.train_function
         with without_jit_compile(self):
             super().make_train_function(force=True)
-        self.train_function = functools.partial(self._run_steps, self.train_function)
+        step = tf.function(self.train_step, autograph=False)
+        self.train_function = functools.partial(self._run_steps, self.train_function, step)
         return self.train_function
 
-    def _run_steps(self, train_function: Any, iterator: Any) -> Any:
-        """Runs steps. If the ledger or a guard raised an error inside the graph, that error itself
-        is raised here.
+    def _run_steps(self, train_function: Any, step: Any, iterator: Any) -> Any:
+        """Runs steps on what an iterator yields; in `fit`, where no data set holds its samples, a
+        step on the next of them. If the ledger or a guard raised an error inside the graph, that
+        error itself is raised here.
         """
         charging = self._dp_optimizer().charging
         charging.samples.check_no_step_of_fit()
@@ -351,6 +367,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         first = said_where_slow() if is_watched else contextlib.nullcontext()
         try:
             with of_fit, first:
+                if self._small_samples is not None and charging.samples.fit_runs_step:
+                    return self._small_samples.take_step(step, iterator)
                 return train_function(iterator)
         except tf.errors.OpError as error:
             host_error = charging.take_error()

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import itertools
+import math
 import threading
 import time
 import weakref
@@ -43,6 +44,26 @@ class PaddedBatch(NamedTuple):
     mask: Any
 
 
+class Samples(NamedTuple):
+    """Padded samples, as Python draws them.
+
+    Attributes:
+        make: Returns an iterator without end, each of whose elements holds the arrays of a sample.
+        signature: Of these arrays.
+        rebuild: From them, or from anything that stands for them, to a `PaddedBatch`.
+        nbytes: Of the arrays of a large sample.
+    """
+
+    make: Callable[[], Iterator[tuple[np.ndarray, ...]]]
+    signature: tuple[tf.TensorSpec, ...]
+    rebuild: Callable[..., PaddedBatch]
+    nbytes: int
+
+    def dataset(self) -> tf.data.Dataset:
+        """Returns an endless data set of them, which are drawn ahead."""
+        return _from_iterators(self.make, self.signature, self.rebuild).prefetch(2)
+
+
 def batches(
     x: Any,
     y: Any,
@@ -74,6 +95,22 @@ def batches(
             so that XLA compiles one step and shapes say next to nothing about a sample. Else they
             are padded to multiples of `policy.size_step`, which takes less time.
     """
+    options = examples_per_unit, generator, row_multiple, users, constant_size
+    return samples(x, y, sample_weight, policy, *options).dataset()
+
+
+def samples(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    policy: SamplingPolicy,
+    examples_per_unit: int = 1,
+    generator: np.random.Generator | None = None,
+    row_multiple: int = 1,
+    users: Users | None = None,
+    constant_size: bool = True,
+) -> Samples:
+    """Returns the samples of `batches`, and takes its arguments."""
     # tf.nest.map_structure would call the function on None leaves.
     source = x if isinstance(x, Source) else None
     structure = _lists_to_tuples((x, y, sample_weight) if source is None else source.example)
@@ -133,7 +170,8 @@ def batches(
     axes = [None] if users is None else [None, examples_per_unit]
     signature = tuple(tf.TensorSpec([*axes, *a.shape[1:]], a.dtype) for a in arrays)
     signature += (tf.TensorSpec(axes, tf.bool),)
-    return _from_iterators(padded, signature, rebuild).prefetch(2)
+    of_unit = examples_per_unit * sum(a.dtype.itemsize * math.prod(a.shape[1:]) for a in arrays)
+    return Samples(padded, signature, rebuild, policy.padded_size * of_unit)
 
 
 class _Calls:

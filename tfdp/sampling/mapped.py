@@ -166,6 +166,18 @@ def memory_of(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
+def is_mapped(array: np.ndarray) -> bool:
+    """Returns whether an array lies in a mapped file."""
+    return isinstance(_whole(array), mmap.mmap)
+
+
+def _whole(array: Any) -> Any:
+    """Returns what an array is a part of, in the end."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array
+
+
 def _check(rows: np.ndarray, length: int) -> None:
     if len(rows) and not 0 <= rows.min() <= rows.max() < length:
         raise IndexError(
@@ -183,9 +195,7 @@ def _read_ahead(array: np.ndarray, starts: np.ndarray, size: int) -> None:
         starts: int64 [m], where the parts begin, in bytes from the start of the array.
         size: Bytes of each part.
     """
-    whole: Any = array
-    while isinstance(whole, np.ndarray):
-        whole = whole.base
+    whole = _whole(array)
     if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
         return
     data = np.frombuffer(whole, np.uint8)
