@@ -306,6 +306,46 @@ RUNS = in_folder(
         "        if False:\n",
         "tests/tuning/search_test.py",
     ),
+    (
+        "runs_may_be_counted_beforehand",
+        "the number of runs of a search comes from draws that can be repeated",
+        "tfdp/tuning/search.py",
+        "    if not generator.is_secret:\n",
+        "    if False:\n",
+        "tests/tuning/search_test.py",
+    ),
+    (
+        "generator_is_always_secret",
+        "a generator with bits of its own says that the operating system keys it",
+        "tfdp/noise/host.py",
+        "return self._fill is system_fill",
+        "return True",
+        "tests/noise/host_test.py",
+    ),
+    (
+        "failed_runs_share_their_passes",
+        "runs that fail are charged as parts of one pass over shuffled data",
+        "tfdp/tuning/search.py",
+        "        numbers = PassNumbers(ledger.next_pass)\n        while pending:\n",
+        "        numbers = PassNumbers()\n        while pending:\n",
+        "tests/tuning/search_test.py",
+    ),
+    (
+        "winner_for_one_run",
+        "the winner of a search goes on with a ledger of one run",
+        "tfdp/tuning/search.py",
+        "[*winner, *_ledgers_in(best.output)]",
+        "_ledgers_in(best.output)",
+        "tests/tuning/search_test.py",
+    ),
+    (
+        "output_for_one_run",
+        "the ledgers in the winner's output do not hold the search",
+        "tfdp/tuning/search.py",
+        "[*winner, *_ledgers_in(best.output)]",
+        "winner",
+        "tests/tuning/search_test.py",
+    ),
 )
 
 CORRELATED = in_folder(

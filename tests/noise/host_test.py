@@ -31,6 +31,11 @@ def test_generators_do_not_repeat_each_other():
     assert len(np.unique(draws)) == draws.size
 
 
+def test_secret_is_what_the_operating_system_keys():
+    assert HostGenerator().is_secret and host_generator().is_secret
+    assert not HostGenerator(SeededFill(3)).is_secret
+
+
 def test_same_bits_give_the_same_draws():
     left, right = (HostGenerator(SeededFill(3)) for _ in range(2))
     for _ in range(3):

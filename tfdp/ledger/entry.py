@@ -35,11 +35,14 @@ class PassNumbers:
 
     Each ledger counts its passes from zero. Passes of different ledgers are different passes: what
     two of them have begun is not one.
+
+    Args:
+        first: The number of the first pass.
     """
 
-    def __init__(self):
-        self._first = 0
-        self._next = 0
+    def __init__(self, first: int = 0):
+        self._first = first
+        self._next = first
 
     def begin_ledger(self) -> None:
         """Says that what follows is of another ledger."""

@@ -1,14 +1,17 @@
 """A search among candidates whose runs are private, that tells the winner only."""
 
 import collections
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdp.events import Event, RunEvent
 from tfdp.events.arguments import check_type
 from tfdp.ledger import PrivacyLedger
+from tfdp.ledger.entry import PassNumbers
+from tfdp.ledger.errors import PassTakenError
 from tfdp.noise import HostGenerator
 from tfdp.tuning.stopping import NumberOfRuns
 
@@ -22,7 +25,7 @@ class BestRun:
     Attributes:
         candidate: The winner.
         score: Its score.
-        output: Its output.
+        output: Its output. The ledgers in it hold the run, and the event of the search after it.
     """
 
     candidate: Any
@@ -49,21 +52,26 @@ def private_search(
         `ledger` holds the event of the search before the first run begins. A run that writes to its
         ledger what its plan does not hold ends the search with an error.
 
+        Whoever goes on from the winner goes on from a search, not from one run. So the winner's own
+        ledger gets the event of the search, too, and so does any other that its output has: the
+        `ledger` of a model for example, also in lists, tuples and dictionaries. Such a ledger
+        charges for the run twice, which is too much and never too little.
+
     Edge cases:
         An error in a run, or of one that left its plan, tells of this run. So `ledger` then gets,
-        beside the search, the plan of the run and what it did beyond it. A score of NaN counts as
-        the smallest. With `PoissonRuns` there may be no run.
+        beside the search, the plan of the run and what it did beyond it, in passes that no other
+        step is of. A score of NaN counts as the smallest. With `PoissonRuns` there may be no run.
 
     What is not checked: that `run` shows what it sees by its score and its output only (no prints,
     files or callbacks), and that both are as private as its ledger says. A score on the private
     data themselves has to be noised, and its event is part of the plan. A score on public data
     costs nothing. Whoever can tell how many runs there were, by a clock or a progress bar for
-    example, knows more than the event says. So the search itself shows no progress. The ledger of a
-    model that won is that of its run.
+    example, knows more than the event says. So the search itself shows no progress. What a run
+    saves before it returns has a ledger that does not hold the search; save the winner instead.
 
     Args:
-        run: A function of a candidate and of an empty ledger, to which it writes what it does. It
-            returns (score, output).
+        run: A function of a candidate and of an empty ledger, to which it writes what it does: that
+            of its model's optimizer, or `model.ledger`. It returns (score, output).
         candidates: The candidates, of which each is as likely as any other, or a function that
             draws one, without looking at data or at earlier runs (`optuna_trials`,
             `keras_tuner_values`).
@@ -72,14 +80,16 @@ def private_search(
             rehearsal on made-up data gives one: the pairs that stand in its ledger.
         number_of_runs: A distribution, `TruncatedNegativeBinomialRuns` or `PoissonRuns`.
         ledger: What the search is charged to.
-        generator: Draws the number of runs and the candidates; by default from secret bits.
+        generator: Draws the number of runs and the candidates, from bits that the operating system
+            keys. Draws that can be repeated are not secret, and refused.
 
     Returns:
         The winner, or None if there was no run.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: there are no candidates, a plan is empty, or a run did more than its plan says.
+        ValueError: there are no candidates, a plan is empty, the generator is not secret, or a run
+            did more than its plan says.
         Exception: what a run raises.
 
     Example:
@@ -103,6 +113,7 @@ def private_search(
     check_type("number_of_runs", number_of_runs, NumberOfRuns)
     check_type("ledger", ledger, PrivacyLedger)
     generator = HostGenerator() if generator is None else generator
+    _check_secret(generator)
     draw = _drawing(candidates, generator)
     if callable(plan):
         if callable(candidates):
@@ -115,14 +126,29 @@ def private_search(
     else:
         plans = [_plan(plan)]
         plan_of = lambda index: plans[0]  # noqa: E731
-    ledger.append(number_of_runs.event(tuple(dict.fromkeys(plans))))
+    event = number_of_runs.event(tuple(dict.fromkeys(plans)))
+    ledger.append(event)
     best: BestRun | None = None
+    winner: list[PrivacyLedger] = []
     for _ in range(number_of_runs.draw(generator)):
         index, candidate = draw()
-        score, output = _run(run, candidate, plan_of(index), ledger)
+        own = PrivacyLedger()
+        score, output = _run(run, candidate, own, plan_of(index), ledger)
         if best is None or score > best.score:
-            best = BestRun(candidate, score, output)
+            best, winner = BestRun(candidate, score, output), [own]
+    if best is not None:
+        _charge_winner(event, [*winner, *_ledgers_in(best.output)], ledger)
     return best
+
+
+def _check_secret(generator: Any) -> None:
+    check_type("generator", generator, HostGenerator)
+    if not generator.is_secret:
+        raise ValueError(
+            "generator must be a HostGenerator() that the operating system keys: the cost of a "
+            "search supposes that nobody can know how many runs there were. Leave `generator` out. "
+            "Received: a HostGenerator with a fill of its own."
+        )
 
 
 def _drawing(candidates: Any, generator: HostGenerator) -> Callable[[], tuple[int, Any]]:
@@ -151,11 +177,12 @@ def _plan(pairs: Plan) -> RunEvent:
 def _run(
     run: Callable[[Any, PrivacyLedger], tuple[float, Any]],
     candidate: Any,
+    own: PrivacyLedger,
     plan: RunEvent,
     ledger: PrivacyLedger,
 ) -> tuple[float, Any]:
     """Returns (score, output) of one run that kept to its plan."""
-    own, planned = PrivacyLedger(), dict(zip(plan.events, plan.counts, strict=True))
+    planned = dict(zip(plan.events, plan.counts, strict=True))
     kept = False
     try:
         score, output = run(candidate, own)
@@ -170,9 +197,45 @@ def _run(
         kept = True
     finally:
         if not kept:
-            for event, count in (_counts(own) | collections.Counter(planned)).items():
-                ledger.append(event, count=count)
+            _charge_run(_counts(own) | collections.Counter(planned), ledger)
     return (-math.inf if math.isnan(score) else score), output
+
+
+def _charge_run(counts: Mapping[Event, int], ledger: PrivacyLedger) -> None:
+    """Writes the steps of a run, whose ledger counted its passes from zero, in new passes."""
+    pending = list(counts.items())
+    with ledger.appending():
+        numbers = PassNumbers(ledger.next_pass)
+        while pending:
+            event, count = pending[0]
+            try:
+                ledger.append(numbers.renumbered(event), count=count)
+                del pending[0]
+            except PassTakenError:
+                # Another process took this number. The ledger has read that by now. A pass that is
+                # cut in two costs more, never less.
+                numbers = PassNumbers(ledger.next_pass)
+
+
+def _charge_winner(event: Event, ledgers: Iterable[PrivacyLedger], paid: PrivacyLedger) -> None:
+    """Writes the event of the search, once, to each of the ledgers but the one that has it."""
+    for each in {id(each): each for each in ledgers if each is not paid}.values():
+        each.append(event)
+
+
+def _ledgers_in(output: Any) -> Iterator[PrivacyLedger]:
+    """Yields the ledgers that an output has."""
+    if isinstance(output, (list, tuple, Mapping)):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _ledgers_in(part)
+        return
+    found = output
+    if not isinstance(output, PrivacyLedger):
+        found = None
+        with contextlib.suppress(ValueError):  # A private model that was never compiled.
+            found = getattr(output, "ledger", None)
+    if isinstance(found, PrivacyLedger):
+        yield found
 
 
 def _counts(pairs: Plan) -> collections.Counter[Event]:
