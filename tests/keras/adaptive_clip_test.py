@@ -149,3 +149,27 @@ def test_normalised_gradients_are_those_by_hand(engine):
         expected = [w - move for w, move in zip(expected, moves, strict=True)]
     model.train_on_batch(X, Y)
     toy.assert_weights(model, expected, 2e-6)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("clip", [1e-30, 0.0, -1.0, np.nan, np.inf, 2e30])
+def test_a_clip_that_no_step_made_is_refused_before_anything_is_charged(clip, eager):
+    model = private(adaptive(1.0, COUNT_STDDEV), run_eagerly=eager)
+    steps(model, 1)
+    (state,) = (v for v in model.optimizer.variables if v.name == "query_state")
+    state.assign(clip)
+    before = toy.weights(model)
+    with pytest.raises(ValueError, match="out of its bounds"):
+        steps(model, 1)
+    assert model.ledger.total_count == 1
+    toy.assert_weights(model, before, 0)
+
+
+@pytest.mark.parametrize("clip", [0.1, 1 / 3])
+def test_a_clip_at_its_bounds_is_no_stranger(clip):
+    query = tfdp.QuantileAdaptiveClipSumQuery(
+        clip, 1.0, 0.5, 5.0, 1.0, 12.0, min_l2_norm_clip=clip, max_l2_norm_clip=clip
+    )
+    model = private(query)
+    steps(model, 3)
+    assert model.ledger.total_count == 3

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, shares_memory, weighted_arrays
+from tfdp.sampling import Source
 
 X, Y = np.arange(10.0)[:, None], np.arange(10) % 2
 
@@ -48,6 +49,8 @@ def test_weights_of_classes_by_hand():
 def test_validation_data_may_not_be_the_training_data():
     assert shares_memory(X, (X[3:], Y))
     assert not shares_memory(X, (X.copy(), Y))
+    assert shares_memory(Source((X, Y)), (X[3:], Y))
+    assert not shares_memory(Source((X, Y)), (X.copy(), Y.copy()))
 
 
 def test_first_look_at_an_iterator_takes_nothing_away():

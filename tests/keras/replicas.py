@@ -403,6 +403,22 @@ def refusals(strategy):
 
         return outcome(lambda: run(of_replica))
 
+    def undivided(x, is_eager=False, **arguments):
+        with strategy.scope():
+            variable, taken = matrix(), optimizer()
+            taken.build([variable])
+
+        def of_replica(x):
+            taken.private_step(
+                lambda x: tf.reduce_sum(x @ variable.value), [variable], x, **arguments
+            )
+
+        def run(x):
+            strategy.run(of_replica, args=(x,))
+
+        run = run if is_eager else tf.function(run, autograph=False)
+        return outcome(lambda: run(x))
+
     def in_scope(function):
         with strategy.scope():
             function()
@@ -419,6 +435,9 @@ def refusals(strategy):
         "not a sum": step(lambda: optimizer(tfdp.NoPrivacyAverageQuery())),
         "not built": step(optimizer, build=False),
         "made outside": step(optimizer, own_scope=contextlib.nullcontext),
+        "undivided": undivided(tf.constant(X)),
+        "undivided, eager": undivided(tf.constant(X), is_eager=True),
+        "undivided array, eager": undivided(X, is_eager=True),
         "cross-replica": step(optimizer, run=in_scope),
         "train_on_batch": outcome(lambda: private.train_on_batch(X, Y)),
         "made private outside": outcome(lambda: made_outside.fit(X, Y, batch_size=2, verbose=0)),

@@ -39,6 +39,34 @@ def test_every_callback_of_keras_was_looked_at():
     assert found | {"OrbaxCheckpoint"} == set(OF_KERAS)
 
 
+def two_heads(name):
+    inputs = keras.Input((4,))
+    heads = [keras.layers.Dense(2, name=each)(inputs) for each in (name, "other")]
+    return toy.private(keras.Model(inputs, heads), loss=[toy.LOGITS_LOSS] * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "named"),
+    [
+        (
+            lambda: toy.private(
+                toy.linear(), metrics=[keras.metrics.SparseCategoricalAccuracy(name="val_a")]
+            ),
+            Y,
+            "val_a",
+        ),
+        (lambda: two_heads("val_a"), [Y, Y], "val_a_loss"),
+    ],
+    ids=["metric", "output"],
+)
+def test_raw_metrics_cannot_be_named_like_those_of_validation(model, y, named):
+    model = model()
+    stop = C.EarlyStopping(named, baseline=10.0, patience=1, mode="min")
+    with pytest.raises(NotPrivateError, match=f"begin with val_.*{named}"):
+        model.fit(X, y, batch_size=4, epochs=3, verbose=0, callbacks=[stop])
+    assert model.ledger.total_count == 0
+
+
 def made():
     return {
         "BackupAndRestore": C.BackupAndRestore("backup"),

@@ -56,8 +56,12 @@ def test_other_gradient_and_other_bound_are_traced_anew():
         expected, _ = by_hand(model, USERS, gradient)
         toy.fit_step(model, privacy_unit=IDS, max_examples_per_user=most, user_gradient=gradient)
         toy.assert_weights(model, expected)
+
+
+def test_without_ids_each_row_is_a_users_only_one():
+    model = toy.private(optimizer=user_optimizer())
     expected, _ = by_hand(model, [[i] for i in range(N)], "mean")
-    toy.fit_step(model)  # Each row a user's only one.
+    toy.fit_step(model)
     toy.assert_weights(model, expected)
 
 
@@ -211,3 +215,16 @@ def test_recurrent_and_attending_models_train_on_users():
     model = toy.private(model, optimizer=user_optimizer())
     model.fit(tokens, Y, batch_size=2, verbose=0, **GIVEN)
     assert toy.all_finite(model)
+
+
+def test_steps_without_ids_after_steps_with_them_are_refused():
+    model = toy.private(toy.linear(), optimizer=user_optimizer())
+    model.fit(X, Y, batch_size=2, verbose=0)  # Each row is a user.
+    model.fit(X, Y, batch_size=2, verbose=0, **GIVEN)
+    steps = model.ledger.total_count
+    with pytest.raises(ValueError, match="privacy_unit=ids"):
+        model.fit(X, Y, batch_size=2, verbose=0)
+    with pytest.raises(ValueError, match="privacy_unit=ids"):
+        model.train_on_batch(X, Y)
+    assert model.ledger.total_count == steps
+    model.fit(X, Y, batch_size=2, verbose=0, **GIVEN)

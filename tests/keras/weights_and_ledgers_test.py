@@ -1,5 +1,6 @@
 """The table of docs/ledger.md, "Weights and their ledger", row by row; its files are elsewhere."""
 
+import contextlib
 import copy
 import pickle
 
@@ -347,3 +348,76 @@ def test_replicas_compiled_again_continue_the_ledger():
     train(model, 1)
     assert model.ledger is ledger
     assert ledger.total_count == 2
+
+
+# Plain SGD keeps nothing of the gradients.
+KEEPS = {
+    "momentum": (lambda: keras.optimizers.SGD(0.5, momentum=0.9), True),
+    "moments": (lambda: keras.optimizers.Adam(0.1), True),
+    "averages": (lambda: keras.optimizers.SGD(0.5, use_ema=True), True),
+    "nothing": (lambda: keras.optimizers.SGD(0.5), False),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_what_an_inner_optimizer_keeps_of_gradients_carries_its_ledger(name):
+    make, keeps = KEEPS[name]
+    inner = make()
+    model = trained(toy.linear, optimizer=noisy(inner))
+    ledger = model.ledger
+    for variable in model.weights:
+        variable.assign(np.full(variable.shape, 5.0))
+    tfdp.keras.declare_weights(model, "fresh_start")
+    model.compile(noisy(inner), toy.LOGITS_LOSS)
+    train(model)
+    assert (model.ledger is ledger) == keeps
+    assert model.ledger.total_count == 1 + keeps
+    # A ledger that was chosen is not replaced.
+    tfdp.keras.declare_weights(model, "fresh_start")
+    model.compile(noisy(inner, ledger=tfdp.PrivacyLedger()), toy.LOGITS_LOSS)
+    with pytest.raises(LedgerMismatchError) if keeps else contextlib.nullcontext():
+        train(model)
+    # A new optimizer of Keras starts anew.
+    tfdp.keras.declare_weights(model, "fresh_start")
+    model.compile(noisy(make()), toy.LOGITS_LOSS)
+    train(model)
+    assert model.ledger.total_count == 1
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_moving_statistics_carry_their_ledger(copied):
+    def private(layer):
+        model = keras.Sequential([keras.Input((4,)), layer, toy.L.Dense(2)])
+        model = tfdp.keras.make_private(model, batch_norm="private")
+        optimizer = noisy(batch_norm_noise_multiplier=1.0)
+        return model, optimizer
+
+    def norm():
+        return toy.L.BatchNormalization(center=False, scale=False)
+
+    model, optimizer = private(norm())
+    model.compile(optimizer, toy.LOGITS_LOSS)
+    train(model)
+    layer = model.layers[0]
+    other, optimizer = private(norm() if copied else layer)
+    if copied:
+        other.layers[0].set_weights(layer.get_weights())
+    other.compile(optimizer, toy.LOGITS_LOSS)
+    train(other)
+    assert other.ledger is model.ledger and model.ledger.total_count == 2
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize`:UserWarning")
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_quantized_weights_carry_their_ledger(use_bias):
+    def make():
+        dense = toy.L.Dense(2, use_bias=use_bias)
+        return keras.Sequential([keras.Input((4,)), dense])
+
+    model = trained(make)
+    ledger = model.ledger
+    model.quantize("int8")
+    model.layers[-1].enable_lora(1)
+    model.compile(noisy(), toy.LOGITS_LOSS)
+    train(model)
+    assert model.ledger is ledger and ledger.total_count == 2

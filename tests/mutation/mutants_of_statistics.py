@@ -160,6 +160,14 @@ ASKED = in_folder(
         f"{STATISTICS_TESTS}/private_data_test.py::test_noise_of_answers_is_that_of_their_events",
     ),
     (
+        "one_dtype_for_a_list",
+        "one value of a list decides how all others are held",
+        "table.py",
+        "return np.fromiter(column, object, len(column))",
+        "return np.asarray(column)",
+        f"{STATISTICS_TESTS}/table_test.py::test_one_value_of_a_list_changes_nothing_about_the_others",
+    ),
+    (
         "infinite_value_is_clipped",
         "an infinite value counts as the largest",
         "table.py",

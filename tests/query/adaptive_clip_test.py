@@ -170,7 +170,7 @@ def test_clip_reaches_neither_zero_nor_infinity(geometric):
 
 def test_seeded_noise_is_said():
     query = dataclasses.replace(adaptive(1.0, z=1.0), random_source=SeededRandomSource(0))
-    assert all(event.seeded for event in query.derive_event(()).events)
+    assert all(event.seeded for event in query.derive_event(query.initial_global_state()).events)
 
 
 @pytest.mark.parametrize(("z", "stddev"), [(1.1, 12.8), (0.5, 0.3), (4.0, 2.1), (1e-3, 10.0)])

@@ -119,3 +119,22 @@ def test_rows_of_several_users_are_no_single_users(kind):
     ids[:] = [kind(["Ann", "Bob"]), kind(["Ann"])]
     with pytest.raises(TypeError, match="bound_contributions"):
         Users(ids, 1)
+
+
+def rows_of_all(ids):
+    users = Users(ids, 9)
+    rows = users.rows_of(np.arange(len(users)), np.random.default_rng(0))
+    return sorted(sorted(row[row >= 0].tolist()) for row in rows)
+
+
+def test_masked_ids_are_nobodys():
+    ids = np.ma.masked_array([1, 2, 1, 1], [False, False, True, True])
+    assert rows_of_all(ids) == rows_of_all([1, 2, None, None]) == [[0], [1]]
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no StringDType.")
+@pytest.mark.parametrize("missing", [np.nan, None])
+def test_missing_texts_are_nobodys(missing):
+    dtype = np.dtypes.StringDType(na_object=missing)
+    ids = np.array(["a", "b", missing, "c", "a"], dtype)
+    assert rows_of_all(ids) == [[0, 4], [1], [3]]

@@ -115,3 +115,9 @@ def test_statistics_features_components_and_training_are_one_ledger(tmp_path):
     again = PrivacyLedger.load(tmp_path / "ledger.sqlite")
     assert again.replay(RDPAccountant()).get_epsilon(1e-5) == spent
     assert len({type(event).__name__ for event, _ in again}) == 3
+
+
+def test_no_row_of_principal_components_warns(recwarn):
+    data = PrivateData(np.array([[1.0, 0.0], [-1.7e308, 0.0]]))
+    data.principal_components(1, l2_norm_clip=1.0, noise_multiplier=1.0, center=[1e308, 0.0])
+    assert not recwarn.list

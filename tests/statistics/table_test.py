@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from tfdp.statistics.table import as_numbers, columns_of, key_of, occurring_keys, rows_of
+from tfdp.statistics.table import (
+    as_numbers,
+    columns_of,
+    key_of,
+    occurring_keys,
+    persons_of,
+    rows_of,
+)
 
 
 class Frame:
@@ -41,6 +48,27 @@ def test_columns_of_what_holds_data(data, names):
     columns = columns_of(data)
     assert list(columns) == names
     assert all(column.shape == (3,) for column in columns.values())
+
+
+@pytest.mark.parametrize("extra", ["x", 2.5, math.nan, [1], None, 10**400])
+def test_one_value_of_a_list_changes_nothing_about_the_others(extra):
+    values = [2**60 + 1, 7, 7.0, True]
+    alone, together = (columns_of({"a": rows})["a"] for rows in (values, [*values, extra]))
+    assert list(map(repr, together[:4])) == list(map(repr, alone))
+    # NumPy's own choice of a dtype would round the first, or make texts of all.
+    assert key_of(together[0]) == 2**60 + 1
+    assert as_numbers("a", together)[:4].tolist() == as_numbers("a", alone).tolist()
+    assert persons_of(together)[:4].tolist() == [0, 1, 1, 2]
+
+
+def test_rows_that_are_lists_are_rows():
+    assert columns_of({"a": [[1, 2], [3, 4]]})["a"].shape == (2,)
+
+
+def test_no_value_warns(recwarn):
+    as_numbers("a", np.array([np.finfo(np.longdouble).max, 1], np.longdouble))
+    as_numbers("a", np.array([np.longdouble("1e4000"), 1], object))
+    assert not recwarn.list
 
 
 def test_a_pandas_frame_is_read():

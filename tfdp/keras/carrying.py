@@ -93,6 +93,16 @@ class CarriesLedger:
         finally:
             charges.note(self.weights)
 
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """As in Keras. The quantized weights are new variables, and carry what was paid for the old
+        ones.
+        """
+        charges.look(self.weights)
+        paid = charges.charges_of(self.weights)
+        super().quantize(*args, **kwargs)  # type: ignore[misc]
+        charges.add(self.weights, paid)
+        charges.note(self.weights)
+
     def get_weights(self) -> list[Any]:
         """As in Keras; a model that is given copies of these arrays has their ledger, too."""
         charges.know(self.weights)
@@ -240,7 +250,8 @@ def declare_weights(model: keras.Model, origin: str) -> None:
         model: A private model, or a plain one.
         origin: "fresh_start": they do not depend on the data that their ledger is about (they were
             set to public values, or other data are used from here). What was paid for them is
-            forgotten; compile again, with a new optimizer, for a new ledger.
+            forgotten; compile again, with a new `DPOptimizer` around a new optimizer of Keras, for
+            a new ledger: averages and momenta of an old one follow the old weights.
             "post_processed": they were computed from the private weights and public data (an
             average, pruning). What was paid for them stays.
             "not_private": they were trained on private data by something else. The ledger gets a

@@ -235,5 +235,5 @@ def mismatch(charges: Sequence[Charge], ledger: PrivacyLedger) -> str:
         "tfdp.PrivacyLedger.open(path) if it was opened; or leave `ledger` out, and a new "
         "optimizer continues it. If the weights do not depend on the data that this ledger is "
         "about: tfdp.keras.declare_weights(model, 'fresh_start'), and compile again with a new "
-        "optimizer."
+        "DPOptimizer around a new optimizer of Keras."
     )

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp.gradients.inputs import as_dense
 from tfdp.keras.class_weights import weights_of_classes
 from tfdp.keras.inputs import as_array, check_validation_split
+from tfdp.sampling import Source
 
 
 def is_dataset(x: Any) -> bool:
@@ -174,7 +175,7 @@ def shares_memory(x: Any, validation_data: Any) -> bool:
         return True
     parts = [
         [leaf for leaf in tf.nest.flatten(part) if hasattr(leaf, "shape")]
-        for part in (x, validation_data)
+        for part in (x.columns if isinstance(x, Source) else x, validation_data)
     ]
     return any(_is_same_memory(a, b) for a in parts[0] for b in parts[1])
 

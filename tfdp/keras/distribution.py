@@ -128,6 +128,32 @@ def once(function: Callable[..., Any], *arguments: Any) -> Any:
     return replica.merge_call(lambda strategy: function(*arguments))
 
 
+def check_divided(examples: Any) -> None:
+    """Refuses examples that all replicas of this process have, so that each would count in every
+    one of them. What a replica makes by itself cannot be told from a part of its own.
+
+    Args:
+        examples: Structure of tensors or arrays, masks too, or None.
+
+    Raises:
+        NotPrivateError: every one of them is what all replicas have.
+    """
+    replica = _replica()
+    if replica.num_replicas_in_sync == num_workers(replica.strategy):
+        return
+
+    def divided(_: tf.distribute.Strategy, values: list[Any]) -> bool:
+        return any([isinstance(value, tf.distribute.DistributedValues) for value in values])
+
+    leaves = [leaf for leaf in tf.nest.flatten(examples) if leaf is not None]
+    if not replica.merge_call(divided, (leaves,)):
+        raise NotPrivateError(
+            "All replicas were given the same batch, so that each of its records would count once "
+            "for every replica. Give each replica a part of its own: strategy.run(step, "
+            "args=(batch,)) with a batch of strategy.experimental_distribute_dataset(dataset)."
+        )
+
+
 def add_up(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the sums over the replicas, the same on every replica; of integers exactly."""
     replica = _replica()

@@ -142,6 +142,7 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
                 f"array with the id of each row's user. Received: max_examples_per_user={most!r}, "
                 f"user_gradient={gradient!r}."
             )
+        check_ids_given(optimizer)
         return None
     if isinstance(ids, str):
         raise TypeError(
@@ -174,7 +175,23 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
             "Private metrics and private batch normalization take means over a user's rows. Use "
             "user_gradient='mean'."
         )
+    optimizer.knows_ids = True
     return Users(ids, most)
+
+
+def check_ids_given(optimizer: DPOptimizer) -> None:
+    """Refuses steps without ids of users after steps with them.
+
+    Raises:
+        ValueError: the optimizer has seen that users have several rows.
+    """
+    if optimizer.knows_ids:
+        raise ValueError(
+            "Steps of this optimizer were about users of several rows, and without ids each row "
+            "would be a user of its own, who has as many parts in a step as rows. Give "
+            "fit(..., privacy_unit=ids). For data in which every user has one row make a new "
+            "optimizer."
+        )
 
 
 def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps):

@@ -128,6 +128,9 @@ class DPOptimizer(WrappingOptimizer):
         self.charging = Charging(ledger)
         self.target: Target | None = None
         self._issued = Issued()
+        # Whether `fit` was told which rows are whose.
+        self.knows_ids = False
+        self._moving_statistics: list[Any] = []
 
     for_budget = classmethod(for_budget)
 
@@ -163,6 +166,9 @@ class DPOptimizer(WrappingOptimizer):
             NotPrivateError: noise is missing for them, or is given and there are none; or steps of
                 a model with other layers were taken.
         """
+        self._moving_statistics = [
+            v for layer in layers for v in (layer.moving_mean, layer.moving_variance)
+        ]
         released = self._released.with_moments_of(layers)
         if released is not self._released and self.built:
             raise NotPrivateError(
@@ -402,6 +408,7 @@ class DPOptimizer(WrappingOptimizer):
             self.engine,
             self.physical_batch_size,
             self._released.templates,
+            (*self.slots, *self._moving_statistics),
         )
 
     def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any, list[tf.Tensor]]:
@@ -411,6 +418,7 @@ class DPOptimizer(WrappingOptimizer):
         check_arguments(self.query, self._microbatching, arguments)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
+        distribution.check_divided((arguments.examples, arguments.mask))
         # The batches of fit give every replica whole users.
         step.check_replicas(None if arguments.of_fit else arguments.examples_per_record)
         # Eager steps of several threads take turns. Steps in graphs do not, but every one of them

@@ -79,6 +79,8 @@ class PrivateStep:
         engine: As in `tfdp.clipped_gradient_sum`.
         physical_batch_size: Likewise.
         statistics: Forms of what a record has beside its gradient, as there.
+        followers: Variables that what is released changes beside the weights: slots of the inner
+            optimizer, moving statistics.
     """
 
     query: DPQuery
@@ -87,6 +89,7 @@ class PrivateStep:
     engine: str
     physical_batch_size: int | None
     statistics: Sequence[tf.TensorSpec] = ()
+    followers: Sequence[Any] = ()
 
     def take(
         self, arguments: StepArguments, variables: StepVariables, use: Use
@@ -164,6 +167,10 @@ class PrivateStep:
                 "(num_microbatches = batch_size)."
             )
 
+    def holders(self, variables: Sequence[Any]) -> list[Any]:
+        """Returns what carries the charge of a step that changes these variables."""
+        return [charges.holder(v) for v in (*variables, *self.followers)]
+
     def event(self, state: list[Any] | None, factor: int) -> SampledEvent:
         """Returns the event of the next step.
 
@@ -226,7 +233,7 @@ class PrivateStep:
             Position and fingerprint of the ledger; whatever depends on them is paid for.
         """
         factor = self.microbatching.sensitivity_factor
-        weights = [charges.holder(v) for v in arguments.variables]
+        weights = self.holders(arguments.variables)
         # If the query has no state that changes, all steps of this graph have the same event.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit

@@ -9,7 +9,7 @@ from tfdp.events import SampledEvent
 from tfdp.gradients.engines.batched import Clipping, Weights, sum_records
 from tfdp.gradients.engines.loop import is_finite
 from tfdp.gradients.forms.per_record import Explicit
-from tfdp.keras import charges, distribution
+from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.sampling_of_steps import Batch
@@ -95,7 +95,7 @@ class SummedStep:
             with charging.samples.step_of_fit():
                 place = charging.commit(
                     event,
-                    [charges.holder(v) for v in (*self._variables, *self._others)],
+                    step.holders([*self._variables, *self._others]),
                     int(variables.position.numpy()),
                     int(variables.fingerprint.numpy()),
                     batch,

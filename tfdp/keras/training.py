@@ -295,12 +295,14 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         Raises:
             NotPrivateError: under a strategy of several replicas, each of which Keras would give
                 the whole batch, or while `fit` runs a step.
+            ValueError: steps before this one were about users of several rows.
         """
         if self.distribute_strategy.num_replicas_in_sync > 1:
             raise NotPrivateError(
                 "train_on_batch would give the whole batch to every replica, and count each record "
                 "as often. Use fit()."
             )
+        fit_data.check_ids_given(self._dp_optimizer())
         x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
         self._set_records(RecordsOfFit())
         self._build_for(
@@ -425,6 +427,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             lambda: metric_updates.update(self, record_loss, data, data.mask, (losses, y_pred)),
             of_metrics,
         )
+        validation.check_names(logs)
         return distribution.for_keras(logs)
 
     def test_step(self, data: Any) -> dict[str, Any]:

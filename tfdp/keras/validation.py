@@ -1,7 +1,7 @@
 """Which models can be trained privately."""
 
 import string
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -239,4 +239,19 @@ def _check_preprocessor(task: keras.Model) -> None:
             "bypass. Preprocess the data first, data = model.preprocess_samples(x, y), then set "
             "model.preprocessor = None, and pass fit what data holds: x, y and, where there is "
             "one, sample_weight."
+        )
+
+
+def check_names(logs: Mapping[str, Any]) -> None:
+    """Refuses logs of training that would be taken for those of validation data.
+
+    Raises:
+        NotPrivateError: names them.
+    """
+    named = [key for key in logs if key.startswith("val_")]
+    if named:
+        raise NotPrivateError(
+            "Names that begin with val_ are those of validation data, by which callbacks may "
+            "decide. These are raw statistics of the training data: rename the metrics, or the "
+            f"outputs of the model, that they are called by. Received: {named}."
         )

@@ -37,6 +37,15 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         return self.own_variables + self.inner_optimizer.variables
 
     @property
+    def slots(self) -> list[Any]:
+        """The variables of the inner optimizer that follow gradients: momenta, moments, averages of
+        weights.
+        """
+        inner = self.inner_optimizer
+        others = inner.iterations, inner.learning_rate
+        return [v for v in inner.variables if not any(v is other for other in others)]
+
+    @property
     def learning_rate(self) -> Any:
         return self.inner_optimizer.learning_rate
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.events import ComposedEvent, Event, GaussianSumEvent
@@ -22,7 +23,7 @@ from tfdp.query.quantile_estimator import (
     below,
     update_bounds,
 )
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, is_concrete
 
 
 class AdaptiveClipGlobalState(NamedTuple):
@@ -177,9 +178,27 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         return result, AdaptiveClipGlobalState(*state), self.derive_event(global_state)
 
     def derive_event(self, global_state: Structure) -> Event:
+        """As in `DPQuery`.
+
+        Raises:
+            ValueError: the clip is known, and out of its bounds: its state was not made by steps of
+                this query.
+        """
+        if is_concrete(global_state):
+            self._check(float(np.asarray(global_state.l2_norm_clip)))
         seeded = source_of(self).seeded
         count = GaussianSumEvent(0.5, self.clipped_count_stddev, seeded)
         return ComposedEvent((GaussianSumEvent(1.0, self.noise_multiplier, seeded), count))
+
+    def _check(self, clip: float) -> None:
+        low, high = np.float32(self.min_l2_norm_clip), np.float32(self.max_l2_norm_clip)
+        if not low <= clip <= high:
+            raise ValueError(
+                "The clip of an adaptive query is out of its bounds, which no step of it allows: "
+                "its state is that of another query, or was changed. Restore a checkpoint of this "
+                f"run. Received: l2_norm_clip={clip}, min_l2_norm_clip={self.min_l2_norm_clip}, "
+                f"max_l2_norm_clip={self.max_l2_norm_clip}."
+            )
 
     def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
         return collections.OrderedDict(clip=global_state.l2_norm_clip)

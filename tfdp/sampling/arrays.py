@@ -110,7 +110,19 @@ def samples(
     users: Users | None = None,
     constant_size: bool = True,
 ) -> Samples:
-    """Returns the samples of `batches`, and takes its arguments."""
+    """Returns the samples of `batches`.
+
+    Args:
+        x: As in `batches`, as are all others.
+        y: As there.
+        sample_weight: As there.
+        policy: As there.
+        examples_per_unit: As there.
+        generator: As there.
+        row_multiple: As there.
+        users: As there.
+        constant_size: As there.
+    """
     # tf.nest.map_structure would call the function on None leaves.
     source = x if isinstance(x, Source) else None
     structure = _lists_to_tuples((x, y, sample_weight) if source is None else source.example)

@@ -113,6 +113,11 @@ class Source:
             self._first,
         )
 
+    @property
+    def columns(self) -> list[Any]:
+        """What examples are read from: arrays and all else that has a length and positions."""
+        return list(self._columns)
+
     def with_floats(self, dtype: Any) -> "Source":
         """Returns the source with its floating-point numbers cast, as `fit` casts those of arrays.
 

@@ -65,6 +65,11 @@ def _numbers_of(ids: Any) -> np.ndarray:
     """Returns int64 [n], a number of each row's user; -1 where the row is nobody's."""
     # A list of texts and numbers would become an array of texts, in which 1 and "1" are one user.
     array = np.asarray(ids, object) if isinstance(ids, (list, tuple)) else np.asarray(ids)
+    if isinstance(ids, np.ma.MaskedArray):
+        array = np.array(ids, object)
+        array[np.ma.getmaskarray(ids)] = None
+    elif array.dtype.kind == "T":  # NumPy's texts of any length have missing ones of their own.
+        array = array.astype(object)
     if array.ndim != 1:
         raise ValueError(
             "The ids of users must have one axis, [n], one id for each row. Received shape: "

@@ -115,7 +115,9 @@ class Scatter:
         account.charge(noise.event(coordinates=len(upper[0])), None)
         total = np.zeros((width, width), np.int64)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            total += _products(rows[start : start + _ROWS_AT_ONCE] - center, clip)
+            with np.errstate(over="ignore"):  # A warning would tell of a row.
+                differences = rows[start : start + _ROWS_AT_ONCE] - center
+            total += _products(differences, clip)
         noised = np.zeros((width, width))
         noised[upper] = noise.add(total[upper], account.random_source) * clip * clip
         return noised + np.triu(noised, 1).T

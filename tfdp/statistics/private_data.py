@@ -36,8 +36,8 @@ class PrivateData:
         whole.
 
     Args:
-        data: An array [n] or [n, columns], a mapping of names to arrays, or a pandas frame. It is
-            read at once; later changes do not count.
+        data: An array [n] or [n, columns], a mapping of names to arrays or lists, or a pandas
+            frame. It is read at once; later changes do not count.
         ledger: Of these rows; by default a new one in memory.
         budget: What the whole ledger may cost; None for no limit.
         random_source: Where random bits come from; by default keyed by the operating system.

@@ -15,7 +15,8 @@ def columns_of(data: Any) -> dict[Hashable, np.ndarray]:
 
     Args:
         data: An array [n] or [n, columns], whose columns are called 0, 1, ...; a mapping of names
-            to arrays [n]; or anything with `columns` whose items are arrays, as pandas has.
+            to arrays [n] or to lists, whose every value stays what it is; or anything with
+            `columns` whose items are arrays, as pandas has.
 
     Raises:
         TypeError: it is none of these.
@@ -33,14 +34,21 @@ def columns_of(data: Any) -> dict[Hashable, np.ndarray]:
         )
     found = {}
     for name in names:
-        column = data[name]
-        column = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+        column = _array_of(data[name])
         if column.ndim != 1:
             raise ValueError(f"The column {name!r} must have one axis. Received: {column.ndim}.")
         found[name] = column
     if not found or len({len(column) for column in found.values()}) > 1:
         raise ValueError("There must be columns, and they must be equally long.")
     return found
+
+
+def _array_of(column: Any) -> np.ndarray:
+    if isinstance(column, (list, tuple)):
+        # One dtype for all would follow the rows: a text among numbers makes texts of them, and NaN
+        # among large integers rounds them.
+        return np.fromiter(column, object, len(column))
+    return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
 
 
 def as_numbers(name: Hashable, column: np.ndarray) -> np.ndarray:
@@ -50,11 +58,14 @@ def as_numbers(name: Hashable, column: np.ndarray) -> np.ndarray:
         TypeError: the dtype of the column is not that of real numbers, or of objects.
     """
     if column.dtype.kind in "biuf":
-        found = column.astype(np.float64)
+        with np.errstate(over="ignore"):  # A warning would tell of a value.
+            found = column.astype(np.float64)
         return np.where(np.isfinite(found), found, np.nan)
     if column.dtype.kind != "O":
         raise TypeError(f"The column {name!r} holds no numbers: its dtype is {column.dtype}.")
-    return np.array([_number(value) for value in column], np.float64).reshape(len(column))
+    with np.errstate(over="ignore"):
+        found = [_number(value) for value in column]
+    return np.array(found, np.float64).reshape(len(column))
 
 
 def _number(value: Any) -> float:
