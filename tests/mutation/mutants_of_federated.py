@@ -55,6 +55,15 @@ ROUNDS = in_folder(
         f"{ANSWERS}::test_only_one_round_is_open_so_that_no_client_is_in_a_sum_twice",
     ),
     (
+        "one_client_decides_the_dtype",
+        "data of all simulated clients are held in the dtype of one of them",
+        "simulation.py",
+        "if form != forms[first]:",
+        "if len(form) != len(forms[first]):",
+        "tests/federated/simulation_test.py"
+        "::test_one_client_does_not_decide_how_data_of_others_are_held",
+    ),
+    (
         "who_listens_is_not_looked_at",
         "a SuperLink without TLS on all addresses is taken for one on loopback",
         "plain_connections.py",
