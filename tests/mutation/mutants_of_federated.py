@@ -64,6 +64,15 @@ ROUNDS = in_folder(
         "::test_one_client_does_not_decide_how_data_of_others_are_held",
     ),
     (
+        "cohorts_of_a_known_seed",
+        "cohorts that can be drawn again are charged as secret samples",
+        "server.py",
+        "if isinstance(generator, HostGenerator) and generator.is_secret:",
+        "if isinstance(generator, object):",
+        "tests/federated/cohorts_test.py"
+        "::test_cohorts_that_can_be_drawn_again_have_no_amplification",
+    ),
+    (
         "who_listens_is_not_looked_at",
         "a SuperLink without TLS on all addresses is taken for one on loopback",
         "plain_connections.py",

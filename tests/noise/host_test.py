@@ -31,6 +31,11 @@ def test_generators_do_not_repeat_each_other():
     assert len(np.unique(draws)) == draws.size
 
 
+def test_only_draws_that_the_system_keys_are_secret():
+    assert HostGenerator().is_secret
+    assert not HostGenerator(SeededFill(0)).is_secret
+
+
 def test_same_bits_give_the_same_draws():
     left, right = (HostGenerator(SeededFill(3)) for _ in range(2))
     for _ in range(3):

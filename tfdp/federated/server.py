@@ -1,6 +1,7 @@
 """The server of user-level training: in a round a query is released whose records are clients."""
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -19,8 +20,10 @@ from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
-from tfdp.noise import host_generator
-from tfdp.sampling import SamplingPolicy
+from tfdp.noise import HostGenerator, host_generator
+from tfdp.sampling import SamplingPolicy, Unknown
+
+_logger = logging.getLogger("tfdp")
 
 
 class Round:
@@ -185,7 +188,9 @@ class Server:
         cohort_size: Expected number of clients in a round; left out where the policy says it.
         sampling: How cohorts are drawn; by default `tfdp.sampling.Poisson()`.
         controls: With SCAFFOLD: control variates are part of every record, and of the result.
-        generator: Draws the cohorts; by default from secret bits.
+        generator: Draws the cohorts; by default from secret bits. Whoever knows the seed of another
+            one knows who was asked, so that rounds are then charged as `tfdp.sampling.Unknown`,
+            without amplification, and a warning says so.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -229,6 +234,13 @@ class Server:
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
         self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
         self._generator = host_generator() if generator is None else generator
+        if self._charged(self.policy) is not self.policy:
+            _logger.warning(
+                "Cohorts are drawn by a generator whose draws can be repeated (%s). Rounds are "
+                "charged without amplification by sampling. Leave generator out to draw from "
+                "secret bits.",
+                type(generator).__name__,
+            )
         self._open: Round | None = None
         # Answers may come from many threads, and each of them counts once.
         self._turn = threading.RLock()
@@ -276,7 +288,7 @@ class Server:
         draws = policy.draw(self._generator)
         self.model.stop_training = False
         with (
-            optimizer.charging.samples.fitting(policy, drawn=True),
+            optimizer.charging.samples.fitting(self._charged(policy), drawn=True),
             optimizer.charging.temporary_guards(),
             self.model._private_use(),
         ):
@@ -327,6 +339,13 @@ class Server:
         structure = [records[:count], records[count:]] if self.controls else records
         takes = self.model.optimizer.query.takes_weights
         self._step.add(structure, mask, tf.cast(weights, tf.float64) if takes else ())
+
+    def _charged(self, policy: SamplingPolicy) -> SamplingPolicy:
+        """Returns what cohorts that the policy draws are charged as: nobody may know them."""
+        generator = self._generator
+        if isinstance(generator, HostGenerator) and generator.is_secret:
+            return policy
+        return Unknown(policy.neighboring_relation) if policy.uses_generator else policy
 
     def _begin(self, number: int, units: np.ndarray) -> Round:
         with self._turn:

@@ -26,6 +26,11 @@ class HostGenerator:
     def __init__(self, fill: Fill = system_fill):
         self._fill = fill
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether the operating system keys every draw, so that nobody can repeat one."""
+        return self._fill is system_fill
+
     def _bits(self, count: int, dtype: type) -> np.ndarray:
         bits = np.empty(count, dtype)
         self._fill(bits)
