@@ -18,6 +18,7 @@ from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.sampling_of_steps import Fitting
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
 from tfdp.noise import HostGenerator, host_generator
@@ -257,9 +258,9 @@ class Server:
 
         A round is released when the caller asks for the next one. If the caller raises or leaves
         the loop instead, the round that is open is charged and not released. One round of a server
-        is open at a time: another call that begins one gives it up. `model.history` is that of
-        Keras, with what is public: values of the query's state, an epsilon, and metrics of
-        validation.
+        is open at a time: another call that begins one gives it up. Of several loops over rounds of
+        one model, and `fit`, that which began last goes on. `model.history` is that of Keras, with
+        what is public: values of the query's state, an epsilon, and metrics of validation.
 
         Args:
             number: How many; a callback may end it earlier.
@@ -269,9 +270,10 @@ class Server:
 
         Raises:
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
-            NotPrivateError: a callback would act on a raw statistic, or another round was begun
-                while this one was open, or fewer clients answered than bring the noise that is
-                charged (`min_contributors`). The round is charged and not released.
+            NotPrivateError: a callback would act on a raw statistic, or another loop or `fit` of
+                this model was begun and goes on, or another round was begun while this one was
+                open, or fewer clients answered than bring the noise that is charged
+                (`min_contributors`). A round that is open then is charged and not released.
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
@@ -284,20 +286,21 @@ class Server:
             steps=1,
             verbose=verbose,
         )
-        policy = self.policy.from_step(optimizer.step_of_run())
-        draws = policy.draw(self._generator)
         self.model.stop_training = False
-        with (
-            optimizer.charging.samples.fitting(self._charged(policy), drawn=True),
-            optimizer.charging.temporary_guards(),
-            self.model._private_use(),
-        ):
-            callbacks.on_train_begin()
+        with contextlib.ExitStack() as stack:
+            # No other thread begins to train between what is begun here.
+            with optimizer.charging.turn:
+                policy = self.policy.from_step(optimizer.step_of_run())
+                draws, samples = policy.draw(self._generator), optimizer.charging.samples
+                fit = stack.enter_context(samples.fitting(self._charged(policy), drawn=True))
+                stack.enter_context(optimizer.charging.temporary_guards())
+                stack.enter_context(self.model._private_use())
+                callbacks.on_train_begin()
             logs: dict[str, Any] = {}
             for index in range(number):
                 callbacks.on_epoch_begin(index)
                 callbacks.on_train_batch_begin(0)
-                current = self._begin(index + 1, next(draws))
+                current = self._begin(index + 1, next(draws), fit)
                 try:
                     yield current
                 finally:
@@ -347,17 +350,18 @@ class Server:
             return policy
         return Unknown(policy.neighboring_relation) if policy.uses_generator else policy
 
-    def _begin(self, number: int, units: np.ndarray) -> Round:
-        with self._turn:
+    def _begin(self, number: int, units: np.ndarray, fit: Fitting) -> Round:
+        # In the order in which a callback of `fit` takes the two.
+        with self.model.optimizer.charging.turn, self._turn:
             if self._open is not None:
                 # Its answers would be added to the sum of the round that begins.
                 self._open.close()
-            self._step.charge(len(units))
+            self._step.charge(len(units), fit)
             self._open = Round(number, [self.clients[unit] for unit in units], self)
             return self._open
 
     def _release(self, current: Round) -> None:
-        with self._turn:
+        with self.model.optimizer.charging.turn, self._turn:
             if self._open is not current:
                 raise NotPrivateError(
                     f"Round {current.number} is not released: another round of this server was "
