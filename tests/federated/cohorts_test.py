@@ -2,13 +2,22 @@
 
 import collections
 
+import numpy as np
 import pytest
 
 import tfdp
 from tests.federated import rounds as making
-from tfdp.events import FixedSizeSampling, PoissonSampling
+from tfdp.events import (
+    FixedSizeSampling,
+    FullBatchSampling,
+    NeighboringRelation,
+    PoissonSampling,
+    UnknownSampling,
+)
 from tfdp.federated import Server
-from tfdp.sampling import FixedSize, Poisson, Shuffled, Unknown
+from tfdp.noise import HostGenerator
+from tfdp.noise.bits import SeededFill
+from tfdp.sampling import BallsInBins, FixedSize, FullBatch, Poisson, Shuffled, Unknown
 
 NAMES = making.NAMES
 
@@ -58,6 +67,48 @@ def test_cohorts_are_uniform():
     counts = collections.Counter(int(unit) for _ in range(2000) for unit in next(draws))
     # A binomial of 2,000 trials of 1/2 is 137 or more from 1,000 with probability below 1e-9.
     assert all(abs(counts[unit] - 1000) < 140 for unit in range(6))
+
+
+SEEDED = {
+    "numpy": lambda: np.random.default_rng(0),
+    "seeded": lambda: HostGenerator(SeededFill(0)),
+}
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+@pytest.mark.parametrize("kind", SEEDED)
+@pytest.mark.parametrize(
+    "policy", [Poisson(), FixedSize(), Shuffled(), Poisson(0.5, neighboring_relation=ADD)], ids=str
+)
+def test_cohorts_that_can_be_drawn_again_have_no_amplification(kind, policy, caplog):
+    """Whoever knows the seed knows who was asked."""
+    size = None if policy.hides_population else 3
+    cohorts = []
+    for _ in range(2):
+        model = making.model(stddev=1.0)
+        server = Server(model, NAMES, cohort_size=size, sampling=policy, generator=SEEDED[kind]())
+        server.train(lambda current: cohorts.append(current.cohort), 2)
+        (entry,) = model.ledger
+        assert (entry.event.sampling, entry.count) == (UnknownSampling(), 2)
+        assert entry.event.neighboring_relation is policy.neighboring_relation
+    assert cohorts[:2] == cohorts[2:]
+    assert sum("without amplification" in message for message in caplog.messages) == 2
+
+
+def test_cohorts_that_need_no_secret_draws_are_charged_as_they_are(caplog):
+    # Bins follow the key of their policy.
+    options = [{"sampling": FullBatch()}, {"sampling": BallsInBins(), "cohort_size": 3}]
+    options.append({"cohort_size": 3})
+    generators = [np.random.default_rng(0), np.random.default_rng(0), HostGenerator()]
+    found = []
+    for arguments, generator in zip(options, generators, strict=True):
+        model = making.model(stddev=1.0)
+        server = Server(model, NAMES, generator=generator, **arguments)
+        server.train(making.answer_all, 1)
+        found += [entry.event.sampling for entry in model.ledger]
+    assert found == [FullBatchSampling(6), found[1], PoissonSampling(0.5, 6)]
+    assert found[1].num_bins == 2
+    assert not any("amplification" in message for message in caplog.messages)
 
 
 REFUSED = {

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 import tfdp
 from tests.federated import rounds as making
 from tfdp.cli import main
-from tfdp.events import GaussianSumEvent, PoissonSampling
+from tfdp.events import FullBatchSampling, GaussianSumEvent, PoissonSampling
 from tfdp.federated import Server
 from tfdp.keras import (
     EpsilonLogger,
@@ -135,6 +136,85 @@ def test_another_step_during_a_round_ends_it():
     with pytest.raises(NotPrivateError, match="Another step"):
         server.train(trains, 1)
     assert model.ledger.total_count == 2
+
+
+class Begins(keras.callbacks.Callback):
+    """Calls a function where training begins."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def on_train_begin(self, logs=None):
+        self._function()
+
+
+def _fit(model, callback):
+    """Trains with a sampling that is worth more than that of the rounds."""
+    x, y = np.zeros([600, 3], "float32"), np.zeros([600, 2], "float32")
+    units = {"privacy_unit": np.arange(600), "max_examples_per_user": 1}
+    model.fit(x, y, batch_size=6, steps_per_epoch=1, verbose=0, callbacks=[callback], **units)
+
+
+def _rounds(model, callback):
+    Server(model, range(600), cohort_size=6).train(making.answer_all, 1, callbacks=[callback])
+
+
+@pytest.mark.parametrize("train", [_fit, _rounds])
+def test_a_loop_is_refused_while_one_that_began_later_goes_on(train):
+    """The round would be charged as a sample of the other one."""
+    model = making.model(stddev=1.0)
+    rounds = Server(model, NAMES, cohort_size=3).rounds(3)
+    next(rounds)
+    with pytest.raises(NotPrivateError, match="goes on"):
+        train(model, Begins(lambda: next(rounds)))
+    (entry,) = model.ledger
+    assert (entry.event.sampling, entry.count) == (PoissonSampling(0.5, 6), 1)
+    with pytest.raises(StopIteration):
+        next(rounds)
+
+
+def test_fit_is_refused_while_a_loop_that_a_callback_began_goes_on():
+    model = making.model(stddev=1.0)
+    rounds = Server(model, NAMES, sampling=FullBatch()).rounds(2)
+    with pytest.raises(NotPrivateError, match="goes on"):
+        _fit(model, Begins(lambda: next(rounds)))
+    (entry,) = model.ledger
+    assert (entry.event.sampling, entry.count) == (FullBatchSampling(6), 1)
+    rounds.close()
+    _fit(model, Begins(lambda: None))
+    assert model.ledger.total_count == 2
+
+
+def test_loops_may_end_in_any_order():
+    model = making.model(stddev=1.0)
+    one = Server(model, NAMES, cohort_size=3).rounds(2)
+    other = Server(model, NAMES, sampling=FullBatch()).rounds(2, callbacks=[PrivacyBudget(9, 0.1)])
+    next(one)
+    next(other)
+    one.close()
+    assert len(model.optimizer.charging.guards) == 1
+    next(other)
+    other.close()
+    assert [(entry.event.sampling, entry.count) for entry in model.ledger] == [
+        (PoissonSampling(0.5, 6), 1),
+        (FullBatchSampling(6), 2),
+    ]
+    assert not model.optimizer.charging.guards
+
+
+def test_a_loop_begins_in_its_turn():
+    """Else it could begin while a round of another thread is charged."""
+    model = making.model(stddev=1.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    began = threading.Event()
+    run = lambda: server.train(making.answer_all, 1, callbacks=[Begins(began.set)])  # noqa: E731
+    thread = threading.Thread(target=run)
+    with model.optimizer.charging.turn:
+        thread.start()
+        assert not began.wait(0.5)
+    thread.join()
+    assert began.is_set() and model.ledger.total_count == 1
 
 
 def test_budget_is_refused_before_the_round():

@@ -110,6 +110,46 @@ def test_lengths_that_differ_are_refused():
         Simulation(server, {}, SGD)
 
 
+FORMS = {
+    "integers": (np.zeros([2, 3], "int32"), np.zeros([2, 2], "float32")),
+    "rows": (np.zeros([2, 1], "float32"), np.zeros([2, 2], "float32")),
+    "integer_targets": (np.zeros([2, 3], "float32"), np.zeros([2, 2], "int8")),
+    "rows_of_targets": (np.zeros([2, 3], "float32"), np.zeros([2], "float32")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_one_client_does_not_decide_how_data_of_others_are_held(form, place):
+    """In an array of integers the numbers of all others would be cut, by any amount."""
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    data = {**_data(), making.NAMES[place]: FORMS[form]}
+    with pytest.raises(ValueError, match="one shape and one dtype"):
+        Simulation(server, data, SGD)
+    assert server.model.ledger.total_count == 0
+
+
+def test_strings_are_refused():
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    for part in (0, 1):
+        data = _data()
+        arrays = list(data[making.NAMES[0]])
+        arrays[part] = np.full(arrays[part].shape, "long text")
+        with pytest.raises(TypeError, match="must hold numbers"):
+            Simulation(server, {**data, making.NAMES[0]: tuple(arrays)}, SGD)
+
+
+def test_floats_are_cast_as_in_fit_and_nobody_asks_for_the_form_of_nothing():
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    data = _data()
+    x, y = data[making.NAMES[0]]
+    data[making.NAMES[0]] = x.astype("float64"), y.astype("float16")
+    data[making.NAMES[1]] = [], []
+    clients = Simulation(server, data, SGD, clients_at_once=6)._stacked([making.NAMES[0]])
+    assert {clients.x.dtype, clients.y.dtype} == {np.dtype("float32")}
+    np.testing.assert_array_equal(clients.x[0, : len(x)], x)
+
+
 def test_first_example_of_the_document_runs(capsys):
     document = pathlib.Path(__file__).resolve().parents[2] / "docs" / "federated.md"
     code = re.search(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)[1]

@@ -10,6 +10,7 @@ import tfdp
 from tfdp.keras import (
     LedgerMismatchError,
 )
+from tfdp.keras.charging import Charging
 from tfdp.sampling import FullBatch, Shuffled
 
 EXAMPLES = toy.examples()
@@ -17,6 +18,21 @@ EXAMPLES = toy.examples()
 
 class Refused(Exception):
     pass
+
+
+def test_guards_of_a_block_stay_where_one_that_began_before_ends():
+    charging = Charging()
+    one, other = charging.temporary_guards(), charging.temporary_guards()
+    guards = [lambda ledger, event, limit=limit: limit for limit in (1, 2, 3)]
+    charging.add_guard(guards[0])
+    one.__enter__()
+    charging.add_guard(guards[1])
+    other.__enter__()
+    charging.add_guard(guards[2])
+    one.__exit__(None, None, None)
+    assert charging.guards == tuple(guards)
+    other.__exit__(None, None, None)
+    assert charging.guards == (guards[0],)
 
 
 @pytest.mark.parametrize(

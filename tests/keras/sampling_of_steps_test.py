@@ -141,8 +141,11 @@ def test_declaration_of_a_custom_loop_holds_during_fit():
 def test_model_step_within_a_step_of_fit_is_refused():
     model = private()
     charging = model.optimizer.charging
-    with charging.samples.fitting(FullBatch(N), drawn=True), contextlib.ExitStack() as stack:
-        charging.samples.expect_step_of_fit()
+    with (
+        charging.samples.fitting(FullBatch(N), drawn=True) as fit,
+        contextlib.ExitStack() as stack,
+    ):
+        charging.samples.expect_step_of_fit(fit)
         stack.enter_context(charging.samples.step_of_fit())
         with pytest.raises(NotPrivateError, match="while fit"):
             model.train_on_batch(X, Y)
@@ -310,8 +313,8 @@ def test_two_optimizers_on_one_ledger_share_no_pass():
         other_done.wait(0.5)  # Seconds in which the other would take the same number.
 
     def commit(charging):
-        with charging.samples.fitting(Shuffled(4, N), True):
-            charging.samples.expect_step_of_fit()
+        with charging.samples.fitting(Shuffled(4, N), True) as fit:
+            charging.samples.expect_step_of_fit(fit)
             with charging.samples.step_of_fit():
                 event = GaussianSumEvent(1.0, 1.0)
                 batch = Batch(of_fit=True, size=4)

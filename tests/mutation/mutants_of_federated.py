@@ -55,6 +55,32 @@ ROUNDS = in_folder(
         f"{ANSWERS}::test_only_one_round_is_open_so_that_no_client_is_in_a_sum_twice",
     ),
     (
+        "loop_begins_out_of_turn",
+        "a loop over rounds begins while another thread charges a round",
+        "server.py",
+        "            with optimizer.charging.turn:\n",
+        "            with contextlib.nullcontext():\n",
+        f"{SERVER}::test_a_loop_begins_in_its_turn",
+    ),
+    (
+        "cohorts_of_a_known_seed",
+        "cohorts that can be drawn again are charged as secret samples",
+        "server.py",
+        "if isinstance(generator, HostGenerator) and generator.is_secret:",
+        "if isinstance(generator, object):",
+        "tests/federated/cohorts_test.py"
+        "::test_cohorts_that_can_be_drawn_again_have_no_amplification",
+    ),
+    (
+        "one_client_decides_the_dtype",
+        "data of all simulated clients are held in the dtype of one of them",
+        "simulation.py",
+        "if form != forms[first]:",
+        "if len(form) != len(forms[first]):",
+        "tests/federated/simulation_test.py"
+        "::test_one_client_does_not_decide_how_data_of_others_are_held",
+    ),
+    (
         "who_listens_is_not_looked_at",
         "a SuperLink without TLS on all addresses is taken for one on loopback",
         "plain_connections.py",
@@ -130,7 +156,7 @@ SUMMED = in_folder(
         "round_is_charged_when_it_is_released",
         "a round is not charged before anybody is asked",
         "summed_step.py",
-        "            charging.samples.expect_step_of_fit()\n",
+        "            charging.samples.expect_step_of_fit(fit)\n",
         "            return charging.samples.sampled(step.event_of_state(values), 'user', batch)\n",
         f"{SERVER}::test_the_ledger_holds_the_event_before_anybody_is_asked",
     ),

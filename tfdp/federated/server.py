@@ -1,6 +1,7 @@
 """The server of user-level training: in a round a query is released whose records are clients."""
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -17,10 +18,13 @@ from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.sampling_of_steps import Fitting
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
-from tfdp.noise import host_generator
-from tfdp.sampling import SamplingPolicy
+from tfdp.noise import HostGenerator, host_generator
+from tfdp.sampling import SamplingPolicy, Unknown
+
+_logger = logging.getLogger("tfdp")
 
 
 class Round:
@@ -185,7 +189,9 @@ class Server:
         cohort_size: Expected number of clients in a round; left out where the policy says it.
         sampling: How cohorts are drawn; by default `tfdp.sampling.Poisson()`.
         controls: With SCAFFOLD: control variates are part of every record, and of the result.
-        generator: Draws the cohorts; by default from secret bits.
+        generator: Draws the cohorts; by default from secret bits. Whoever knows the seed of another
+            one knows who was asked, so that rounds are then charged as `tfdp.sampling.Unknown`,
+            without amplification, and a warning says so.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -229,6 +235,13 @@ class Server:
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
         self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
         self._generator = host_generator() if generator is None else generator
+        if self._charged(self.policy) is not self.policy:
+            _logger.warning(
+                "Cohorts are drawn by a generator whose draws can be repeated (%s). Rounds are "
+                "charged without amplification by sampling. Leave generator out to draw from "
+                "secret bits.",
+                type(generator).__name__,
+            )
         self._open: Round | None = None
         # Answers may come from many threads, and each of them counts once.
         self._turn = threading.RLock()
@@ -245,9 +258,9 @@ class Server:
 
         A round is released when the caller asks for the next one. If the caller raises or leaves
         the loop instead, the round that is open is charged and not released. One round of a server
-        is open at a time: another call that begins one gives it up. `model.history` is that of
-        Keras, with what is public: values of the query's state, an epsilon, and metrics of
-        validation.
+        is open at a time: another call that begins one gives it up. Of several loops over rounds of
+        one model, and `fit`, that which began last goes on. `model.history` is that of Keras, with
+        what is public: values of the query's state, an epsilon, and metrics of validation.
 
         Args:
             number: How many; a callback may end it earlier.
@@ -257,9 +270,10 @@ class Server:
 
         Raises:
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
-            NotPrivateError: a callback would act on a raw statistic, or another round was begun
-                while this one was open, or fewer clients answered than bring the noise that is
-                charged (`min_contributors`). The round is charged and not released.
+            NotPrivateError: a callback would act on a raw statistic, or another loop or `fit` of
+                this model was begun and goes on, or another round was begun while this one was
+                open, or fewer clients answered than bring the noise that is charged
+                (`min_contributors`). A round that is open then is charged and not released.
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
@@ -272,20 +286,21 @@ class Server:
             steps=1,
             verbose=verbose,
         )
-        policy = self.policy.from_step(optimizer.step_of_run())
-        draws = policy.draw(self._generator)
         self.model.stop_training = False
-        with (
-            optimizer.charging.samples.fitting(policy, drawn=True),
-            optimizer.charging.temporary_guards(),
-            self.model._private_use(),
-        ):
-            callbacks.on_train_begin()
+        with contextlib.ExitStack() as stack:
+            # No other thread begins to train between what is begun here.
+            with optimizer.charging.turn:
+                policy = self.policy.from_step(optimizer.step_of_run())
+                draws, samples = policy.draw(self._generator), optimizer.charging.samples
+                fit = stack.enter_context(samples.fitting(self._charged(policy), drawn=True))
+                stack.enter_context(optimizer.charging.temporary_guards())
+                stack.enter_context(self.model._private_use())
+                callbacks.on_train_begin()
             logs: dict[str, Any] = {}
             for index in range(number):
                 callbacks.on_epoch_begin(index)
                 callbacks.on_train_batch_begin(0)
-                current = self._begin(index + 1, next(draws))
+                current = self._begin(index + 1, next(draws), fit)
                 try:
                     yield current
                 finally:
@@ -328,17 +343,25 @@ class Server:
         takes = self.model.optimizer.query.takes_weights
         self._step.add(structure, mask, tf.cast(weights, tf.float64) if takes else ())
 
-    def _begin(self, number: int, units: np.ndarray) -> Round:
-        with self._turn:
+    def _charged(self, policy: SamplingPolicy) -> SamplingPolicy:
+        """Returns what cohorts that the policy draws are charged as: nobody may know them."""
+        generator = self._generator
+        if isinstance(generator, HostGenerator) and generator.is_secret:
+            return policy
+        return Unknown(policy.neighboring_relation) if policy.uses_generator else policy
+
+    def _begin(self, number: int, units: np.ndarray, fit: Fitting) -> Round:
+        # In the order in which a callback of `fit` takes the two.
+        with self.model.optimizer.charging.turn, self._turn:
             if self._open is not None:
                 # Its answers would be added to the sum of the round that begins.
                 self._open.close()
-            self._step.charge(len(units))
+            self._step.charge(len(units), fit)
             self._open = Round(number, [self.clients[unit] for unit in units], self)
             return self._open
 
     def _release(self, current: Round) -> None:
-        with self._turn:
+        with self.model.optimizer.charging.turn, self._turn:
             if self._open is not current:
                 raise NotPrivateError(
                     f"Round {current.number} is not released: another round of this server was "

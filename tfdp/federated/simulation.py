@@ -3,11 +3,13 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from tfdp.events.arguments import positive_integer
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
 from tfdp.federated.server import Round, Server
+from tfdp.keras.inputs import as_array
 from tfdp.noise import host_generator
 
 
@@ -16,17 +18,25 @@ class Simulation:
 
     For a query that takes weights, a client's weight is its number of examples.
 
+    Guarantees:
+        How the data of a client are held follows from no other client's: the examples of all must
+        have one form, or the simulation is not made.
+
     Args:
         server: Whose rounds, and whose model's loss.
         data: For every registered client its (x, y); a client without examples is one that does not
-            answer.
+            answer. Numbers or truth values, of one shape an example and one dtype. Floating-point
+            numbers are cast to `keras.config.floatx()`, as in `fit`.
         sgd: What each client does.
         clients_at_once: Whose weights are in memory at the same time.
-        generator: Draws the orders of examples; by default from secret bits.
+        generator: Draws the orders of examples; by default from secret bits. No event counts on
+            them.
 
     Raises:
         KeyError: a registered client has no data.
-        ValueError: x and y of a client differ in length, or `clients_at_once` is out of range.
+        TypeError: data hold no numbers.
+        ValueError: x and y of a client differ in length, examples of two clients differ in shape or
+            dtype, or `clients_at_once` is out of range.
     """
 
     def __init__(
@@ -39,13 +49,14 @@ class Simulation:
         generator: Any = None,
     ):
         self._server = server
-        self._data = {name: tuple(map(np.asarray, data[name])) for name in server.clients}
+        self._data = {name: _arrays(name, *data[name]) for name in server.clients}
         for name, (x, y) in self._data.items():
             if len(x) != len(y):
                 raise ValueError(
                     f"x and y of a client must have one length. Received: {len(x)} and {len(y)}, "
                     f"of client {name!r}."
                 )
+        self._forms = _forms(self._data)
         self._training = LocalTraining(server.model, sgd)
         self._sgd = sgd
         self._at_once = positive_integer("clients_at_once", clients_at_once)
@@ -86,9 +97,7 @@ class Simulation:
 
     def _stacked(self, names: Sequence[Hashable]) -> Clients:
         number, rows = self._at_once, self._rows
-        first_x, first_y = self._data[names[0]]
-        x = np.zeros([number, rows, *first_x.shape[1:]], first_x.dtype)
-        y = np.zeros([number, rows, *first_y.shape[1:]], first_y.dtype)
+        x, y = (np.zeros([number, rows, *shape], dtype) for shape, dtype in self._forms)
         order = np.full([number, self._sgd.steps(rows), self._sgd.batch_size], -1, np.int32)
         for i, name in enumerate(names):
             own_x, own_y = self._data[name]
@@ -96,6 +105,46 @@ class Simulation:
             batches = self._sgd.batches(len(own_x), self._generator)
             order[i, : len(batches)] = batches
         return Clients(x, y, order)
+
+
+def _arrays(client: Hashable, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    arrays = [as_array(f"{part} of client {client!r}", a) for part, a in (("x", x), ("y", y))]
+    x, y = (a.astype(_dtype_of(a.dtype), copy=False) for a in arrays)
+    return x, y
+
+
+def _dtype_of(dtype: np.dtype) -> Any:
+    # Integers stay as wide as they are, in the order of bytes of this machine.
+    return keras.config.floatx() if dtype.kind == "f" else dtype.newbyteorder("=")
+
+
+def _forms(data: Mapping[Hashable, tuple[np.ndarray, ...]]) -> list[tuple[tuple[int, ...], Any]]:
+    """Returns shape and dtype of an example's x and y, which are those of every client.
+
+    Raises:
+        ValueError: two clients differ, of those that have examples.
+    """
+    forms = {
+        name: [(part.shape[1:], part.dtype) for part in parts]
+        for name, parts in data.items()
+        if len(parts[0])
+    }
+    first = next(iter(forms), None)
+    for name, form in forms.items():
+        if form != forms[first]:
+            raise ValueError(
+                "Examples of all clients must have one shape and one dtype, x as well as y: else "
+                "the data of one client would decide how those of others are held. Reshape them, "
+                f"or convert them with astype. Received: {_words(forms[first])} of client "
+                f"{first!r}, and {_words(form)} of client {name!r}."
+            )
+    return forms.get(first, [])
+
+
+def _words(form: Sequence[tuple[tuple[int, ...], Any]]) -> str:
+    return " and ".join(
+        f"{part} {dtype}{shape}" for part, (shape, dtype) in zip("xy", form, strict=True)
+    )
 
 
 def control_changes(

@@ -47,26 +47,40 @@ class Charging:
         self.error: Exception | None = None
         self.turn = threading.RLock()
         self._writing = threading.RLock()  # Graphs write on threads of their own, during a turn.
+        self._guarding = threading.RLock()
+        self._blocks: list[_Block] = []  # Of temporary guards; the last is the innermost.
         self.was_restored = False
 
     def add_guard(self, guard: Guard) -> None:
         """Registers a function of (ledger, next event), called before each step; it may raise."""
-        self.guards = (*self.guards, guard)
+        with self._guarding:
+            self.guards = (*self.guards, guard)
 
     def remove_guard(self, guard: Guard) -> None:
         """Removes a function that `add_guard` registered, once: it may have been added again."""
-        if guard in self.guards:
-            last = len(self.guards) - 1 - self.guards[::-1].index(guard)
-            self.guards = self.guards[:last] + self.guards[last + 1 :]
+        with self._guarding:
+            if guard in self.guards:
+                last = len(self.guards) - 1 - self.guards[::-1].index(guard)
+                self.guards = self.guards[:last] + self.guards[last + 1 :]
 
     @contextlib.contextmanager
     def temporary_guards(self) -> Iterator[None]:
-        """Removes at the end, also after an error, the guards that were added in the block."""
-        before = self.guards
+        """Removes at the end, also after an error, the guards that were added in the block.
+
+        If a block that began later goes on, its guards must stay. It then removes those of both.
+        """
+        block = _Block(self.guards)
+        self._blocks.append(block)
         try:
             yield
         finally:
-            self.guards = tuple(guard for guard in self.guards if guard in before)
+            with self._guarding:
+                place = self._blocks.index(block)
+                del self._blocks[place]
+                if place < len(self._blocks):
+                    self._blocks[place].before = block.before
+                else:
+                    self.guards = tuple(guard for guard in self.guards if guard in block.before)
 
     def take_error(self) -> Exception | None:
         """Returns, once, the error that stopped a step from being charged inside a graph."""
@@ -262,6 +276,17 @@ class Charging:
         if event.run_start() is not None:
             limits.append(1)  # Every step of a run is an event of its own: none can be reserved.
         return min((limit for limit in limits if limit is not None), default=None)
+
+
+class _Block:
+    """A block with temporary guards.
+
+    Attributes:
+        before: The guards that stay after it.
+    """
+
+    def __init__(self, before: tuple[Guard, ...]):
+        self.before = before
 
 
 class _Remember:

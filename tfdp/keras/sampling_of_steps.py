@@ -1,6 +1,7 @@
 """How the sample of each step was drawn, as its event says."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,10 +26,31 @@ class Batch(NamedTuple):
     size: int | None = None
 
 
+@dataclasses.dataclass(eq=False)
+class Fitting:
+    """One run of `fit`, or one loop over a server's rounds, and how its samples are drawn.
+
+    Attributes:
+        clock: Describes its steps.
+        sizes: Of its samples, where they are declared.
+        step_is_due: Whether the next thing that it does is a step.
+        runs_step: Whether it runs one now.
+        order_was_cut: Whether an epoch ended before all parts of the data had their turn.
+    """
+
+    clock: PassClock
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    step_is_due: bool = False
+    runs_step: bool = False
+    order_was_cut: bool = False
+
+
 class SamplingOfSteps:
     """The policies of an optimizer's steps: that of the steps that `fit` runs, and that of others.
 
-    A policy describes the samples that it drew or was declared for, and no others.
+    A policy describes the samples that it drew or was declared for, and no others. Where one `fit`
+    runs within another, or a loop over rounds is left open meanwhile, only the one that began last
+    takes steps. They may end in any order.
 
     Args:
         ledger: In which passes over the data have their numbers.
@@ -36,11 +58,13 @@ class SamplingOfSteps:
 
     def __init__(self, ledger: PrivacyLedger):
         self._clock = PassClock(Unknown(), ledger, drawn=False)
-        self._clock_of_fit: PassClock | None = None
-        self._fit_step_is_due, self._fit_runs_step = False, False
-        self._order_was_cut = False
         self._sizes = Sizes()
+        self._fits: list[Fitting] = []  # The last is the innermost.
         self._last: SampledEvent | None = None
+
+    @property
+    def _fit(self) -> Fitting | None:
+        return self._fits[-1] if self._fits else None
 
     @property
     def policy(self) -> SamplingPolicy:
@@ -58,8 +82,8 @@ class SamplingOfSteps:
     def continue_in(self, ledger: PrivacyLedger) -> None:
         """Numbers passes in another ledger, from the next step on."""
         self._clock = PassClock(self._clock.policy, ledger, drawn=False)
-        if self._clock_of_fit is not None:
-            self._clock_of_fit = self._clock_of_fit.moved_to(ledger)
+        for fit in self._fits:
+            fit.clock = fit.clock.moved_to(ledger)
 
     @contextlib.contextmanager
     def kept_unless_done(self) -> Iterator[None]:
@@ -75,36 +99,59 @@ class SamplingOfSteps:
     def begin_pass(self) -> None:
         """Says that a new pass over the data begins, for policies that have passes."""
         self._clock.begin_pass()
-        if self._clock_of_fit is not None:
-            self._clock_of_fit.begin_pass()
+        if self._fit is not None:
+            self._fit.clock.begin_pass()
 
-    def end_epoch(self) -> None:
-        """Says that `fit` goes through the data from their beginning again."""
-        self.begin_pass()
-        fit = self._clock_of_fit
-        self._order_was_cut = fit is not None and fit.drawn and fit.is_within_order
+    def end_epoch(self, fit: Fitting) -> None:
+        """Says that a `fit` goes through the data from their beginning again.
+
+        Args:
+            fit: From `fitting`.
+        """
+        self._clock.begin_pass()
+        fit.clock.begin_pass()
+        fit.order_was_cut = fit.clock.drawn and fit.clock.is_within_order
 
     @contextlib.contextmanager
-    def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[None]:
+    def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[Fitting]:
         """Says how the samples of the steps are drawn that `fit` runs meanwhile.
+
+        It begins during a turn of the optimizer (`Charging.turn`), and may end outside of one.
 
         Args:
             policy: By which tfdp draws, or which was declared.
             drawn: Whether tfdp draws.
-        """
-        before = self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step
-        was_cut, self._order_was_cut = self._order_was_cut, False
-        self._clock_of_fit, self._sizes = PassClock(policy, self._clock.ledger, drawn), Sizes()
-        self._fit_step_is_due, self._fit_runs_step = False, False
-        try:
-            yield
-        finally:
-            self._clock_of_fit, self._sizes, self._fit_step_is_due, self._fit_runs_step = before
-            self._order_was_cut = was_cut
 
-    def expect_step_of_fit(self) -> None:
-        """Says that the next thing `fit` does is a step on a sample of its own, or several."""
-        self._fit_step_is_due = self._clock_of_fit is not None
+        Yields:
+            What stands for this `fit`. It takes no step while a later one goes on.
+
+        Raises:
+            NotPrivateError: another `fit` runs a step.
+        """
+        self.check_no_step_of_fit()
+        fit = Fitting(PassClock(policy, self._clock.ledger, drawn))
+        self._fits.append(fit)
+        try:
+            yield fit
+        finally:
+            self._fits.remove(fit)
+
+    def expect_step_of_fit(self, fit: Fitting) -> None:
+        """Says that the next thing a `fit` does is a step on a sample of its own, or several.
+
+        Args:
+            fit: From `fitting`.
+
+        Raises:
+            NotPrivateError: another `fit`, or loop over rounds, began since and has not ended.
+        """
+        if self._fit is not fit:
+            raise NotPrivateError(
+                "Another fit() or another loop over rounds was begun with this optimizer, and goes "
+                "on. Finish that one first, or close() its rounds: a step is charged as a sample "
+                "of the one that began last."
+            )
+        fit.step_is_due = True
 
     @contextlib.contextmanager
     def step_of_fit(self) -> Iterator[None]:
@@ -114,16 +161,20 @@ class SamplingOfSteps:
         their own.
         """
         self.check_no_step_of_fit()
-        self._fit_runs_step, self._fit_step_is_due = self._fit_step_is_due, False
+        fit = self._fit
+        if fit is None:
+            yield
+            return
+        fit.runs_step, fit.step_is_due = fit.step_is_due, False
         try:
             yield
         finally:
-            self._fit_runs_step = False
+            fit.runs_step = False
 
     @property
     def fit_runs_step(self) -> bool:
         """Whether the steps that the model runs now are those of `fit`."""
-        return self._fit_runs_step
+        return self._fit is not None and self._fit.runs_step
 
     def check_no_step_of_fit(self) -> None:
         """Refuses a step of the model while `fit` runs another, because nothing distinguishes the
@@ -132,7 +183,7 @@ class SamplingOfSteps:
         Raises:
             NotPrivateError: `fit` runs a step.
         """
-        if self._fit_runs_step:
+        if self.fit_runs_step:
             raise NotPrivateError(
                 "A training step was started while fit() runs another one, from a data generator "
                 "or another thread. Train before or after fit(), or in a callback."
@@ -140,13 +191,17 @@ class SamplingOfSteps:
 
     def next_sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
         """Returns `event` with the sampling of the next step: of `fit`, if it runs."""
-        return self._sampled(event, privacy_unit, self._clock_of_fit or self._clock, None)
+        return self._sampled(event, privacy_unit, self._next_clock, None)
 
     @property
     def are_independent(self) -> bool:
         """Whether further samples, of `fit` if it runs, are drawn and priced each like the next."""
-        policy = (self._clock_of_fit or self._clock).policy
+        policy = self._next_clock.policy
         return policy.steps_per_pass is None and not policy.is_ordered
+
+    @property
+    def _next_clock(self) -> PassClock:
+        return self._clock if self._fit is None else self._fit.clock
 
     def sampled(self, event: Event, privacy_unit: str, batch: Batch) -> SampledEvent:
         """Returns `event` with the sampling of a step on this batch.
@@ -155,8 +210,8 @@ class SamplingOfSteps:
             NotPrivateError: the step is of `fit`, and after an epoch that ended before all parts of
                 the data had their turn.
         """
-        clock = self._clock_of(batch)
-        if self._order_was_cut and clock is self._clock_of_fit:
+        clock, fit = self._clock_of(batch), self._fit_of(batch)
+        if fit is not None and fit.order_was_cut:
             raise NotPrivateError(
                 f"{type(clock.policy).__name__} takes the parts of the data in turn, and an epoch "
                 "ended before the last of them, so that the next one begins with the first again, "
@@ -176,9 +231,12 @@ class SamplingOfSteps:
         self._last = SampledEvent(sampling, event, relation, privacy_unit)
         return self._last
 
+    def _fit_of(self, batch: Batch) -> Fitting | None:
+        return self._fit if batch.of_fit and self.fit_runs_step else None
+
     def _clock_of(self, batch: Batch) -> PassClock:
-        fit = self._clock_of_fit if batch.of_fit and self._fit_runs_step else None
-        return fit or self._clock
+        fit = self._fit_of(batch)
+        return self._clock if fit is None else fit.clock
 
     def check_size(self, batch: Batch) -> None:
         """Refuses a batch that cannot be a sample as it was declared.
@@ -186,11 +244,12 @@ class SamplingOfSteps:
         Raises:
             NotPrivateError: says why it cannot.
         """
-        clock = self._clock_of(batch)
+        clock, fit = self._clock_of(batch), self._fit_of(batch)
         if clock.drawn or batch.size is None:
             return
-        self._sizes.add(batch.size)
-        found = clock.policy.contradiction(self._sizes)
+        sizes = self._sizes if fit is None else fit.sizes
+        sizes.add(batch.size)
+        found = clock.policy.contradiction(sizes)
         if found is not None:
             raise NotPrivateError(
                 f"The batches are not samples as they were declared: {clock.policy!r} does not "

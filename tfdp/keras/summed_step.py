@@ -12,7 +12,7 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.keras.sampling_of_steps import Batch
+from tfdp.keras.sampling_of_steps import Batch, Fitting
 from tfdp.query.structure import Structure
 
 
@@ -68,15 +68,19 @@ class SummedStep:
         self._add = tf.function(self._added, autograph=False)
         self._apply = tf.function(self._applied, autograph=False)
 
-    def charge(self, size: int | None) -> SampledEvent:
+    def charge(self, size: int | None, fit: Fitting) -> SampledEvent:
         """Writes the event of the next step to the ledger, or raises; a step that was begun and not
         applied is given up.
 
         Args:
             size: Units in the sample, as they were drawn.
+            fit: Says how; from `SamplingOfSteps.fitting`.
 
         Returns:
             The event.
+
+        Raises:
+            NotPrivateError: something else trains with the optimizer, and has begun since.
         """
         charging, step = self._optimizer.charging, self._optimizer._step()
         variables = self._optimizer._step_variables()
@@ -91,7 +95,8 @@ class SummedStep:
                 events.append(charging.samples.sampled(step.event_of_state(values), "user", batch))
                 return events[-1]
 
-            charging.samples.expect_step_of_fit()
+            # Inside the turn, in which nothing else begins.
+            charging.samples.expect_step_of_fit(fit)
             with charging.samples.step_of_fit():
                 place = charging.commit(
                     event,

@@ -235,13 +235,13 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._is_watched = verbose != 0 and self.train_function is None
         with (
             self._during("fit", data.samples),
-            optimizer.charging.samples.fitting(data.policy, data.drawn),
+            optimizer.charging.samples.fitting(data.policy, data.drawn) as fit,
             optimizer.charging.temporary_guards(),
             self._private_use(),
         ):
             history = super().fit(
                 **data.arguments,
-                callbacks=with_callbacks_of_fit(callbacks, optimizer, epochs - initial_epoch),
+                callbacks=with_callbacks_of_fit(callbacks, optimizer, epochs - initial_epoch, fit),
                 epochs=epochs,
                 verbose=verbose,
                 shuffle=False,

@@ -28,7 +28,7 @@ class HostGenerator:
 
     @property
     def is_secret(self) -> bool:
-        """Whether nobody can know the draws: the operating system keys them."""
+        """Whether the operating system keys every draw, so that nobody can repeat one."""
         return self._fill is system_fill
 
     def _bits(self, count: int, dtype: type) -> np.ndarray:

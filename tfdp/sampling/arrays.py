@@ -88,7 +88,8 @@ def batches(
         sample_weight: Array of the same length, or None.
         policy: A resolved policy.
         examples_per_unit: Examples that come and go together.
-        generator: Source of the draws; by default keyed by the operating system.
+        generator: Source of the draws; by default keyed by the operating system. Samples of another
+            one are secret only if its seed is: declare `Unknown` where it is not.
         row_multiple: What the number of rows is a multiple of, so that replicas can share them.
         users: Whose rows come and go together, instead of `examples_per_unit`.
         constant_size: Whether samples are padded to `policy.padded_size` units, which few exceed,

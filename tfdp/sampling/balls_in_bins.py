@@ -148,6 +148,10 @@ class BallsInBins(SamplingPolicy):
         generator = HostGenerator(SeededFill(int.from_bytes(seed, "big")))
         return generator.integers(self.num_bins, size=self.population_size)
 
+    @property
+    def uses_generator(self) -> bool:
+        return False
+
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         bins = self._bins()
         units = np.argsort(bins, kind="stable")

@@ -56,6 +56,10 @@ class FixedOrder(KnownBatchSize):
     def steps_per_epoch(self) -> int:
         return self.description(0).steps_per_pass
 
+    @property
+    def uses_generator(self) -> bool:
+        return False
+
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         index, number = self.description(0).place
         while True:

@@ -60,6 +60,10 @@ class FullBatch(SamplingPolicy):
     def description(self, pass_index: int) -> events.Sampling:
         return events.FullBatchSampling(None if self.hides_population else self.population_size)
 
+    @property
+    def uses_generator(self) -> bool:
+        return False
+
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:
             yield np.arange(self.population_size)

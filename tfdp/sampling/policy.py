@@ -81,6 +81,13 @@ class SamplingPolicy(abc.ABC):
         """
         return False
 
+    @property
+    def uses_generator(self) -> bool:
+        """Whether samples depend on the generator that `draw` is given, which then is to be
+        secret.
+        """
+        return True
+
     def from_step(self, step: int) -> "SamplingPolicy":
         """Returns the policy whose first step is this one of an order; itself without an order."""
         return self
