@@ -101,6 +101,13 @@ def test_delta_of_one_in_the_population_is_named(save, capsys, delta, large):
     assert "careful" not in run(capsys, "replay", path, "--delta", "0.01")[1]
 
 
+def test_delta_is_held_against_the_population_of_any_kind_of_step(save, capsys):
+    others = [(GaussianSumEvent(1.0, 100.0 + i), 1) for i in range(120)]  # 100 kinds are listed.
+    _, path = save(*others, (STEP, 1))
+    words = ["replay", path, "--delta", "0.01", "--accountant", "rdp"]
+    assert "careful: " in run(capsys, *words)[1].splitlines()[-1]
+
+
 def test_bounds_that_are_drawn_say_so(save, capsys):
     _, path = save((GaussianSumEvent(1.0, 2.0), 1))
     options = ("--delta", "1e-3", "--accountant", "monte_carlo", "--accountant", "prv")

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.accountant import Accountant
+from tfdp.accounting.planning.target_delta import largest_population
 from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
@@ -49,6 +50,7 @@ class Replay:
         curve: (steps, an epsilon of every accountant); empty unless it was asked for.
         digits: As in `Totals`.
         evidence: What speaks for each of the files.
+        population_size: The largest that an event records, listed or not; None where none does.
     """
 
     ledger_ids: tuple[str, ...]
@@ -63,6 +65,7 @@ class Replay:
     curve: tuple[tuple[int, tuple[float, ...]], ...]
     digits: int | None
     evidence: tuple[Evidence, ...]
+    population_size: int | None
 
 
 @contextlib.contextmanager
@@ -201,6 +204,7 @@ def replay(
     reasons: set[str] = set()
     foreign: set[str] = set()
     curve: list[tuple[int, tuple[float, ...]]] = []
+    population: int | None = None
     done = total = 0
     with _open_ledgers(paths, diverged, key) as (streams, entries):
         for event, count in entries:
@@ -213,6 +217,8 @@ def replay(
             if event not in listed or listed[event] == left:
                 reasons |= why_not_private(event)
                 foreign |= prices_of_others(event)
+                found = largest_population([event])
+                population = max(population or 0, found) if found else population
             while left:
                 now = int(min(left, stride - done % stride))
                 totals.add(event, now)
@@ -245,4 +251,5 @@ def replay(
         tuple(curve),
         totals.digits,
         tuple(stream.evidence for stream in streams),
+        population,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
-from tfdp.accounting.planning.target_delta import careful_lines, largest_population
+from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
@@ -143,7 +143,7 @@ def _summary(replayed: Any, delta: float) -> dict[str, Any]:
         **({"confidence": held} if (held := confidences(list(replayed.epsilons))) else {}),
         "warnings": [
             *([] if replayed.steps else [_NO_STEP]),
-            *careful_lines(delta, largest_population(event for event, _ in replayed.listed)),
+            *careful_lines(delta, replayed.population_size),
         ],
     }
 
