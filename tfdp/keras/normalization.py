@@ -90,7 +90,7 @@ def with_private_norms(model: keras.Model) -> tuple[keras.Model, list[str]]:
     names: list[str] = []
 
     def private(layer):
-        if layer.renorm:
+        if getattr(layer, "renorm", False):  # Older versions of Keras have no such option.
             raise ValueError(
                 f"BatchNormalization {layer.name!r} renormalizes by its batch (renorm=True), which "
                 "cannot be done privately. Set renorm=False."
