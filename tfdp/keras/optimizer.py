@@ -166,9 +166,6 @@ class DPOptimizer(WrappingOptimizer):
             NotPrivateError: noise is missing for them, or is given and there are none; or steps of
                 a model with other layers were taken.
         """
-        self._moving_statistics = [
-            v for layer in layers for v in (layer.moving_mean, layer.moving_variance)
-        ]
         released = self._released.with_moments_of(layers)
         if released is not self._released and self.built:
             raise NotPrivateError(
@@ -176,6 +173,9 @@ class DPOptimizer(WrappingOptimizer):
                 "normalization. Make a new optimizer."
             )
         self._released = released
+        self._moving_statistics = [
+            v for layer in layers for v in (layer.moving_mean, layer.moving_variance)
+        ]
 
     def move_statistics(self, layers: Sequence[Any], released: Sequence[tf.Tensor]) -> None:
         """Updates the moving statistics of layers by what a step released about them.
