@@ -10,8 +10,8 @@ from tfdp.sampling import PaddedBatch
 from tfdp.sampling.arrays import Samples
 from tfdp.sampling.mapped import is_mapped
 
-# Copying so many bytes takes less time than handing them over between threads.
-_MOST_BYTES = 1 << 20
+# Copying so many bytes takes less time than handing them from thread to thread.
+_MOST_BYTES = 1 << 22
 # Copying less takes less time than an operation.
 _WORTH_SHARING_BYTES = 1 << 16
 
