@@ -17,6 +17,7 @@ from tfdp.keras import (
     NotPrivateError,
     PrivacyBudget,
     PrivacyBudgetExceededError,
+    charges,
 )
 
 L = keras.layers
@@ -421,3 +422,15 @@ def test_quantized_weights_carry_their_ledger(use_bias):
     model.compile(noisy(), toy.LOGITS_LOSS)
     train(model)
     assert model.ledger is ledger and ledger.total_count == 2
+
+
+def test_the_first_step_of_a_loop_pays_for_the_slots_that_it_makes():
+    inner, variable = (
+        keras.optimizers.SGD(0.5, momentum=0.9),
+        keras.Variable(np.ones((4, 2), "float32")),
+    )
+    first, other = noisy(inner), keras.Variable(np.ones((4, 2), "float32"))
+    first.private_step(toy.squared_error(variable), [variable], toy.examples())
+    slots = [v for v in inner.variables if tuple(v.shape) == (4, 2)]
+    assert slots and all(charges.past(slot).charges for slot in slots)
+    assert not charges.past(other).charges

@@ -428,6 +428,7 @@ class DPOptimizer(WrappingOptimizer):
             if not self.built:
                 with tf.init_scope():
                     self.build(arguments.variables)
+                step = self._step()  # There are slots now, which the step pays for, too.
             scale = arguments.loss_scale or self.loss_scale_factor
             return step.take(arguments._replace(loss_scale=scale), self._step_variables(), use)
 
