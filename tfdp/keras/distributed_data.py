@@ -11,6 +11,7 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.small_samples import SmallSamples, are_small
 from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
 from tfdp.sampling.arrays import samples as samples_of
+from tfdp.sampling.pipelines import untuned
 
 
 def samples(
@@ -60,7 +61,7 @@ def samples(
             constant_size=constant_size,
         )
         if between_steps and are_small(drawn, arrays):
-            return tf.data.Dataset.range(steps), None, SmallSamples(drawn)
+            return untuned(tf.data.Dataset.range(steps)), None, SmallSamples(drawn)
         samples = drawn.dataset().take(steps)
         if distribution.is_mirrored(strategy):
             samples = samples.map(_without_none)

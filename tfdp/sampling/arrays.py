@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdp.noise import host_generator
 from tfdp.sampling.mapped import taken
+from tfdp.sampling.pipelines import untuned
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.source import Source
 from tfdp.sampling.users import Users
@@ -61,7 +62,8 @@ class Samples(NamedTuple):
 
     def dataset(self) -> tf.data.Dataset:
         """Returns an endless data set of them, which are drawn ahead."""
-        return _from_iterators(self.make, self.signature, self.rebuild).prefetch(2)
+        drawn = _from_iterators(self.make, self.signature, self.rebuild)
+        return untuned(drawn.prefetch(2))
 
 
 def batches(
