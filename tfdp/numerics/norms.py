@@ -46,16 +46,6 @@ def drop_records(tensor: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
     return scale_records(tensor, tf.cast(tf.not_equal(factors, 0), tensor.dtype))
 
 
-def sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the squared l2 norm of every record of a tensor, [n], no less than the exact one."""
-    return _sum_of_squares(tensor)
-
-
-@traced_once
-def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
-    return rounding.sum_of_squares(tensor, range(1, tensor.shape.rank))
-
-
 def not_negative(squares: tf.Tensor) -> tf.Tensor:
     """Returns the squares, with zero in place of those that rounding made negative. NaN stays
     NaN.

@@ -20,10 +20,13 @@ def test_negative_numbers_count_from_the_end():
 
 
 def test_record_with_a_place_that_does_not_exist_has_no_norm():
-    ids, ones = tf.constant([[0, 1], [0, 2], [-3, 0]]), tf.ones([3, 2, 1])
-    checked = Rows(tf.zeros_like(ids), ones, 2, tf.constant([True, False, False]))
-    for rows in (Rows(ids, ones, 2), checked):
-        np.testing.assert_array_equal(np.isfinite(rows.squared_norms()), [True, False, False])
+    for ids in ([[0, 1], [0, 2], [-3, 0]], [[1], [2], [-3]]):
+        ids, ones = tf.constant(ids), tf.ones([3, len(ids[0]), 1])
+        checked = Rows(tf.zeros_like(ids), ones, 2, tf.constant([True, False, False]))
+        for rows in (Rows(ids, ones, 2), checked):
+            np.testing.assert_array_equal(np.isfinite(rows.squared_norms()), [True, False, False])
+            total = rows.weighted_sum(tf.constant([1.0, 0.0, 0.0]))
+            assert tf.reduce_sum(total) == ids.shape[1]
 
 
 def test_weighted_sum_adds_over_records():

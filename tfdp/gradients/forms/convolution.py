@@ -16,8 +16,9 @@ from tfdp.gradients.forms.convolution_layout import (
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.keras_internals import is_compiled_by_xla
+from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
-from tfdp.numerics.norms import drop_records, scale_records, sum_of_squares, to_accumulate
+from tfdp.numerics.norms import drop_records, scale_records, to_accumulate
 
 # Along how many axes TensorFlow convolves.
 _MOST_AXES = 3

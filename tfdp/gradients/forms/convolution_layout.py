@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from tfdp.gradients.forms import convolution_cost as cost
 from tfdp.gradients.forms.convolution_windows import Windows, flatten_positions, spatial_sizes
+from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import (
     drop_records,
     scale_records,
     squares_from_grams,
-    sum_of_squares,
     weighted_sum,
 )
 from tfdp.numerics.shared_graphs import traced_once

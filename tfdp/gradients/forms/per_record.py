@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import drop_records as drop_records
 from tfdp.numerics.norms import (
     not_negative,
     scale_records,
     segment_sum,
-    sum_of_squares,
     weighted_sum,
 )
 from tfdp.numerics.norms import to_accumulate as to_accumulate

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.forms.rows import Rows
+from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import (
     drop_records,
@@ -13,7 +14,6 @@ from tfdp.numerics.norms import (
     scale_records,
     segment_sum,
     squares_from_grams,
-    sum_of_squares,
     to_accumulate,
     vanished,
 )

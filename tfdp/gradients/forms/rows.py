@@ -4,8 +4,9 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import PerRecordGradient
 from tfdp.gradients.indices import in_range, nowhere
+from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
-from tfdp.numerics.norms import not_negative, scale_records, sum_of_squares, vanished
+from tfdp.numerics.norms import not_negative, scale_records, vanished
 from tfdp.query import sparse_rows
 
 # Up to this number of positions, computing all their inner products is faster than sorting.
@@ -36,16 +37,24 @@ class Rows(PerRecordGradient):
         if good is None:
             ids, good = in_range(ids, num_rows, -num_rows, axis=1)
         self.ids = tf.where(ids < 0, ids + num_rows, ids)
-        self.rows = tf.where(good[:, None, None], rows, nowhere(rows))
+        self._given, self._good = rows, good
         self._num_rows = num_rows
+
+    @property
+    def rows(self) -> tf.Tensor:
+        """The rows, [n, t, d], and NaN those of a record with an id that the table lacks."""
+        return tf.where(self._good[:, None, None], self._given, nowhere(self._given))
 
     def squared_norms(self) -> tf.Tensor:
         n, t = tf.shape(self.ids)[0], self.ids.shape[1]
         if t == 1:
-            return sum_of_squares(self.rows)
+            squares = sum_of_squares(self._given)
+            # Before the sum, this would take a pass over all rows.
+            return tf.where(self._good, squares, nowhere(squares))
         if t is None or t > _FEW_POSITIONS:
             return self._squared_norms_of(tf.range(n), tf.ones([n], tf.bool), n)
-        products = tf.matmul(self.rows, self.rows, transpose_b=True)
+        rows = self.rows
+        products = tf.matmul(rows, rows, transpose_b=True)
         same = self.ids[:, :, None] == self.ids[:, None, :]
         squares = tf.where(same, products, tf.zeros_like(products))
         squares = tf.cast(tf.reduce_sum(tf.cast(squares, tf.float64), [1, 2]), products.dtype)
@@ -55,7 +64,7 @@ class Rows(PerRecordGradient):
         norms = tf.sqrt(tf.linalg.diag_part(products))
         magnitudes = norms * tf.linalg.matvec(tf.cast(same, norms.dtype), norms)
         terms = 1 if norms.dtype == tf.float32 else t * t
-        error = rounding.additions(self.rows.shape[-1] + terms + t + 8, norms.dtype)
+        error = rounding.additions(rows.shape[-1] + terms + t + 8, norms.dtype)
         magnitudes = tf.reduce_sum(magnitudes, 1)
         squares += error * rounding.unit(norms.dtype) * magnitudes
         squares = rounding.enlarged(not_negative(squares), 4) + vanished(t * t, norms.dtype)
@@ -63,7 +72,7 @@ class Rows(PerRecordGradient):
         return rounding.with_product_error(squares, tf.sqrt(magnitudes))
 
     def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
-        d, t = self.rows.shape[-1], self.ids.shape[1]
+        d, t = self._given.shape[-1], self.ids.shape[1]
         positions = size * tf.shape(self.ids)[1] if t is None else size * t
         ids = tf.reshape(self.ids, tf.stack([-1, positions]))
         rows = tf.reshape(scale_records(self.rows, factors), tf.stack([-1, positions, d]))
@@ -84,7 +93,7 @@ class Rows(PerRecordGradient):
         self, owners: tf.Tensor, mask: tf.Tensor, num_owners: int | tf.Tensor
     ) -> tf.Tensor:
         """Returns squared norms of the gradients of owners; several records may have one."""
-        n, t, d = tf.shape(self.ids)[0], tf.shape(self.ids)[1], self.rows.shape[-1]
+        n, t, d = tf.shape(self.ids)[0], tf.shape(self.ids)[1], self._given.shape[-1]
         owners = tf.where(mask, owners, num_owners)
         # Rows that go to the same row of the table, for the same owner, are added first.
         keys = tf.cast(owners, tf.int64)[:, None] * self._num_rows + tf.cast(self.ids, tf.int64)
@@ -114,7 +123,8 @@ class Rows(PerRecordGradient):
         return rounding.enlarged(squares, counts)
 
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-        rows = tf.reshape(scale_records(self.rows, factors), [-1, self.rows.shape[-1]])
+        # The factor of a record without a finite norm is zero.
+        rows = tf.reshape(scale_records(self._given, factors), [-1, self._given.shape[-1]])
         return tf.math.unsorted_segment_sum(rows, tf.reshape(self.ids, [-1]), self._num_rows)
 
     def scaled(self, scales: tf.Tensor) -> "PerRecordGradient":
@@ -123,7 +133,7 @@ class Rows(PerRecordGradient):
     def weighted_rows(
         self, factors: tf.Tensor, keep: tf.Tensor, contribution_clip: float
     ) -> tf.IndexedSlices:
-        d, size = self.rows.shape[-1], tf.size(self.ids)
+        d, size = self._given.shape[-1], tf.size(self.ids)
         used = tf.reduce_any(tf.not_equal(self.rows, 0), axis=2)
         # A record counts once in a row, at the first of its positions that use it.
         owners = tf.range(tf.cast(tf.shape(self.ids)[0], tf.int64))[:, None]
@@ -138,7 +148,7 @@ class Rows(PerRecordGradient):
         return sparse_rows.with_counts(places, rows, counts, self._num_rows)
 
     def explicit(self) -> tf.Tensor:
-        n, d = tf.shape(self.ids)[0], self.rows.shape[-1]
+        n, d = tf.shape(self.ids)[0], self._given.shape[-1]
         ids = tf.cast(self.ids, tf.int64)
         ids += tf.range(tf.cast(n, tf.int64))[:, None] * self._num_rows
         table = tf.math.unsorted_segment_sum(
