@@ -460,8 +460,8 @@ SUMS = in_folder(
         "frames_of_the_first_record",
         "filter gradients of one record after the other all use the output gradients of the first",
         "forms/convolution_layout.py",
-        "windows.filter_gradient(source[i], positions[i])",
-        "windows.filter_gradient(source[i], positions[0])",
+        "windows.filter_gradient(source[record], positions[record])",
+        "windows.filter_gradient(source[record], positions[:1])",
         f"{GRADIENTS}/forms/convolution_test.py::test_groups_are_weighted_sums_of_records",
     ),
     (

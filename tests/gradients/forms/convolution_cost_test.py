@@ -3,6 +3,7 @@
 import pytest
 
 from tfdp.gradients.forms.convolution_cost import (
+    ONE_BY_ONE,
     PATCH_GRAM,
     PATCHES,
     PIXEL_GRAM,
@@ -10,14 +11,14 @@ from tfdp.gradients.forms.convolution_cost import (
     convolution_makes_patches,
     costs,
     number_of_parts,
-    one_by_one_is_faster,
+    places_together,
 )
 
 ONE = (1, 1)
 
 
 def test_many_positions_and_small_kernel_make_gradients():
-    assert cheapest((3, 3), ONE, ONE, (32, 32), 32, 32) == PATCHES
+    assert cheapest((3, 3), ONE, ONE, (16, 16), 32, 32) == PATCHES
 
 
 def test_few_positions_and_large_kernel_use_gram_matrices():
@@ -36,16 +37,27 @@ def test_pixels_stand_for_patches_only_without_strides_and_groups(strides, group
 
 
 def test_few_channels_are_copied_in_longer_runs():
-    assert convolution_makes_patches((8, 8), (2, 2), 1)
-    assert convolution_makes_patches((7, 7), (2, 2), 3)
-    assert not convolution_makes_patches((3, 3), ONE, 32)
-    assert not convolution_makes_patches((1, 1), ONE, 1)
+    assert convolution_makes_patches((8, 8), (2, 2), ONE, 1)
+    assert convolution_makes_patches((7, 7), (2, 2), ONE, 3)
+    assert not convolution_makes_patches((3, 3), ONE, ONE, 32)
+    assert not convolution_makes_patches((1, 1), ONE, ONE, 1)
+
+
+def test_places_that_are_in_windows_together_are_copied_together():
+    assert places_together((256,), (128,), (1,)) == 128
+    assert places_together((3, 8), (3, 6), ONE) == 2
+    assert places_together((3, 8), (3, 6), (1, 2)) == places_together((3, 3), ONE, ONE) == 1
+    assert not convolution_makes_patches((256,), (128,), (1,), 1)
+    assert convolution_makes_patches((256,), (127,), (1,), 1)
 
 
 def test_ordinary_gradients_are_for_records_of_many_and_known_sizes():
-    assert one_by_one_is_faster((8, 32, 32), 27)
-    assert not one_by_one_is_faster((8, 8, 8), 144)
-    assert not one_by_one_is_faster((8, None, 32), 144)
+    assert cheapest((3, 3), ONE, ONE, (64, 64), 16, 16) == ONE_BY_ONE
+    assert cheapest((1, 3, 3), (1,) * 3, (1,) * 3, (8, 32, 32), 16, 16) == ONE_BY_ONE
+    assert cheapest((3, 3), ONE, ONE, (64, 64), 16, 16, ways=[PATCHES, PATCH_GRAM]) == PATCHES
+    assert cheapest((3, 3), ONE, ONE, (16, 16), 16, 16) == PATCHES
+    assert cheapest((3, 3), ONE, ONE, (None, 64), 16, 16) == PATCHES
+    assert ONE_BY_ONE not in costs((3, 3), ONE, ONE, (64, 64), 16, 16, groups=2)
 
 
 def test_every_cost_grows_with_everything():

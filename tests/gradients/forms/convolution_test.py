@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tfdp.gradients.forms import convolution_cost
 from tfdp.gradients.forms.convolution import ConvolutionGradient
-from tfdp.gradients.forms.per_record import Explicit
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
 FACTORS = np.array([0.5, 0.0, 2.0, 1.5])
@@ -58,8 +57,10 @@ def check(gradient, expected, tolerance):
 
 
 def applicable(strides, groups):
-    pixels = groups == 1 and set(strides) == {1}
-    return [w for w in convolution_cost.WAYS if pixels or w != convolution_cost.PIXEL_GRAM]
+    others = {convolution_cost.PIXEL_GRAM} if set(strides) != {1} else set()
+    if groups > 1:
+        others = {convolution_cost.PIXEL_GRAM, convolution_cost.ONE_BY_ONE}
+    return [way for way in convolution_cost.WAYS if way not in others]
 
 
 @st.composite
@@ -238,13 +239,32 @@ def test_parts_are_the_whole(way, groups, monkeypatch):
     expected = results(*arguments)
     monkeypatch.setattr(convolution_cost, "_CACHED", 300)
     counted = ConvolutionGradient(*arguments[:2], (3, 3, 6 // groups, 3), groups=groups, way=way)
-    assert 1 < counted._number_of_parts() <= 5
+    in_parts = way != convolution_cost.ONE_BY_ONE
+    assert 1 + in_parts <= counted._number_of_parts() <= 1 + 4 * in_parts
     unknown = [tf.TensorSpec([None, *a.shape[1:]], tf.float64) for a in arguments]
     for signature in (None, unknown):
         for jit in (False, True):
             actual = tf.function(results, input_signature=signature, jit_compile=jit)(*arguments)
             for a, e in zip(actual, expected, strict=True):
                 np.testing.assert_allclose(a, e, rtol=1e-10, atol=1e-10)
+
+
+def test_one_by_one_is_for_large_images_on_a_cpu_without_xla(monkeypatch):
+    large = tf.TensorSpec([None, 64, 64, 48]), tf.TensorSpec([None, 64, 64, 16])
+
+    def loops(tensors, **options):
+        def norms(x, g):
+            return ConvolutionGradient(x, g, (3, 3, 48, 16), padding="same").squared_norms()
+
+        graph = tf.function(norms, tensors, **options).get_concrete_function().graph.as_graph_def()
+        nodes = [node for function in graph.library.function for node in function.node_def]
+        return "Conv2DBackpropFilter" in {node.op for node in nodes}
+
+    assert loops(large)
+    assert not loops([tf.TensorSpec([None, None, *spec.shape[2:]]) for spec in large])
+    assert not loops(large, jit_compile=True)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: ["a GPU"])
+    assert not loops(large)
 
 
 def test_unknown_sizes_choose_patches():
@@ -273,11 +293,7 @@ def test_half_precision_is_accumulated_in_float32(way, dtype):
 
 @pytest.mark.parametrize(
     ("way", "groups"),
-    [
-        *((way, 1) for way in convolution_cost.WAYS),
-        # A Gram matrix of pixels is for one group.
-        *((way, 2) for way in convolution_cost.WAYS if way != convolution_cost.PIXEL_GRAM),
-    ],
+    [(way, groups) for groups in (1, 2) for way in applicable((1, 1), groups)],
 )
 def test_record_that_is_not_finite_adds_nothing(way, groups):
     inputs, output_gradient, _ = _example()
@@ -352,6 +368,8 @@ def test_unusable_arguments_are_refused():
         ConvolutionGradient(*tensors, shape, padding="causal")
     with pytest.raises(ValueError, match="strides of 1 and one group"):
         ConvolutionGradient(*tensors, shape, strides=2, way=convolution_cost.PIXEL_GRAM)
+    with pytest.raises(ValueError, match="is for one group"):
+        ConvolutionGradient(*tensors, shape, groups=2, way=convolution_cost.ONE_BY_ONE)
     with pytest.raises(ValueError, match="way must be one of"):
         ConvolutionGradient(*tensors, shape, way="magic")
 
@@ -370,7 +388,7 @@ def test_groups_are_weighted_sums_of_records(case, twice, one_by_one):
         tf.constant(inputs), tf.constant(output_gradient), kernel.shape, **layer, groups=groups
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution_cost, "_MANY_IN_PATCHES", 0 if one_by_one else 1e9)
+        patch.setattr(convolution_cost, "_TURN", 0 if one_by_one else 1e12)
         if twice:
             grouped = gradient.grouped(None, 2).grouped(tf.constant([2.0, 0.0], inputs.dtype), 2)
             expected = 2 * (each[:1] + each[1:2])
@@ -383,7 +401,7 @@ def test_groups_are_weighted_sums_of_records(case, twice, one_by_one):
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("in_inputs", [True, False], ids=["inputs", "gradients"])
 def test_films_that_are_not_finite_leave_the_others_as_they_are(value, in_inputs, monkeypatch):
-    monkeypatch.setattr(convolution_cost, "_MANY_IN_PATCHES", 0)
+    monkeypatch.setattr(convolution_cost, "_TURN", 0)
     rng = np.random.default_rng(0)
     frames, gradients = rng.normal(size=(6, 5, 5, 2)), rng.normal(size=(6, 3, 3, 4))
     of_others = tf.constant([1.0, 0.0, 2.0], tf.float32)
@@ -391,7 +409,7 @@ def test_films_that_are_not_finite_leave_the_others_as_they_are(value, in_inputs
     def grouped():
         tensors = (tf.constant(t, tf.float32) for t in (frames, gradients))
         form = ConvolutionGradient(*tensors, (3, 3, 2, 4)).grouped(None, 2)
-        assert isinstance(form, Explicit)
+        assert form._layout.way == convolution_cost.ONE_BY_ONE
         return form.squared_norms().numpy(), form.weighted_sum(of_others).numpy()
 
     squares, total = grouped()

@@ -9,7 +9,6 @@ from tfdp.gradients.forms import convolution_cost as cost
 from tfdp.gradients.forms.convolution_layout import (
     Layout,
     gradients,
-    gradients_in_turn,
     squared_norms,
     sum_of_gradients,
 )
@@ -82,10 +81,10 @@ class ConvolutionGradient(PerRecordGradient):
 
         gradient_i = patches_i^T output_gradient_i.
 
-    It is computed in one of three ways, the cheapest for the shapes by `convolution_cost`. Either
-    it is made, and norm and sum come from it; or the norm comes from Gram matrices of patches and
-    of output gradients, as in `Product`, and the sum is the ordinary filter gradient of
-    factors[i] * output_gradient_i.
+    It is computed in one of four ways, the cheapest for the shapes by `convolution_cost`. Either
+    it is made, as such a product or as the filter gradient of one record, and norm and sum come
+    from it; or the norm comes from Gram matrices of patches and of output gradients, as in
+    `Product`, and the sum is the ordinary filter gradient of factors[i] * output_gradient_i.
 
     Edge cases:
         Half precision is accumulated in float32. The gradient of a record that is not finite makes
@@ -138,6 +137,8 @@ class ConvolutionGradient(PerRecordGradient):
                 f"way={way!r} is for strides of 1 and one group. Received: "
                 f"strides={windows.strides}, groups={groups}."
             )
+        if way == cost.ONE_BY_ONE and groups > 1:
+            raise ValueError(f"way={way!r} is for one group. Received: groups={groups}.")
         self._layout = Layout(tuple(kernel_shape), windows, groups, way)
         self._gradients: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None] | None = None
 
@@ -180,6 +181,10 @@ class ConvolutionGradient(PerRecordGradient):
         )
 
     def _cheapest(self, windows: Windows, groups: int) -> str:
+        ways = set(cost.WAYS)
+        if is_compiled_by_xla() or tf.config.get_visible_devices("GPU"):
+            # XLA takes a hundred times as long for a turn on a CPU, and a GPU waits between turns.
+            ways.remove(cost.ONE_BY_ONE)
         return cost.cheapest(
             windows.kernel,
             windows.strides,
@@ -188,6 +193,7 @@ class ConvolutionGradient(PerRecordGradient):
             self._source.shape[-1],
             self._positions.shape[-1],
             groups,
+            ways,
         )
 
     def _number_of_parts(self) -> int:
@@ -198,6 +204,8 @@ class ConvolutionGradient(PerRecordGradient):
         """
         n, counts = self._source.shape[0], self._positions.shape[1:-1]
         layout, numbers = self._layout, None
+        if layout.way == cost.ONE_BY_ONE:
+            return 1
         if None not in counts:
             positions = math.prod(counts)
             p, q = layout.sizes
@@ -217,7 +225,7 @@ class ConvolutionGradient(PerRecordGradient):
         return self._gradients
 
     def squared_norms(self) -> tf.Tensor:
-        if self._layout.way != cost.PATCHES:
+        if not self._layout.makes_gradients:
             return squared_norms(*self._parts())
         # The sum is computed as a product with clipping factors.
         return rounding.with_product_error(self._made()[1])
@@ -231,7 +239,7 @@ class ConvolutionGradient(PerRecordGradient):
         return math.prod(spatial_sizes(self._positions))
 
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-        if self._layout.way == cost.PATCHES:
+        if self._layout.makes_gradients:
             masks_factors = self._layout.masks_factors(self._source, self._positions)
             total = sum_of_gradients(factors, self._made()[0], masks_factors)
             return self._layout.restored(total[None])[0]
@@ -263,10 +271,6 @@ class ConvolutionGradient(PerRecordGradient):
             (1, *windows.dilations),
             layout.groups,
         )
-        counts = positions.shape[1:-1].as_list()
-        is_large = cost.one_by_one_is_faster(counts, layout.sizes[0])
-        if is_large and result._layout.way == cost.PATCHES and layout.groups == 1:
-            return Explicit(gradients_in_turn(windows, source, positions))
         result._layout = result._layout._replace(kernel_shape=layout.kernel_shape)
         return result
 

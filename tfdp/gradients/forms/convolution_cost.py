@@ -1,20 +1,23 @@
 """Which way to the gradients of a convolution is cheapest, from its shape alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 PATCHES = "patches"
 PATCH_GRAM = "patch_gram"
 PIXEL_GRAM = "pixel_gram"
-WAYS = (PATCHES, PATCH_GRAM, PIXEL_GRAM)
+ONE_BY_ONE = "one_by_one"
+WAYS = (PATCHES, PATCH_GRAM, PIXEL_GRAM, ONE_BY_ONE)
 
 # Costs, as benchmarks/convolution.py measures them, in multiply-adds of a large matrix product:
 _BATCHED = 1.5  # a multiply-add in a batched product
 _NARROW = 48  # columns of a result below which a product becomes no cheaper
 _PRODUCT = 1e5  # the start of one product in a batch
 _CONVOLVED = 0.6  # a multiply-add in an identity convolution
-_MADE = 120.0  # a number that it writes
+_MADE = 120.0  # a number that it writes, and a gather reads
+_MADE_AT_ONCE = 40.0  # a number that it writes, along the only axis
 _ORDINARY = 1.3  # a multiply-add in the ordinary filter gradient
+_TURN = 9e6  # the start of one such gradient of one record, in a loop
 _TRAFFIC = 22.0  # a number written or read by other operations
 _RUN = 320.0  # the start of one copy in a gather
 _COPIED = 20.0  # a number copied by it
@@ -23,8 +26,6 @@ _COPIED = 20.0  # a number copied by it
 _CACHED = 2**19
 # More parts than this save little, and each costs the start of many operations.
 _MOST_PARTS = 8
-# Numbers in a record's patches from which on an ordinary filter gradient of its own is faster.
-_MANY_IN_PATCHES = 2e5
 # Taken as the number of records if that is not known when the graph is built.
 _USUAL_RECORDS = 128
 
@@ -34,19 +35,35 @@ def is_pointwise(kernel: Sequence[int], strides: Sequence[int]) -> bool:
     return {*kernel, *strides} == {1}
 
 
-def convolution_makes_patches(kernel: Sequence[int], strides: Sequence[int], channels: int) -> bool:
+def places_together(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> int:
+    """Returns how many places along the last axis always come into windows together."""
+    return math.gcd(kernel[-1], strides[-1]) if dilations[-1] == 1 else 1
+
+
+def convolution_makes_patches(
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], channels: int
+) -> bool:
     """Returns whether a convolution and longer runs make patches faster than short runs do."""
     if is_pointwise(kernel, strides):
         return False
-    return _convolved(kernel, strides, channels) < _gathered(math.prod(kernel), channels)
+    runs, length = _runs(kernel, strides, dilations, channels)
+    return _convolved(kernel, strides, channels) < _gathered(runs, length)
+
+
+def _runs(
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], channels: int
+) -> tuple[int, int]:
+    """Returns of how many runs of how many numbers a patch is made."""
+    together = places_together(kernel, strides, dilations)
+    return math.prod(kernel) // together, together * channels
 
 
 def _convolved(kernel: Sequence[int], strides: Sequence[int], channels: int) -> float:
     """Returns the cost of one patch."""
     numbers = kernel[-1] * channels
-    row = _CONVOLVED * numbers * numbers + _MADE * numbers
     if len(kernel) == 1:
-        return row
+        return _CONVOLVED * numbers * numbers + _MADE_AT_ONCE * numbers
+    row = _CONVOLVED * numbers * numbers + _MADE * numbers
     return row * math.prod(strides[:-1]) + _gathered(math.prod(kernel[:-1]), numbers)
 
 
@@ -84,6 +101,7 @@ def costs(
       T p q multiply-adds are those of a step that is not private.
     - pixel_gram: as before without patches; L pixels with padding stand for T positions, and every
       row and column of the kernel costs a pass over L x L numbers.
+    - one_by_one: the ordinary filter gradient of the record alone; norm and sum read it.
 
     Args:
         kernel: Size of the kernel along the spatial axes.
@@ -99,8 +117,10 @@ def costs(
     p = runs * c
     if groups == 1 and is_pointwise(kernel, strides):
         make = 0.0
-    elif groups == 1 and convolution_makes_patches(kernel, strides, c):
+    elif groups == 1 and convolution_makes_patches(kernel, strides, dilations, c):
         make = positions * _convolved(kernel, strides, c)
+    elif groups == 1:
+        make = positions * _gathered(*_runs(kernel, strides, dilations, c))
     else:
         make = positions * _gathered(runs, c)
     ordinary = _ORDINARY * positions * p * q + 2 * _TRAFFIC * positions * q
@@ -122,6 +142,8 @@ def costs(
             + _TRAFFIC * (pixels**2 * (2 * sum(kernel) + 1) + 4 * numbered**2)
             + ordinary
         )
+    if groups == 1:  # TensorFlow has no convolution of several groups on a CPU.
+        result[ONE_BY_ONE] = ordinary + 3 * _TRAFFIC * p * q + _TURN
     return {way: groups * cost for way, cost in result.items()}
 
 
@@ -138,17 +160,6 @@ def number_of_parts(records: int | None, numbers: int | None) -> int:
     return max(1, min(most, (records or _USUAL_RECORDS) * numbers // _CACHED))
 
 
-def one_by_one_is_faster(counts: Sequence[int | None], numbers: int) -> bool:
-    """Returns whether ordinary filter gradients of one record after the other are faster than
-    products of all records' patches.
-
-    Args:
-        counts: How many windows a record has along every axis; None where that is not known.
-        numbers: In a patch.
-    """
-    return None not in counts and math.prod(counts) * numbers >= _MANY_IN_PATCHES
-
-
 def cheapest(
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -157,6 +168,7 @@ def cheapest(
     channels: int,
     filters: int,
     groups: int = 1,
+    ways: Collection[str] = WAYS,
 ) -> str:
     """Returns the cheapest way; patches where a size is not known, since Gram matrices may be huge.
 
@@ -168,14 +180,17 @@ def cheapest(
         channels: Numbers at a place of the input.
         filters: Numbers at a place of the output.
         groups: Into how many parts the channels are divided.
+        ways: Those that come into question; `PATCHES` is one.
 
     Example:
         >>> cheapest((3, 3), (2, 2), (1, 1), (4, 4), 64, 128)
         'patch_gram'
         >>> cheapest((3, 3), (1, 1), (1, 1), (32, 32), 3, 32)
         'patches'
+        >>> cheapest((3, 3), (1, 1), (1, 1), (64, 64), 48, 16)
+        'one_by_one'
     """
     if None in counts:
         return PATCHES
     by_way = costs(kernel, strides, dilations, counts, channels, filters, groups)
-    return min(by_way, key=by_way.get)
+    return min(by_way.keys() & set(ways), key=by_way.get)

@@ -51,10 +51,15 @@ class Layout(NamedTuple):
         return math.prod(self.kernel_shape[:-1]), self.kernel_shape[-1] // self.groups
 
     @property
+    def makes_gradients(self) -> bool:
+        """Whether norms and sums come from the gradients of all records."""
+        return self.way in (cost.PATCHES, cost.ONE_BY_ONE)
+
+    @property
     def is_turned(self) -> bool:
         """Whether gradients are made as matrices of [columns, rows]."""
         rows, columns = self.sizes
-        return cost.is_narrow(columns, rows)
+        return self.way != cost.ONE_BY_ONE and cost.is_narrow(columns, rows)
 
     def masks_factors(self, source: tf.Tensor, positions: tf.Tensor) -> bool:
         """Returns whether inputs and output gradients are masked, not the gradients."""
@@ -65,7 +70,7 @@ class Layout(NamedTuple):
         """Returns [n * groups, positions, rows]."""
         counts, windows = spatial_sizes(positions), self.windows
         if self.groups == 1 and cost.convolution_makes_patches(
-            windows.kernel, windows.strides, source.shape[-1]
+            windows.kernel, windows.strides, windows.dilations, source.shape[-1]
         ):
             return windows.patches_by_convolution(source, counts)
         return windows.patches(source, counts, self.groups)
@@ -113,10 +118,13 @@ def gradients(
         if masked:
             source, keep_source = _finite_part(source)
             positions, keep_positions = _finite_part(positions)
-        left, right = layout.patches(source, positions), layout.by_group(positions)
-        if layout.is_turned:
-            left, right = right, left
-        products = tf.matmul(left, right, transpose_a=True)
+        if layout.way == cost.ONE_BY_ONE:
+            products = _filter_gradients(layout.windows, source, positions)
+        else:
+            left, right = layout.patches(source, positions), layout.by_group(positions)
+            if layout.is_turned:
+                left, right = right, left
+            products = tf.matmul(left, right, transpose_a=True)
         products = tf.reshape(products, [-1, math.prod(layout.kernel_shape)])
         squares = sum_of_squares(products)
         if not masked:
@@ -167,21 +175,21 @@ def squared_norms(
     return _in_turn(part, [source, positions], results, number, unrolled)[0]
 
 
-@_kept_apart
-def gradients_in_turn(windows: Windows, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+def _filter_gradients(windows: Windows, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Returns the gradients of records, [n, *kernel, channels, filters], one after the other.
 
     Args:
         windows: Of a convolution.
-        source: Its inputs, so many of each record, [n, inputs, *spatial, channels].
-        positions: Its output gradients, [n, inputs, *windows, filters].
+        source: Its inputs, [n, *spatial, channels].
+        positions: Its output gradients, [n, *windows, filters].
     """
     shape = [*windows.kernel, source.shape[-1], positions.shape[-1]]
     n = tf.shape(source)[0]
     results = tf.TensorArray(source.dtype, n, element_shape=shape)
 
     def body(i, results):
-        return i + 1, results.write(i, windows.filter_gradient(source[i], positions[i]))
+        record = slice(i, i + 1)
+        return i + 1, results.write(i, windows.filter_gradient(source[record], positions[record]))
 
     _, results = tf.while_loop(
         lambda i, _: i < n, body, (tf.constant(0), results), parallel_iterations=1
