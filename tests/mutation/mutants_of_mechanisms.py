@@ -167,6 +167,15 @@ ADAPTIVE = in_folder(
         f"{QUERY}/scheduled_test.py::test_records_and_noise_follow_the_state",
     ),
     (
+        "schedule_of_no_noise_charged_as_noise",
+        "the event of a query without noise says the noise that its state holds",
+        "scheduled.py",
+        "        multiplier = 0.0 if self._has_no_noise else multiplier\n",
+        "",
+        f"{QUERY}/scheduled_test.py"
+        "::test_noise_is_that_of_the_event_where_another_query_made_the_state",
+    ),
+    (
         "schedule_does_not_advance",
         "a schedule stays at its first step",
         "scheduled.py",
