@@ -175,6 +175,12 @@ def test_repeated_random_steps_cost_more_than_both_ways_they_may_be_samples(name
     assert found >= sampled(norm, 2 * turns)
 
 
+@pytest.mark.parametrize("name", ["prv", "rdp", "basic"])
+def test_so_little_noise_that_repeated_steps_have_none_is_no_privacy(name):
+    run = [_turn(i, _event(i, ToeplitzFactorization(), 1.2e-10)) for i in range(N)]
+    assert _epsilon([*run, run[0]], name) == math.inf
+
+
 def _apart(i, event, relation=ZERO, index=0, b=PERIOD, n=N):
     return SampledEvent(MinSeparationSampling(0.2, b, n, None, index), event, relation)
 

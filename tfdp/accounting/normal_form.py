@@ -330,10 +330,11 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
             mechanisms = [within_range(run.amplified)]
     else:
         mechanisms = _mechanisms(leaves, rule.factors, relation)
-    if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
-        mechanisms = [NoPrivacy()]
-    elif mechanisms and sampled and rule.amplification is not None:
+    amplifies = mechanisms and sampled and rule.amplification is not None
+    if amplifies and NoPrivacy() not in mechanisms:
         mechanisms = _amplified(without_parts(mechanisms), rule, event)
+    if NoPrivacy() in mechanisms:
+        mechanisms = [NoPrivacy()]
     failure = _failure(leaves)
     if not mechanisms or any(type(each) is not TruncatedGaussian for each in mechanisms):
         failure += rule.failure_probability

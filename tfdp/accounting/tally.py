@@ -38,7 +38,6 @@ class Tally:
         self._terms: collections.Counter[Mechanism] = collections.Counter()
         self._failures: collections.Counter[float] = collections.Counter()
         self._lost: collections.Counter[float] = collections.Counter()
-        self._without_privacy = 0
 
     def form(self, event: Event) -> NormalForm | None:
         """Returns what an event amounts to that was added before; None of another one."""
@@ -64,8 +63,6 @@ class Tally:
             _move(self._failures, form.failure_probability, count)
         if form.lost_probability:
             _move(self._lost, form.lost_probability, count)
-        if form.mechanisms == (NoPrivacy(),):
-            self._without_privacy += count
 
     def _count(self, event: Event, form: NormalForm, count: int) -> None:
         before = self._counts[event]
@@ -130,7 +127,8 @@ class Tally:
     @property
     def is_non_private(self) -> bool:
         """Whether any event has no privacy at all."""
-        return self._without_privacy > 0
+        # One that has little is one that has none where its steps count together.
+        return NoPrivacy() in self._terms
 
     def failure_probability(self) -> float:
         """Returns the probability with which outputs are not those of the mechanisms."""
