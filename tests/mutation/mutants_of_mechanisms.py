@@ -363,8 +363,8 @@ CORRELATED = in_folder(
         "repeated_steps_of_a_run_are_free",
         "going on twice from one state of a run costs one run",
         "tally.py",
-        "most = max(self._runs.get(form.run.start) or {0: 0})",
-        "most = min(1, max(self._runs.get(form.run.start) or {0: 0}))",
+        "most = max(self._runs.get(run.start) or {0: 0})",
+        "most = min(1, max(self._runs.get(run.start) or {0: 0}))",
         f"{ACCOUNTING}/correlated_test.py",
     ),
     (
