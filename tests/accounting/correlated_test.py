@@ -10,9 +10,9 @@ import pytest
 from scipy import linalg
 
 from tests.factorizations.trees import tree_matrices
-from tfdp.accounting import PRVAccountant, make_accountant
+from tfdp.accounting import MonteCarloAccountant, PRVAccountant, make_accountant
 from tfdp.accounting.dp_events import to_dp_event
-from tfdp.accounting.mechanisms import SeparatedGaussian
+from tfdp.accounting.mechanisms import SampledGaussian, SeparatedGaussian
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.totals import Totals
 from tfdp.events import (
@@ -175,6 +175,12 @@ def test_repeated_random_steps_cost_more_than_both_ways_they_may_be_samples(name
     assert found >= sampled(norm, 2 * turns)
 
 
+@pytest.mark.parametrize("name", ["prv", "rdp", "basic"])
+def test_so_little_noise_that_repeated_steps_have_none_is_no_privacy(name):
+    run = [_turn(i, _event(i, ToeplitzFactorization(), 1.2e-10)) for i in range(N)]
+    assert _epsilon([*run, run[0]], name) == math.inf
+
+
 def _apart(i, event, relation=ZERO, index=0, b=PERIOD, n=N):
     return SampledEvent(MinSeparationSampling(0.2, b, n, None, index), event, relation)
 
@@ -213,6 +219,54 @@ def test_a_pass_that_was_left_and_taken_up_again_has_no_price():
         _epsilon([*run[:5], *(_apart(i, _event(i), index=1) for i in range(5, N))])
     with pytest.raises(UnsupportedEventError, match="taken 2 times on samples of one pass"):
         _epsilon([*run, *run[5:]])
+
+
+@pytest.mark.parametrize("other", [lambda i: _event(i, run=2), lambda i: GaussianSumEvent(1.0, Z)])
+def test_several_uses_of_one_pass_are_charged_as_if_steps_were_known(other):
+    # One draw says which steps a unit is in, for both: they are no two mixtures.
+    run, others = ([_apart(i, of(i)) for i in range(N)] for of in (_event, other))
+
+    def sensitivity(events):
+        accountant = MonteCarloAccountant(1000)
+        for event in events:
+            accountant.compose(event)
+        terms = accountant._terms()
+        assert all(type(m) is SampledGaussian and m.sampling_probability == 1 for m, _ in terms)
+        return math.hypot(*(math.sqrt(n) / m.noise_multiplier for m, n in terms))
+
+    moved = [normal_form(events[0]).mechanisms[0].sensitivity for events in (run, others)]
+    assert sensitivity([*run, *others]) == pytest.approx(math.hypot(*moved), rel=1e-9)
+    assert sensitivity([*others[:2], *run[:2]]) == pytest.approx(math.hypot(*moved), rel=1e-9)
+
+
+def test_one_use_of_a_pass_is_amplified_beside_nothing_and_beside_other_passes():
+    run = [_apart(i, _event(i)) for i in range(N)]
+    nothing = [_apart(i, ComposedEvent(())) for i in range(N)]
+    next_pass = [_apart(i, _event(i, run=2), index=1) for i in range(N)]
+    accountant = MonteCarloAccountant(1000)
+    for event in [*run, *nothing, *next_pass]:
+        accountant.compose(event)
+    assert accountant._terms() == [(normal_form(run[0]).mechanisms[0], 2)]
+
+
+def test_uses_of_one_pass_are_no_cheaper_than_both_at_once():
+    """A unit in one step of two, at most, with probability 1/101: two sums, or one of less noise.
+
+    The two are told apart as often as the one, which is far more often than two mixtures are.
+    """
+
+    def epsilon(events):
+        accountant = MonteCarloAccountant(100_000)
+        for event in events:
+            accountant.compose(event)
+        return accountant.get_epsilon(0.005)
+
+    def step(i, run, stddev):
+        event = _event(i, ToeplitzFactorization(), stddev, run, 2, 2)
+        return SampledEvent(MinSeparationSampling(0.01, 2, 2), event, ZERO)
+
+    two = epsilon([step(i, run, 0.4) for run in (1, 2) for i in range(2)])
+    assert two >= epsilon([step(i, 1, 0.4 / math.sqrt(2)) for i in range(2)]) > 3.0
 
 
 def test_refuses_runs_that_samples_are_not_apart_for():

@@ -29,11 +29,13 @@ from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
+    IntegerGaussianSumEvent,
     LaplaceSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
     PureEpsilonEvent,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     SampledEvent,
     Sampling,
@@ -207,6 +209,20 @@ def test_extreme_multipliers_stay_finite():
     mixed = ComposedEvent((GaussianSumEvent(1e-300, 1e300), GaussianSumEvent(1.0, 1e-9)))
     assert effective_noise_multiplier(mixed) == 1e-9
     assert normal_form(LaplaceSumEvent(1e-300, 1e300)).mechanisms == (SampledLaplace(1.0, 1e15),)
+
+
+@pytest.mark.parametrize(
+    "releases",
+    [
+        (GaussianSumEvent(1.0, 1.5e-10), IntegerGaussianSumEvent(1.0, 3.0)),
+        (GaussianSumEvent(1.0, 2.0), IntegerGaussianSumEvent(1.0, 1.5e-10)),
+        (PureEpsilonEvent(6e9), IntegerGaussianSumEvent(1.0, 3.0)),
+    ],
+)
+@pytest.mark.parametrize("sampling", [POISSON, RandomAllocationSampling(5)])
+def test_so_little_noise_that_a_replacement_has_none_is_no_privacy(sampling, releases):
+    # Twice as far is beyond what is priced, of one of two that are not amplified.
+    assert _mechanisms(sampling, ComposedEvent(releases), REPLACE) == [NoPrivacy()]
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,24 @@ def test_large_losses_stay_cheap_and_below_rdp():
     assert 0.8 * rdp.get_epsilon(1e-5) < pld.get_epsilon(1e-5) < rdp.get_epsilon(1e-5)
 
 
+@pytest.mark.parametrize("make", [PLDAccountant, GrowingPLDAccountant])
+@pytest.mark.parametrize(("z", "count"), [(0.0116, 1), (0.37, 1013), (7.76, 450_000)])
+def test_losses_that_no_grid_holds_are_those_of_rdp_beside_others(z, count, make):
+    events = [
+        (PureEpsilonEvent(0.5), 7),
+        (PureEpsilonEvent(0.3), 2),
+        (GaussianSumEvent(1, z), count),
+    ]
+    accountants = make(), RDPAccountant()
+    for accountant in accountants:
+        for event, number in events:
+            accountant.compose(event, number)
+    for delta in (1e-6, 0.7):
+        found, expected = (accountant.get_epsilon(delta) for accountant in accountants)
+        assert found == pytest.approx(expected, rel=1e-6)
+    assert accountants[0].get_delta(expected) == pytest.approx(delta, rel=0.1)
+
+
 def test_finer_interval_is_tighter():
     coarse, fine = PLDAccountant(1e-2), PLDAccountant(value_discretization_interval=1e-3)
     for accountant in (coarse, fine):

@@ -320,3 +320,15 @@ def test_one_pure_release_is_priced_whatever_its_epsilon(event, epsilon):
     # Cells of the grid without any probability are zero, not a little less.
     found = PRVAccountant().compose(event(epsilon)).get_epsilon(1e-5)
     assert 0.9 * epsilon < found <= epsilon
+
+
+def test_delta_of_replaced_units_with_hardly_any_noise_is_that_of_divergences():
+    # Of two neighbours in a row a grid shows a bound far above one.
+    accountants = PRVAccountant(), RDPAccountant()
+    for accountant in accountants:
+        accountant.compose(_step(0.99, 8.0, REPLACE))
+        few = SampledEvent(FixedSizeSampling(9, 17), GaussianSumEvent(1.0, 0.3), REPLACE)
+        accountant.compose(few, 9)
+        accountant.compose(SampledEvent(FullBatchSampling(), GaussianSumEvent(1, 1.4), REPLACE), 26)
+    found, expected = (accountant.get_delta(180.0) for accountant in accountants)
+    assert expected * (1 - 1e-9) <= found < 1.01 * expected

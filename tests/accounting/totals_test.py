@@ -124,11 +124,21 @@ def test_rounding_does_not_depend_on_order():
         lambda i: SampledEvent(FixedSizeSampling(2, 100), GaussianSumEvent(1.0, 9.0 + i / 777)),
         lambda i: _step(2.0 + i / 777, q=1.0, relation=REPLACE),
         lambda i: _step(2.0 + i / 777, q=0.2, relation=REPLACE),
+        lambda i: _step(2.0 + i / 777, q=1 - 1e-10, relation=REPLACE),
         lambda i: SampledEvent(
             PoissonSampling(0.1), ComposedEvent((GaussianSumEvent(1.0, 9.0 + i / 777),) * 2)
         ),
     ],
-    ids=["bare", "full replace", "full zero", "fixed", "poisson 1", "poisson replace", "composed"],
+    ids=[
+        "bare",
+        "full replace",
+        "full zero",
+        "fixed",
+        "poisson 1",
+        "poisson replace",
+        "nearly all replace",
+        "composed",
+    ],
 )
 def test_everything_gaussian_is_rounded(make):
     pairs = [(make(i), 2) for i in range(40)]

@@ -92,6 +92,15 @@ PRICES = in_folder(
         f"{ACCOUNTING}/bins_test.py::test_two_uses_of_one_draw_are_charged_as_if_bins_were_known",
     ),
     (
+        "uses_of_a_pass_are_mixtures_apart",
+        "two runs on one pass of separated samples are two mixtures",
+        "tally.py",
+        "known_step(m) if len(parts) > 1 else m",
+        "m",
+        f"{ACCOUNTING}/correlated_test.py"
+        "::test_several_uses_of_one_pass_are_charged_as_if_steps_were_known",
+    ),
+    (
         "too_many_bins_told",
         "bins whose columns overlap are told as if they did not",
         "mechanisms.py",

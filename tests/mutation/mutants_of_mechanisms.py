@@ -167,6 +167,15 @@ ADAPTIVE = in_folder(
         f"{QUERY}/scheduled_test.py::test_records_and_noise_follow_the_state",
     ),
     (
+        "schedule_of_no_noise_charged_as_noise",
+        "the event of a query without noise says the noise that its state holds",
+        "scheduled.py",
+        "        multiplier = 0.0 if self._has_no_noise else multiplier\n",
+        "",
+        f"{QUERY}/scheduled_test.py"
+        "::test_noise_is_that_of_the_event_where_another_query_made_the_state",
+    ),
+    (
         "schedule_does_not_advance",
         "a schedule stays at its first step",
         "scheduled.py",
@@ -354,8 +363,8 @@ CORRELATED = in_folder(
         "repeated_steps_of_a_run_are_free",
         "going on twice from one state of a run costs one run",
         "tally.py",
-        "most = max(self._runs.get(form.run.start) or {0: 0})",
-        "most = min(1, max(self._runs.get(form.run.start) or {0: 0}))",
+        "most = max(self._runs.get(run.start) or {0: 0})",
+        "most = min(1, max(self._runs.get(run.start) or {0: 0}))",
         f"{ACCOUNTING}/correlated_test.py",
     ),
     (

@@ -65,6 +65,20 @@ def test_records_and_noise_follow_the_state(jit_compile, check_stddev):
         state = following
 
 
+@pytest.mark.parametrize("multiplier", [0.0, 0.1, 7.0])
+def test_noise_is_that_of_the_event_where_another_query_made_the_state(multiplier, check_stddev):
+    state = ScheduledGaussianSumQuery(2.0, 1.5).initial_global_state()
+    query = ScheduledGaussianSumQuery(2.0, multiplier)
+    event, sample = query.derive_event(state), query.initial_sample_state(tf.zeros([1000]))
+    result, following, same = query.get_noised_result(sample, state)
+    assert event == same == GaussianSumEvent(1.0, 1.5 if multiplier else 0.0)
+    if multiplier:
+        check_stddev(result.numpy(), 2.0 * event.noise_stddev)
+    else:
+        assert not np.any(result)
+    assert query.derive_event(following) == GaussianSumEvent(1.0, multiplier)
+
+
 class OneThen(schedules.LearningRateSchedule):
     """One at step 0, and another value from step 1 on."""
 

@@ -68,7 +68,9 @@ class NormalForm(NamedTuple):
             apart with certainty; else they are those of the mechanisms.
         run: The run that the event is a step of; the mechanisms are then those of the whole run.
         drawn_together: What the steps of a pass have in common that were drawn together; they cost
-            together what `tfdp.accounting.passes` says. None where they were not.
+            together what `tfdp.accounting.passes` says, and beside a run on the same pass, or two
+            runs, what is charged where it is known which steps a unit is in. None where they were
+            not.
         repetitions: As in `SamplingRule`.
         slot: The bin that the step is about, or its place in the run, where bins are drawn once.
         otherwise: The same event, of which a part goes into `failure_probability` that is in the
@@ -318,15 +320,21 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         mechanisms = _of_leaves(leaves, multipliers, rule.factors, relation)
         if run.is_pass or rule.drawn_once is not None:
             slot = None if rule.drawn_once is None else event.step_of_run()
-            rule = SamplingRule(rule.factors, drawn_once=rule.drawn_once, slot=slot)
+            rule = SamplingRule(
+                rule.factors,
+                drawn_together=rule.drawn_together,
+                drawn_once=rule.drawn_once,
+                slot=slot,
+            )
         if run.amplified is not None:
             mechanisms = [within_range(run.amplified)]
     else:
         mechanisms = _mechanisms(leaves, rule.factors, relation)
-    if any(type(mechanism) is NoPrivacy for mechanism in mechanisms):
-        mechanisms = [NoPrivacy()]
-    elif mechanisms and sampled and rule.amplification is not None:
+    amplifies = mechanisms and sampled and rule.amplification is not None
+    if amplifies and NoPrivacy() not in mechanisms:
         mechanisms = _amplified(without_parts(mechanisms), rule, event)
+    if NoPrivacy() in mechanisms:
+        mechanisms = [NoPrivacy()]
     failure = _failure(leaves)
     if not mechanisms or any(type(each) is not TruncatedGaussian for each in mechanisms):
         failure += rule.failure_probability

@@ -33,6 +33,9 @@ _MOST_COMPOSED_POINTS = 2**24
 _MOST_EQUAL_STEPS = 10**9
 # The tail that dp-accounting gives up where it composes equal steps.
 _GIVEN_UP = 1e-15
+# With a smaller probability of a finite loss no epsilon is finite, and dp-accounting gives all of
+# that up as a tail, and fails.
+_LEAST_LOG_FINITE = math.log(1e-9)
 # Where the rounding of transforms may be more of delta than this, proven bounds are asked, too.
 _SMALL_SHARE = 0.01
 # Log probability of the losses of a step, and of all steps, that may be beyond the grid.
@@ -128,9 +131,11 @@ def composed(step: Step, count: int) -> Composed:
 
 def fits(steps: Sequence[tuple[Step, int]]) -> bool:
     """Whether dp-accounting can compose so many steps of every kind in bounded memory."""
-    points = 0
+    points, log_finite = 0, 0.0
     for step, count in steps:
-        if count > _MOST_EQUAL_STEPS or any(atoms.sum() == 0 for atoms in step.atoms):
+        finite = min(float(atoms.sum()) for atoms in step.atoms)
+        log_finite += count * math.log(finite) if finite else -math.inf
+        if count > _MOST_EQUAL_STEPS or log_finite < _LEAST_LOG_FINITE:
             return False
         points += sum(_lengths(step, count))
     return points <= _MOST_COMPOSED_POINTS

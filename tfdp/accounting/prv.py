@@ -208,7 +208,8 @@ class PRVAccountant(Accountant):
         delta = most if self._group_size == 1 else min(most, _TYPICAL_DELTA)
         for _ in range(2):
             bounds = self._bounds(terms, delta, epsilon)
-            delta = max((b.upper_delta(epsilon) for b in bounds), default=1.0)
+            # Two neighbours in a row may have a bound above one, at which nothing can be cut off.
+            delta = min(1.0, max((b.upper_delta(epsilon) for b in bounds), default=1.0))
         return min(delta, most)
 
     def _renyi(self, terms: _Terms) -> Renyi:

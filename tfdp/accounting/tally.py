@@ -9,7 +9,7 @@ from tfdp.accounting.bins import Kinds, of_bins
 from tfdp.accounting.correlated import repeated
 from tfdp.accounting.mechanisms import Mechanism, NoPrivacy
 from tfdp.accounting.normal_form import NormalForm
-from tfdp.accounting.passes import of_pass
+from tfdp.accounting.passes import known_step, of_pass
 from tfdp.events import Event
 
 
@@ -33,10 +33,11 @@ class Tally:
         self._draws: dict[Hashable, Kinds] = {}
         # Of each run, by its first step: how many steps of it were taken once, twice, ...
         self._runs: dict[Event, collections.Counter[int]] = {}
+        # Of each pass the runs whose samples are its own, by their first steps.
+        self._runs_of_passes: dict[Hashable, dict[Event, NormalForm]] = {}
         self._terms: collections.Counter[Mechanism] = collections.Counter()
         self._failures: collections.Counter[float] = collections.Counter()
         self._lost: collections.Counter[float] = collections.Counter()
-        self._without_privacy = 0
 
     def form(self, event: Event) -> NormalForm | None:
         """Returns what an event amounts to that was added before; None of another one."""
@@ -62,8 +63,6 @@ class Tally:
             _move(self._failures, form.failure_probability, count)
         if form.lost_probability:
             _move(self._lost, form.lost_probability, count)
-        if form.mechanisms == (NoPrivacy(),):
-            self._without_privacy += count
 
     def _count(self, event: Event, form: NormalForm, count: int) -> None:
         before = self._counts[event]
@@ -79,6 +78,11 @@ class Tally:
             for number, change in ((before, -1), (before + count, 1)):
                 if number:
                     _move(times, number, change)
+            if form.drawn_together is not None:
+                runs = self._runs_of_passes.setdefault(form.drawn_together, {})
+                runs[form.run.start] = form
+                if not times:
+                    del runs[form.run.start]
         elif form.drawn_together is not None:
             members = self._passes.setdefault(form.drawn_together, {})
             members[event] = None
@@ -89,18 +93,32 @@ class Tally:
         """Yields what all events amount to that count together with this one, itself included."""
         if form.slot is not None:
             yield from of_bins(self._draws.get(form.drawn_together) or Kinds())
-        elif form.run is not None:
-            most = max(self._runs.get(form.run.start) or {0: 0})
-            if most:
-                yield from (repeated(mechanism, form.run, most) for mechanism in form.mechanisms)
         elif form.drawn_together is not None:
-            members = list(self._passes.get(form.drawn_together, {}))
-            kinds = [(self._forms[each].mechanisms, self._counts[each]) for each in members]
-            if kinds:
-                yield from of_pass(kinds, form.events_per_mechanism, form.repetitions)
+            yield from self._of_pass(form.drawn_together)
+        elif form.run is not None:
+            yield from self._of_run(form)
         else:
             number = -(-self._counts[event] // form.events_per_mechanism)
             yield from ((each, number * form.times(each)) for each in form.mechanisms)
+
+    def _of_run(self, form: NormalForm) -> Iterator[tuple[Mechanism, int]]:
+        run: Any = form.run
+        most = max(self._runs.get(run.start) or {0: 0})
+        if most:
+            yield from (repeated(mechanism, run, most) for mechanism in form.mechanisms)
+
+    def _of_pass(self, drawn: Hashable) -> Iterator[tuple[Mechanism, int]]:
+        runs = list(self._runs_of_passes.get(drawn, {}).values())
+        steps = [(self._forms[each], self._counts[each]) for each in self._passes.get(drawn, {})]
+        steps = [(form, count) for form, count in steps if form.mechanisms]
+        parts = [self._of_run(form) for form in runs]
+        if steps:
+            first, kinds = steps[0][0], [(form.mechanisms, count) for form, count in steps]
+            parts.append(of_pass(kinds, first.events_per_mechanism, first.repetitions))
+        # One draw stands behind all of them, so that several are no mixtures of their own: they
+        # cost at most what they do where it is known which steps a unit is in.
+        for part in parts:
+            yield from ((known_step(m) if len(parts) > 1 else m, number) for m, number in part)
 
     def terms(self) -> list[tuple[Mechanism, int]]:
         """Returns the distinct mechanisms and how often each counts."""
@@ -109,7 +127,8 @@ class Tally:
     @property
     def is_non_private(self) -> bool:
         """Whether any event has no privacy at all."""
-        return self._without_privacy > 0
+        # One that has little is one that has none where its steps count together.
+        return NoPrivacy() in self._terms
 
     def failure_probability(self) -> float:
         """Returns the probability with which outputs are not those of the mechanisms."""

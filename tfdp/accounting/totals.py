@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tfdp.accounting.mechanisms import RemoveThenAdd, SampledGaussian
+from tfdp.accounting.mechanisms import DEARER, RemoveThenAdd, SampledGaussian
 from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.events import (
     Event,
@@ -60,7 +60,10 @@ def _rounded(mechanism: Any, digits: int) -> Any:
     """Returns a mechanism of few digits that costs at least as much; None where there is none."""
     if isinstance(mechanism, RemoveThenAdd):
         once = _rounded(mechanism.mechanism, digits)
-        return None if once is None else RemoveThenAdd(once)
+        if once is None or once.sampling_probability < 1:
+            return None if once is None else RemoveThenAdd(once)
+        # Whoever is in every sample is replaced in it.
+        return DEARER[RemoveThenAdd](RemoveThenAdd(once))
     if not isinstance(mechanism, SampledGaussian):
         return None
     return SampledGaussian(

@@ -89,6 +89,11 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
             step, _value(self.l2_norm_clip, step), _value(self.noise_multiplier, step)
         )
 
+    @property
+    def _has_no_noise(self) -> bool:
+        """Whether nothing is drawn, whatever the state says."""
+        return not isinstance(self.noise_multiplier, _Schedule) and self.noise_multiplier == 0
+
     def derive_sample_params(self, global_state: Structure) -> Structure:
         return global_state.l2_norm_clip
 
@@ -99,14 +104,14 @@ class ScheduledGaussianSumQuery(norm_factors.OneGroupQuery):
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
         stddev = global_state.noise_multiplier * global_state.l2_norm_clip
-        if not isinstance(self.noise_multiplier, _Schedule) and self.noise_multiplier == 0:
-            stddev = 0.0
-        result = add_noise(sample_state, stddev, source_of(self))
+        result = add_noise(sample_state, 0.0 if self._has_no_noise else stddev, source_of(self))
         event = self.derive_event(global_state) if is_concrete(global_state) else None
         return result, self._state_of(global_state.step + 1), event
 
     def derive_event(self, global_state: Structure) -> Event:
         _, multiplier = _check(global_state)
+        # The state may be another query's, whose multiplier nothing is drawn with here.
+        multiplier = 0.0 if self._has_no_noise else multiplier
         return GaussianSumEvent(1.0, multiplier, seeded=source_of(self).seeded)
 
     def derive_metrics(self, global_state: Structure) -> Mapping[str, Any]:
