@@ -39,6 +39,14 @@ DISK = (
             f"{LEDGER}/chain_test.py",
         ),
         (
+            "equal_steps_are_the_same_steps",
+            "a ledger is saved over the equal steps that another copy of it has taken",
+            "continuation.py",
+            "is_earlier = is_prefix(saved, entries) and total_count(saved) <= most",
+            "is_earlier = is_prefix(saved, entries)",
+            f"{LEDGER}/saved_files_test.py::test_equal_steps_of_another_copy_are_not_this_ones",
+        ),
+        (
             "edited_row_tolerated",
             "the digests of rows are not compared",
             "storage/rows.py",
