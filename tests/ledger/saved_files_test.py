@@ -5,6 +5,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -75,6 +76,37 @@ def test_equal_steps_of_another_copy_are_not_this_ones(saved, tmp_path):
     read.append(A)
     read.save(saved)
     assert PrivacyLedger.load(saved) == read
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere there is no such lock")
+@pytest.mark.parametrize("are_copies", [True, False])
+def test_of_two_that_save_at_once_one_is_refused(saved, monkeypatch, are_copies):
+    first, second = PrivacyLedger.load(saved), PrivacyLedger.load(saved)
+    first.append(A, 2)
+    second.append(A, 3)
+    if not are_copies:
+        saved.unlink()
+        second = ledger_of((B, 7))
+    refused = []
+
+    def save_second():
+        with pytest.raises(FileExistsError, match="would be lost") as error:
+            second.save(saved)
+        refused.append(error)
+
+    other, write = threading.Thread(target=save_second), storage.write
+
+    def slowly(*arguments):
+        if threading.current_thread() is threading.main_thread():
+            other.start()
+            other.join(0.3)
+        write(*arguments)
+
+    monkeypatch.setattr(storage, "write", slowly)
+    first.save(saved)
+    other.join()
+    assert len(refused) == 1
+    assert PrivacyLedger.load(saved) == first
 
 
 def test_copy_on_the_disk_that_went_on_is_not_replaced(saved, tmp_path):

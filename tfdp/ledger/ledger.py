@@ -353,10 +353,11 @@ class PrivacyLedger:
             LedgerWriteError: it cannot be written; what was there is still there.
         """
         entries, place = list(self), os.path.realpath(path)
-        if not overwrite and os.path.lexists(path):
-            most = max(self._num_read, self._num_saved.get(place, 0))
-            check_continues_file(path, self._ledger_id, entries, most)
-        storage.write(path, self._ledger_id, entries)
+        with storage.exchanging(path):
+            if not overwrite and os.path.lexists(path):
+                most = max(self._num_read, self._num_saved.get(place, 0))
+                check_continues_file(path, self._ledger_id, entries, most)
+            storage.write(path, self._ledger_id, entries)
         self._num_saved[place] = total_count(entries)
 
     @staticmethod

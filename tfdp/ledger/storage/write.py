@@ -17,6 +17,11 @@ from tfdp.ledger.errors import LedgerWriteError
 from tfdp.ledger.storage.files import check_regular
 from tfdp.ledger.storage.schema import STATEMENTS, Header
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # On Windows.
+    fcntl = None  # type: ignore[assignment]
+
 # What every export begins with.
 _EXPORT = b'{"format": "tfdp.ledger"'
 
@@ -143,6 +148,33 @@ def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tup
         finally:
             temporary.unlink(missing_ok=True)
         _fsync_folder(target)
+
+
+@contextlib.contextmanager
+def exchanging(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Lets nobody else in who looks at a file of this folder to put another in its place.
+
+    Edge cases:
+        Windows, and file systems without locks, let everybody in.
+
+    Raises:
+        LedgerWriteError: the folder cannot be opened.
+    """
+    target = Path(os.path.realpath(path))
+    if fcntl is None or not target.parent.is_dir():
+        yield
+        return
+    with write_errors(target, OSError):
+        descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            # A process that was forked meanwhile has the descriptor, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
