@@ -261,3 +261,11 @@ def test_a_model_is_not_compiled_meanwhile():
     with internals.without_jit_compile(model):
         assert model.jit_compile is False
     assert model.jit_compile is True
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_whether_a_file_may_be_overwritten_is_asked_in_keras_words(monkeypatch, answer):
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
+    assert internals.may_overwrite("a.weights.h5") is (answer == "y")
+    assert "a.weights.h5 already exists" in asked[0]

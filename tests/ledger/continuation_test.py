@@ -40,8 +40,10 @@ def test_a_file_of_many_rows_of_one_event_is_continued(tmp_path):
             ledger.append(_EVENTS[0])
     loaded = PrivacyLedger.load(path)
     loaded.append(_EVENTS[0])
-    check_continues_file(path, loaded.ledger_id, list(loaded))
+    check_continues_file(path, loaded.ledger_id, list(loaded), 3)
     with pytest.raises(FileExistsError, match="this ledger with steps that are not in this one"):
-        check_continues_file(path, loaded.ledger_id, [LedgerEntry(_EVENTS[0], 2)])
+        check_continues_file(path, loaded.ledger_id, list(loaded), 2)
+    with pytest.raises(FileExistsError, match="this ledger with steps that are not in this one"):
+        check_continues_file(path, loaded.ledger_id, [LedgerEntry(_EVENTS[0], 2)], 3)
     with pytest.raises(FileExistsError, match="another ledger"):
-        check_continues_file(path, "0" * 32, list(loaded))
+        check_continues_file(path, "0" * 32, list(loaded), 3)

@@ -1,9 +1,11 @@
 """Files of ledgers in memory: saved whole or not at all, and loaded as they are or refused."""
 
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -54,6 +56,70 @@ def test_save_replaces_an_earlier_state_of_the_same_ledger(saved):
     ledger.append(A, 4)
     ledger.save(saved)
     assert PrivacyLedger.load(saved) == ledger
+
+
+def test_equal_steps_of_another_copy_are_not_this_ones(saved, tmp_path):
+    first, second = PrivacyLedger.load(saved), PrivacyLedger.load(saved)
+    third = pickle.loads(pickle.dumps(second))
+    for ledger in (first, second, third):
+        ledger.append(A, 100)
+    second.append(A)
+    first.save(saved)
+    for later in (second, third):
+        with pytest.raises(FileExistsError, match="steps that are not in this one"):
+            later.save(saved)
+        later.save(tmp_path / "other.ledger", overwrite=True)
+    assert PrivacyLedger.load(saved) == first
+    first.append(A)
+    first.save(saved)  # Whoever saved there, and whoever read that, goes on.
+    read = PrivacyLedger.load(saved)
+    read.append(A)
+    read.save(saved)
+    assert PrivacyLedger.load(saved) == read
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere there is no such lock")
+@pytest.mark.parametrize("are_copies", [True, False])
+def test_of_two_that_save_at_once_one_is_refused(saved, monkeypatch, are_copies):
+    first, second = PrivacyLedger.load(saved), PrivacyLedger.load(saved)
+    first.append(A, 2)
+    second.append(A, 3)
+    if not are_copies:
+        saved.unlink()
+        second = ledger_of((B, 7))
+    refused = []
+
+    def save_second():
+        with pytest.raises(FileExistsError, match="would be lost") as error:
+            second.save(saved)
+        refused.append(error)
+
+    other, write = threading.Thread(target=save_second), storage.write
+
+    def slowly(*arguments):
+        if threading.current_thread() is threading.main_thread():
+            other.start()
+            other.join(0.3)
+        write(*arguments)
+
+    monkeypatch.setattr(storage, "write", slowly)
+    first.save(saved)
+    other.join()
+    assert len(refused) == 1
+    assert PrivacyLedger.load(saved) == first
+
+
+def test_copy_on_the_disk_that_went_on_is_not_replaced(saved, tmp_path):
+    path = tmp_path / "open.ledger"
+    with PrivacyLedger.open(saved, lease=1) as ledger:
+        ledger.save(path)
+        ledger.append(A)
+        ledger.save(path)
+        with PrivacyLedger.open(path, lease=1) as copy:
+            copy.append(A)
+        ledger.append(A, 2)
+        with pytest.raises(FileExistsError, match="steps that are not in this one"):
+            ledger.save(path)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,22 @@ DISK = (
             f"{LEDGER}/chain_test.py",
         ),
         (
+            "equal_steps_are_the_same_steps",
+            "a ledger is saved over the equal steps that another copy of it has taken",
+            "continuation.py",
+            "is_earlier = is_prefix(saved, entries) and total_count(saved) <= most",
+            "is_earlier = is_prefix(saved, entries)",
+            f"{LEDGER}/saved_files_test.py::test_equal_steps_of_another_copy_are_not_this_ones",
+        ),
+        (
+            "saved_at_once",
+            "two that save to one file at once both find what was there before",
+            "storage/write.py",
+            "fcntl.flock(descriptor, fcntl.LOCK_EX)",
+            "pass",
+            f"{LEDGER}/saved_files_test.py::test_of_two_that_save_at_once_one_is_refused",
+        ),
+        (
             "edited_row_tolerated",
             "the digests of rows are not compared",
             "storage/rows.py",

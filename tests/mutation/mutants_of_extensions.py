@@ -37,6 +37,14 @@ EXTENSIONS = in_folder(
         "tests/events/step_test.py",
     ),
     (
+        "texts_turn_a_report_around",
+        "what a ledger calls its data turns around the numbers that follow in a report",
+        "tfdp/report/render.py",
+        "_environment(autoescape=True, finalize=visible)",
+        "_environment(autoescape=True)",
+        "tests/report/render_test.py::test_what_a_ledger_says_does_not_turn_around_what_follows",
+    ),
+    (
         "report_rests_on_others",
         "the epsilon of a report is by an accountant of another package",
         "tfdp/report/costs.py",

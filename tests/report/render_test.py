@@ -163,6 +163,16 @@ def test_what_a_ledger_says_is_never_markup_in_html():
     assert "{{ 12345679 * 72 }}" in parsed.text and "888888888" not in parsed.text
 
 
+@pytest.mark.parametrize("render", [tfdp.report.to_html, tfdp.report.to_markdown])
+@pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\x00", "\x1b", "\ue000"])
+def test_what_a_ledger_says_does_not_turn_around_what_follows(render, hidden):
+    names = {"source": f"run{hidden}.ledger", "dataset_id": f"a{hidden}b", "about": {"x": hidden}}
+    text = render(make_facts(**names))
+    assert hidden not in text
+    escape = hidden.encode("unicode_escape").decode()
+    assert f"a{escape}b" in text.replace("\\\\", "\\")
+
+
 def test_check_finds_markup():
     parsed = Parsed(f"<p>{'<script>x</script><b onclick=y></b>'}</p>")
     assert not set(parsed.tags) <= HARMLESS

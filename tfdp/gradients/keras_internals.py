@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils import io_utils
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as gradient_registry
 from tensorflow.python.ops import control_flow_util
@@ -328,6 +329,14 @@ def _marks_unknown_lengths() -> bool:
 
 def _knows_stateful_operations() -> bool:
     return is_stateful("AssignVariableOp") and is_stateful("EagerPyFunc") and not is_stateful("Add")
+
+
+# Files.
+
+
+def may_overwrite(filepath: Any) -> bool:
+    """Asks whoever is at the terminal, in Keras' words, whether a file may be overwritten."""
+    return bool(io_utils.ask_to_proceed_with_overwrite(str(filepath)))
 
 
 SILENT: dict[str, Callable[[], bool]] = {

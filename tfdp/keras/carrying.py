@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import keras
 
 from tfdp.events import NonPrivateEvent
+from tfdp.gradients.keras_internals import may_overwrite
 from tfdp.keras import charges
 from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.optimizer_checks import check_private_steps
 from tfdp.keras.saved_form import with_ledger_found
 from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile
+from tfdp.keras.whole_files import check_whole, written_whole
 from tfdp.ledger import PrivacyLedger
 
 _logger = logging.getLogger("tfdp")
@@ -154,11 +157,16 @@ class CarriesLedger:
         finally:
             delattr(plain, ATTRIBUTE)
 
-    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As in Keras: weights, the optimizer's state, and the ledger."""
+    def save_weights(
+        self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        """As in Keras: weights, the optimizer's state, and the ledger, all or nothing."""
         charges.look(self.weights)
         charges.know(self.weights)
-        super().save_weights(filepath, *args, **kwargs)
+        if not overwrite and os.path.exists(filepath) and not may_overwrite(filepath):
+            return
+        with written_whole(filepath) as path:
+            super().save_weights(path, True, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras; an exported model has no place for the ledger."""
@@ -181,8 +189,10 @@ class CarriesLedger:
 
         Raises:
             LedgerMismatchError: the run's ledger does not continue that of the file.
+            LedgerFormatError: the file was damaged, or several are not those of one save.
             ValueError: the file does not fit the model or its optimizer.
         """
+        check_whole(filepath)
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and self.built and not optimizer.built:
             with self.distribute_strategy.scope():

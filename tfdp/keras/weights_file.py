@@ -71,7 +71,7 @@ class LedgerInFile(keras.losses.Loss):
     def load_own_variables(self, store: Any) -> None:
         if not self._is_listening:
             charges.add(self._reference().weights, _from_store(store))
-        elif "version" in store.keys():
+        elif len(store.keys()):
             try:
                 self.found = _from_store(store)
             except LedgerFormatError as error:
@@ -123,8 +123,13 @@ def _to_save(model: keras.Model) -> list[Charge]:
 def _from_store(store: Mapping[str, Any]) -> list[Charge]:
     _check_version(store)
     found = []
+    names = set(store.keys())
+    indices = range(len(names) // 2)
+    members = {f"{kind}_{index}" for kind in ("ledger", "place") for index in indices}
     try:
-        for index in range(sum(name.startswith("ledger_") for name in store.keys())):
+        if names and names != {"version", *members}:
+            raise ValueError(f"it has the members {sorted(names)}.")
+        for index in indices:
             text = bytes(np.asarray(store[f"ledger_{index}"], np.uint8)).decode()
             position, fingerprint = np.asarray(store[f"place_{index}"], np.int64).tolist()
             found.append(Charge(PrivacyLedger.from_json_lines(text), position, fingerprint))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from tfdp.ledger import storage
-from tfdp.ledger.entry import LedgerEntry, merged
+from tfdp.ledger.entry import LedgerEntry, merged, total_count
 from tfdp.ledger.errors import LedgerFormatError
 
 
@@ -38,9 +38,17 @@ def agree_up_to(position: int, one: Iterable[LedgerEntry], other: Iterable[Ledge
 
 
 def check_continues_file(
-    path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]
+    path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry], most: int
 ) -> None:
-    """Raises FileExistsError unless the file is an earlier state of the ledger, without a key."""
+    """Raises FileExistsError unless the file is an earlier state of the ledger, without a key.
+
+    Args:
+        path: The file.
+        ledger_id: Of the ledger.
+        entries: Of the ledger.
+        most: How many events the file may hold: further ones may be equal to those of the ledger,
+            and are another copy's all the same.
+    """
     try:
         with storage.open_book(path) as book:
             found, keyed = book.header.ledger_id, book.header.keyed
@@ -48,7 +56,8 @@ def check_continues_file(
     except (LedgerFormatError, FileNotFoundError) as error:
         what = f"something that cannot be read as a ledger ({error})"
     else:
-        if found == ledger_id and is_prefix(saved, entries) and not keyed:
+        is_earlier = is_prefix(saved, entries) and total_count(saved) <= most
+        if found == ledger_id and is_earlier and not keyed:
             return
         what = f"another ledger, {found}"
         if found == ledger_id:

@@ -172,6 +172,7 @@ class DurableLedger(PrivacyLedger):
             given_back = self._lease.left
         if count > given_back:
             self._append(event, count - given_back)
+        self._num_read = self._total_count
 
     def _refresh(self) -> None:
         """Reads what other processes added, and notices what nobody may do."""

@@ -15,7 +15,7 @@ from tfdp.events.arguments import positive_integer, says_what_to_write
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
 from tfdp.ledger.continuation import agree_up_to, check_continues_file, is_prefix
-from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry, pass_index
+from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry, pass_index, total_count
 
 if TYPE_CHECKING:
     from tfdp.ledger.durable import DurableLedger
@@ -70,6 +70,9 @@ class PrivacyLedger:
 
     def __init__(self):
         self._ledger_id = uuid.uuid4().hex
+        # How many events were read, and saved to each path: more in a file are another copy's.
+        self._num_read = 0
+        self._num_saved: dict[str, int] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -90,6 +93,7 @@ class PrivacyLedger:
         ledger._ledger_id = ledger_id
         for event, count in entries:
             ledger._append(event, count)
+        ledger._num_read = ledger._total_count
         return ledger
 
     @property
@@ -342,14 +346,19 @@ class PrivacyLedger:
             overwrite: Whether it may take the place of anything else, which is then lost.
 
         Raises:
-            FileExistsError: there is another ledger, one that holds what this one does not, one
-                with a key, or another file; `overwrite` was not given.
+            FileExistsError: there is another ledger, one that holds what this one does not (also
+                steps of another copy of it, be they equal), one with a key, or another file;
+                `overwrite` was not given.
             FileNotFoundError: the folder does not exist.
             LedgerWriteError: it cannot be written; what was there is still there.
         """
-        if not overwrite and os.path.lexists(path):
-            check_continues_file(path, self._ledger_id, list(self))
-        storage.write(path, self._ledger_id, list(self))
+        entries, place = list(self), os.path.realpath(path)
+        with storage.exchanging(path):
+            if not overwrite and os.path.lexists(path):
+                most = max(self._num_read, self._num_saved.get(place, 0))
+                check_continues_file(path, self._ledger_id, entries, most)
+            storage.write(path, self._ledger_id, entries)
+        self._num_saved[place] = total_count(entries)
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, key: bytes | None = None) -> "PrivacyLedger":

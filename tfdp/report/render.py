@@ -2,12 +2,15 @@
 
 import math
 import re
+import unicodedata
 from typing import Any
 
 from tfdp.report import numbers, words
 from tfdp.report.facts import Facts
 from tfdp.report.summary import FALSE_POSITIVE_RATES
 
+# Kinds of characters that are not shown. Some turn the text around them the other way.
+_HIDDEN = {"Cc", "Cf", "Co", "Cs"}
 # What Markdown, or HTML inside of it, would act on.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
@@ -31,6 +34,24 @@ def escape_markdown(value: Any) -> str:
     """
     text = " ".join(str(value).split()).replace("&", "&amp;")
     return _MARKDOWN.sub(r"\\\1", text).replace("://", ":&#8203;//")
+
+
+def visible(value: Any) -> Any:
+    r"""Returns text with the escape that Python has for every character that is not shown but may
+    change how others are; whatever is no plain text as it is.
+
+    Example:
+        >>> print(visible("data\u202eset"))
+        data\u202eset
+    """
+    if type(value) is not str:
+        return value
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c) in _HIDDEN and c not in "\t\n\r"
+        else c
+        for c in value
+    )
 
 
 class _Code(str):
@@ -77,12 +98,13 @@ def to_html(facts: Facts) -> str:
     """Returns one HTML document that refers to nothing outside of itself and runs no script.
 
     Guarantees:
-        Equal facts give equal text. Every text that comes from the ledger is escaped.
+        Equal facts give equal text. Every text that comes from the ledger is escaped, and what it
+        hides is shown (`visible`).
 
     Raises:
         ModuleNotFoundError: Jinja2 or Matplotlib is not installed.
     """
-    environment = _environment(autoescape=True)
+    environment = _environment(autoescape=True, finalize=visible)
     from markupsafe import Markup
 
     from tfdp.report import plots
@@ -98,7 +120,7 @@ def to_html(facts: Facts) -> str:
 
 
 def _in_markdown(value: Any) -> str:
-    return value if isinstance(value, _Code) else escape_markdown(value)
+    return value if isinstance(value, _Code) else escape_markdown(visible(value))
 
 
 def to_markdown(facts: Facts) -> str:

@@ -2,11 +2,12 @@
 
 from tfdp.ledger.storage.read import open_book, open_entries
 from tfdp.ledger.storage.verify import Verified, verify
-from tfdp.ledger.storage.write import create, write, write_text
+from tfdp.ledger.storage.write import create, exchanging, write, write_text
 
 __all__ = [
     "Verified",
     "create",
+    "exchanging",
     "open_book",
     "open_entries",
     "verify",

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import os
 import re
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,22 @@ from tfdp.ledger.errors import LedgerWriteError
 from tfdp.ledger.storage.files import check_regular
 from tfdp.ledger.storage.schema import STATEMENTS, Header
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # On Windows.
+    fcntl = None  # type: ignore[assignment]
+
 # What every export begins with.
 _EXPORT = b'{"format": "tfdp.ledger"'
 
 
-def _fsync(path: Path, flags: int) -> None:
+def fsync(path: Path, flags: int) -> None:
+    """Puts a file or a folder on the disk.
+
+    Args:
+        path: Of it.
+        flags: That it is opened with.
+    """
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -31,7 +43,7 @@ def _fsync(path: Path, flags: int) -> None:
 def _fsync_folder(path: Path) -> None:
     """Puts the name of a file on the disk. Windows cannot open a folder, nor must it."""
     if os.name == "posix":
-        _fsync(path.parent, os.O_RDONLY)
+        fsync(path.parent, os.O_RDONLY)
 
 
 def insert(connection: sqlite3.Connection, row: Row, digest: bytes) -> None:
@@ -91,10 +103,10 @@ def _write_new(
         header = Header(ledger_id, dataset_id, chain.name == KEYED, len(entries), total, head)
         connection.executemany("INSERT INTO meta VALUES (?, ?)", header.meta().items())
         connection.execute("COMMIT")
-    _fsync(path, os.O_RDWR)
+    fsync(path, os.O_RDWR)
 
 
-def _remove_left_over(target: Path) -> None:
+def remove_left_over(target: Path) -> None:
     """Removes what processes that were killed left beside `target`, which nobody had seen yet."""
     if os.name != "posix":  # Elsewhere nobody can ask for a process without ending it.
         return
@@ -107,7 +119,10 @@ def _remove_left_over(target: Path) -> None:
         try:
             os.kill(int(found[1]), 0)
         except ProcessLookupError:
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         except PermissionError:
             continue  # It runs, for somebody else.
 
@@ -127,12 +142,39 @@ def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tup
             f"The folder of the {what} does not exist; create it. Received: path={path!r}."
         )
     with write_errors(target, OSError):
-        _remove_left_over(target)
+        remove_left_over(target)
         try:
             yield target, temporary
         finally:
             temporary.unlink(missing_ok=True)
         _fsync_folder(target)
+
+
+@contextlib.contextmanager
+def exchanging(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Lets nobody else in who looks at a file of this folder to put another in its place.
+
+    Edge cases:
+        Windows, and file systems without locks, let everybody in.
+
+    Raises:
+        LedgerWriteError: the folder cannot be opened.
+    """
+    target = Path(os.path.realpath(path))
+    if fcntl is None or not target.parent.is_dir():
+        yield
+        return
+    with write_errors(target, OSError):
+        descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            # A process that was forked meanwhile has the descriptor, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
@@ -165,7 +207,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
                     f"{target} is no exported ledger, and would be lost. Give another path."
                 )
         temporary.write_text(text, encoding="utf-8", newline="\n")
-        _fsync(temporary, os.O_RDWR)
+        fsync(temporary, os.O_RDWR)
         os.replace(temporary, target)
 
 
