@@ -43,7 +43,14 @@ def places_together(kernel: Sequence[int], strides: Sequence[int], dilations: Se
 def convolution_makes_patches(
     kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], channels: int
 ) -> bool:
-    """Returns whether a convolution and longer runs make patches faster than short runs do."""
+    """Returns whether a convolution and longer runs make patches faster than short runs do.
+
+    Args:
+        kernel: Length of a window along every axis.
+        strides: Steps between windows.
+        dilations: Steps between the places in a window.
+        channels: Numbers at a place.
+    """
     if is_pointwise(kernel, strides):
         return False
     runs, length = _runs(kernel, strides, dilations, channels)
