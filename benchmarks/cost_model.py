@@ -50,6 +50,12 @@ CONVOLUTIONS = {
         (4, 128, 3, 1, "same", 128),
         (8, 64, 1, 2, "same", 128),
     ],
+    "large": [
+        (64, 16, 3, 1, "same", 16),
+        (64, 48, 3, 1, "same", 16),
+        (32, 32, 3, 1, "same", 32),
+        (64, 3, 7, 2, "same", 64),
+    ],
 }
 
 
@@ -144,9 +150,11 @@ def convolution(workload: str, side, channels, kernel, stride, padding, filters)
 
         return Explicit(tf.vectorized_map(filter_gradient, (inputs, output_gradient), warn=False))
 
-    by_way = cost.costs(
+    costs = cost.costs(
         (kernel, kernel), (stride, stride), (1, 1), (counts, counts), channels, filters
     )
+    # Others would take gigabytes: the Gram matrices of large images.
+    by_way = {way: value for way, value in costs.items() if value <= 20 * min(costs.values())}
     ways = {
         way: functools.partial(
             ConvolutionGradient, kernel_shape=shape, strides=stride, padding=padding, way=way
