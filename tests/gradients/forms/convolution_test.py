@@ -39,7 +39,8 @@ def check(gradient, expected, tolerance):
     """
     factors = FACTORS[: len(expected)]
     squares = np.sum(np.float64(expected) ** 2, tuple(range(1, expected.ndim)))
-    actual, sizes = np.float64(gradient.squared_norms()), np.float64(gradient.magnitudes()) ** 2
+    actual = np.asarray(gradient.squared_norms(), np.float64)
+    sizes = np.asarray(gradient.magnitudes(), np.float64) ** 2
     assert actual.shape == squares.shape
     assert (actual >= squares * (1 - tolerance)).all()
     assert (actual <= squares + tolerance * (np.max(squares) + 4 * sizes) + 1e-30).all()
