@@ -424,6 +424,25 @@ def test_quantized_weights_carry_their_ledger(use_bias):
     assert model.ledger is ledger and ledger.total_count == 2
 
 
+def test_after_a_crash_the_saved_ledger_counts_all_steps(tmp_path, another_process):
+    weights, path = tmp_path / "run.weights.h5", tmp_path / "run.ledger"
+    model = trained()
+    model.save_weights(weights)
+    # What this step gives does not outlive the crash, but its ledger does.
+    train(model).ledger.save(path)
+    another_process()
+
+    def resumed(**options):
+        model = compiled(toy.linear(), noisy(**options))
+        model.load_weights(weights)
+        return train(model).ledger
+
+    with pytest.raises(FileExistsError, match="train on with what PrivacyLedger.load gives"):
+        resumed().save(path)
+    resumed(ledger=tfdp.PrivacyLedger.load(path)).save(path)
+    assert tfdp.PrivacyLedger.load(path).total_count == 3
+
+
 def test_the_first_step_of_a_loop_pays_for_the_slots_that_it_makes():
     inner, variable = (
         keras.optimizers.SGD(0.5, momentum=0.9),

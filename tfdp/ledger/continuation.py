@@ -64,5 +64,6 @@ def check_continues_file(
             what = "this ledger with " + ("a key" if keyed else "steps that are not in this one")
     raise FileExistsError(
         f"{os.fspath(path)} holds {what}. It would be lost: save to another path, or give "
-        "overwrite=True."
+        "overwrite=True. After a crash, train on with what PrivacyLedger.load gives of the file as "
+        "the optimizer's ledger, so that all steps count."
     )

@@ -126,10 +126,9 @@ def costs(
         make = 0.0
     elif groups == 1 and convolution_makes_patches(kernel, strides, dilations, c):
         make = positions * _convolved(kernel, strides, c)
-    elif groups == 1:
-        make = positions * _gathered(*_runs(kernel, strides, dilations, c))
     else:
-        make = positions * _gathered(runs, c)
+        copied = _runs(kernel, strides, dilations, c) if groups == 1 else (runs, c)
+        make = positions * _gathered(*copied)
     ordinary = _ORDINARY * positions * p * q + 2 * _TRAFFIC * positions * q
     result = {
         PATCHES: make + _product(p, q, positions) + 3 * _TRAFFIC * p * q,
@@ -200,4 +199,4 @@ def cheapest(
     if None in counts:
         return PATCHES
     by_way = costs(kernel, strides, dilations, counts, channels, filters, groups)
-    return min(by_way.keys() & set(ways), key=by_way.get)
+    return min((way for way in by_way if way in ways), key=by_way.__getitem__)
