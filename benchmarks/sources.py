@@ -5,8 +5,10 @@
 Files of float32 rows and labels are written once: a memory map, an HDF5 file in one piece, and one
 in chunks of 64 rows. Of each, and of 16 batches of its rows in memory, `fit` takes epochs of
 Poisson samples in turn, with the same batch size and model; the table has the medians of a step and
-the ratios. With `--cold` the system is asked to forget the file before every epoch, so that it is
-read from the disk. Memory is by how much the process's own (without pages of files) has grown.
+the ratios. The first epochs (`--untimed`) are in none: the very first one traces, and a row costs
+more until its pages are where the process finds them. With `--cold` the system is asked to forget
+the file before every epoch, so that it is read from the disk. Memory is by how much the process's
+own (without pages of files) has grown.
 """
 
 import argparse
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40, help="of an epoch")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--untimed", type=int, default=1, help="epochs before the rounds")
     parser.add_argument("--threads", type=int, help="processors to use; default: all")
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -68,7 +71,7 @@ def run(workload: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         data[kind] = (tfdp.sampling.Source(parts, workers=arguments.workers),)
     model = private_model(workload, size)
     epochs: dict[str, list[float]] = {name: [] for name in data}
-    for index in range(arguments.rounds + 1):
+    for index in range(arguments.untimed + arguments.rounds):
         for name, given in data.items():
             if arguments.cold and name != "memory":
                 forget(arguments.folder)
@@ -76,7 +79,7 @@ def run(workload: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             model.fit(
                 *given, batch_size=len(x), steps_per_epoch=arguments.steps, epochs=1, verbose=0
             )
-            if index:  # The first epoch traces.
+            if index >= arguments.untimed:
                 epochs[name].append(1e3 * (time.perf_counter() - begin) / arguments.steps)
         if not index:
             before = own_memory_mib()

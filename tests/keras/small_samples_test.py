@@ -1,5 +1,6 @@
 """Samples that are drawn between the steps of `fit`: they are those of a data set."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -124,20 +125,46 @@ def mapped(folder):
     return file
 
 
+def hdf5(folder, **options):
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file.create_dataset("x", data=X, **options)
+        file["y"] = Y
+    file = h5py.File(folder / "rows.h5")
+    return file["x"], file["y"]
+
+
 @pytest.mark.parametrize(
     ("case", "is_drawn_between"),
     [
         (lambda folder: small(), True),
         (lambda folder: small(compile={"jit_compile": True}), True),
-        (lambda folder: small(x=mapped(folder)), False),
-        (lambda folder: small(x=np.asarray(mapped(folder))[:20], y=Y[:20]), False),
-        (lambda folder: small(x=Source((X, Y)), y=None), False),
+        (lambda folder: small(x=mapped(folder)), True),
+        (lambda folder: small(x=np.asarray(mapped(folder))[:20], y=Y[:20]), True),
+        (lambda folder: small(x=Source((X, Y)), y=None), True),
+        (lambda folder: small(x=Source((mapped(folder), Y)), y=None), True),
+        (lambda folder: small(x=Source(hdf5(folder, chunks=(7, 4))), y=None), True),
+        (lambda folder: small(x=Source(hdf5(folder, compression="gzip")), y=None), False),
+        (lambda folder: small(x=Source((X.tolist(), Y)), y=None), False),
+        (lambda folder: small(x=Source((X, Y), map=lambda example: example), y=None), False),
         (lambda folder: small(compile={"run_eagerly": True}), False),
         (lambda folder: small(compile={"steps_per_execution": 2}), False),
     ],
-    ids=["arrays", "xla", "mapped", "part of mapped", "source", "eager", "several steps"],
+    ids=[
+        "arrays",
+        "xla",
+        "mapped",
+        "part of mapped",
+        "source",
+        "mapped source",
+        "hdf5 in pieces",
+        "compressed hdf5",
+        "list",
+        "map",
+        "eager",
+        "several steps",
+    ],
 )
-def test_only_small_samples_of_memory_are_drawn_between_steps(
+def test_only_small_samples_of_what_lies_in_memory_are_drawn_between_steps(
     monkeypatch, tmp_path, case, is_drawn_between
 ):
     steps, case = took_place(monkeypatch), case(tmp_path)
@@ -145,6 +172,15 @@ def test_only_small_samples_of_memory_are_drawn_between_steps(
     model.fit(case["x"], case["y"], batch_size=8, verbose=0, **case["fit"])
     taken = model.ledger.total_count
     assert len(steps) == (taken if is_drawn_between else 0) and taken
+
+
+def test_files_that_nobody_reads_ahead_get_a_data_set(monkeypatch, tmp_path):
+    monkeypatch.setattr(small_samples, "can_ask", lambda: False)
+    for x, is_drawn_between in ((X, True), (mapped(tmp_path), False)):
+        with monkeypatch.context() as patch:
+            steps = took_place(patch)
+            toy.private(toy.linear()).fit(x, Y, batch_size=8, verbose=0)
+        assert bool(steps) == is_drawn_between
 
 
 def test_a_strategy_gets_a_data_set(monkeypatch):

@@ -1,5 +1,6 @@
 """A source gives what the same rows in memory give, and says where it cannot."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfdp.sampling import FullBatch, Poisson, RandomAllocation, Source, SourceError, Users, batches
+from tfdp.sampling.arrays import samples
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -326,6 +328,45 @@ def test_reads_nobody_who_was_not_drawn():
     assert asked == [9, 4]
     empty = source.read(np.array([], np.int64))
     assert asked == [9, 4] and [leaf.shape for leaf in empty] == [(0, 3), (0,), (0,)]
+
+
+@pytest.mark.parametrize("kind", ["memory maps", "hdf5 in pieces", "arrays that are mapped"])
+def test_the_system_is_asked_for_what_the_next_samples_hold(kind, tmp_path, monkeypatch):
+    asked, start = [], 4
+    for module in ("source", "arrays"):
+        monkeypatch.setattr(
+            f"tfdp.sampling.{module}.ask_for", lambda column, rows: asked.append(rows.tolist())
+        )
+    if kind == "arrays that are mapped":
+        data = tuple(part[start:] for part in memory_maps(tmp_path))
+        offset = 0
+    else:
+        data = SOURCES[kind](tmp_path).part(start, N), None, None
+        offset = start
+    policy = Poisson().resolve(N - start, 8)
+    drawn = samples(*data, policy, generator=Repeats()).make()
+    expected = [u.tolist() for u in itertools.islice(policy.draw(Repeats()), 6)]
+    for step in range(4):
+        x, *_, mask = next(drawn)
+        np.testing.assert_array_equal(x[mask], X[start:][expected[step]])
+        # Its own rows were asked for before, and those of two more: for each of three columns.
+        wanted = [[row + offset for row in rows] for rows in expected[: step + 3]]
+        assert asked == [rows for rows in wanted for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", ["arrays", "one by one", "hdf5"])
+def test_no_sample_is_drawn_ahead_where_nothing_is_asked_for(name, tmp_path):
+    drawn = []
+
+    class Watched(Poisson):
+        def draw(self, generator):
+            for units in super().draw(generator):
+                drawn.append(units)
+                yield units
+
+    policy = Watched().resolve(N, 8)
+    next(samples(SOURCES[name](tmp_path), None, None, policy).make())
+    assert len(drawn) == 1
 
 
 def _rows(source):

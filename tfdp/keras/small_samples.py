@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.sampling import PaddedBatch
+from tfdp.sampling import PaddedBatch, Source
 from tfdp.sampling.arrays import Samples
-from tfdp.sampling.mapped import is_mapped
+from tfdp.sampling.mapped import Chunks, can_ask, is_mapped
 
 # Copying so many bytes takes less time than handing them from thread to thread.
 _MOST_BYTES = 1 << 22
@@ -66,12 +66,19 @@ def _tensor(array: np.ndarray) -> tf.Tensor:
 def are_small(samples: Samples, arrays: Any) -> bool:
     """Returns whether samples are drawn from these arrays faster than a data set is gone through.
 
+    What lies in files is read by the system meanwhile, which is asked for it some samples ahead.
+
     Args:
         samples: Of these arrays.
-        arrays: Structure of arrays or None.
+        arrays: Structure of arrays, sources or None.
     """
     leaves = [leaf for leaf in tf.nest.flatten(arrays) if leaf is not None]
-    return samples.nbytes <= _MOST_BYTES and all(
-        isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" and not is_mapped(leaf)
-        for leaf in leaves
-    )
+    return samples.nbytes <= _MOST_BYTES and all(map(_is_of_memory, leaves))
+
+
+def _is_of_memory(leaf: Any) -> bool:
+    if isinstance(leaf, Source):
+        return leaf.is_of_memory and all(map(_is_of_memory, leaf.columns))
+    if isinstance(leaf, (np.ndarray, Chunks)):
+        return leaf.dtype.kind in "biuf" and (can_ask() or not is_mapped(leaf))
+    return False

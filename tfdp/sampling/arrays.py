@@ -1,7 +1,9 @@
 """Padded batches of records drawn from arrays and sources."""
 
 import atexit
+import collections
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -15,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.noise import host_generator
-from tfdp.sampling.mapped import taken
+from tfdp.sampling.mapped import ask_for, is_mapped, taken
 from tfdp.sampling.pipelines import untuned
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.source import Source
@@ -23,6 +25,8 @@ from tfdp.sampling.users import Users
 
 # Of a data set: those that samples still come from.
 _KEPT_ITERATORS = 8
+# So many samples are asked for before they are read.
+_ASKED_AHEAD = 2
 # After its last call a thread that prefetches is soon waiting for room, out of Python.
 _QUIET_SECONDS = 0.05
 
@@ -43,6 +47,20 @@ class PaddedBatch(NamedTuple):
     y: Any
     sample_weight: Any
     mask: Any
+
+
+class _Draw(NamedTuple):
+    """What was drawn of a sample.
+
+    Attributes:
+        chosen: int64 [n], the examples.
+        mask: bool [rows], where they come to stand.
+        seeds: int64 [n, 2], for a map that is seeded; else None.
+    """
+
+    chosen: np.ndarray
+    mask: np.ndarray
+    seeds: np.ndarray | None
 
 
 class Samples(NamedTuple):
@@ -138,23 +156,11 @@ def samples(
     units_of_step = policy.padded_size if constant_size else policy.size_step
     rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
     generator = generator or host_generator()
+    columns = arrays if source is None else source.columns
+    ahead = _ASKED_AHEAD if any(map(is_mapped, columns)) else 0
+    ask = functools.partial(_ask_for_all, arrays) if source is None else source.ask_for
 
-    def read(
-        source: Source, rows: np.ndarray, pool: ThreadPoolExecutor | None, room: int
-    ) -> list[np.ndarray]:
-        if not source.seeded:
-            return source.read(rows, None, pool, room)
-        seeds = generator.integers(2**63 - 1, size=2 * len(rows)).reshape(-1, 2)
-        return source.read(rows, seeds, pool, room)
-
-    def padded() -> Iterator[tuple[np.ndarray, ...]]:
-        if source is None or source.workers == 1:
-            yield from padded_with(None)
-        else:
-            with ThreadPoolExecutor(source.workers) as pool:
-                yield from padded_with(pool)
-
-    def padded_with(pool: ThreadPoolExecutor | None) -> Iterator[tuple[np.ndarray, ...]]:
+    def draws() -> Iterator[_Draw]:
         for units in policy.draw(generator):
             if users is None:
                 examples = units[:, None] * examples_per_unit + np.arange(examples_per_unit)
@@ -166,13 +172,28 @@ def samples(
             total = rows * max(1, -(-len(examples) // rows))
             mask = np.zeros(total, bool)
             mask[: len(examples)] = present.reshape(-1)
-            chosen = np.zeros(total, np.int64)
-            chosen[mask] = examples[mask[: len(examples)]]
+            chosen = examples[mask[: len(examples)]]
+            seeds = None
+            if source is not None and source.seeded:
+                seeds = generator.integers(2**63 - 1, size=2 * len(chosen)).reshape(-1, 2)
+            yield _Draw(chosen, mask, seeds)
+
+    def padded() -> Iterator[tuple[np.ndarray, ...]]:
+        if source is None or source.workers == 1:
+            yield from padded_with(None)
+        else:
+            with ThreadPoolExecutor(source.workers) as pool:
+                yield from padded_with(pool)
+
+    def padded_with(pool: ThreadPoolExecutor | None) -> Iterator[tuple[np.ndarray, ...]]:
+        for draw in _ahead(draws(), ask, ahead):
             if source is None:
-                parts = [*(_rows(array, chosen, mask) for array in arrays), mask]
+                places = np.zeros(len(draw.mask), np.int64)
+                places[draw.mask] = draw.chosen
+                parts = [*(_rows(array, places, draw.mask) for array in arrays), draw.mask]
             else:
-                leaves = read(source, chosen[mask], pool, total)
-                parts = [*(_spread(leaf, mask) for leaf in leaves), mask]
+                leaves = source.read(draw.chosen, draw.seeds, pool, len(draw.mask))
+                parts = [*(_spread(leaf, draw.mask) for leaf in leaves), draw.mask]
             if users is not None:
                 parts = [p.reshape(-1, examples_per_unit, *p.shape[1:]) for p in parts]
             yield tuple(parts)
@@ -317,6 +338,23 @@ def _from_iterators(
     # TensorFlow never forgets a function of Python that is part of a graph.
     weakref.finalize(result, iterators.close).atexit = False
     return result
+
+
+def _ahead(
+    draws: Iterator[_Draw], ask: Callable[[np.ndarray], None], samples: int
+) -> Iterator[_Draw]:
+    """Yields draws, so many samples after the system was asked for their rows."""
+    waiting: collections.deque[_Draw] = collections.deque()
+    for draw in draws:
+        ask(draw.chosen)
+        waiting.append(draw)
+        if len(waiting) > samples:
+            yield waiting.popleft()
+
+
+def _ask_for_all(arrays: list[np.ndarray], rows: np.ndarray) -> None:
+    for array in arrays:
+        ask_for(array, rows)
 
 
 def _rows(array: np.ndarray, chosen: np.ndarray, mask: np.ndarray) -> np.ndarray:

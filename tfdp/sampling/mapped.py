@@ -47,7 +47,7 @@ class Chunks:
         self._starts = starts
         self._rows_of_piece = rows_of_piece
         self._shape = shape
-        self._dtype = dtype
+        self.dtype = dtype
         self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         # One element for every byte: the row that would begin there.
         rows_anywhere = (file.nbytes - self._row_bytes + 1,)
@@ -70,10 +70,17 @@ class Chunks:
             IndexError: there is no such row.
         """
         _check(rows, len(self))
+        found = self._rows[self._begin(rows)]
+        return found.view(self.dtype).reshape(len(rows), *self._shape[1:])
+
+    def ask_for(self, rows: np.ndarray) -> None:
+        """Asks the system for rows, as the function of this name does."""
+        _read_ahead(self.file, self._begin(rows), self._row_bytes)
+
+    def _begin(self, rows: np.ndarray) -> np.ndarray:
+        """Returns where rows begin in the file."""
         pieces, places = np.divmod(rows, self._rows_of_piece)
-        starts = self._starts[pieces] + places * self._row_bytes
-        _read_ahead(self.file, starts, self._row_bytes)
-        return self._rows[starts].view(self._dtype).reshape(len(rows), *self._shape[1:])
+        return self._starts[pieces] + places * self._row_bytes
 
 
 def mapped(column: Any) -> Any:
@@ -147,10 +154,27 @@ def take(array: np.ndarray, rows: np.ndarray, place: np.ndarray) -> None:
     if not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
         place[...] = array[rows]  # np.take would first copy all of the array.
         return
-    if array.nbytes >= _WORTH_ASKING_BYTES and len(rows):
-        _read_ahead(array, rows * array.strides[0], array.strides[0])
     # NumPy would write to a copy of the place first where it may raise an error on the way.
     np.take(array, rows, axis=0, out=place, mode="clip")
+
+
+def ask_for(column: Any, rows: np.ndarray) -> None:
+    """Asks the system for rows that will be read soon, if they lie in a file and are probably not
+    in memory.
+
+    It would else read one after the other as each is first touched, with 128 KiB around it.
+
+    Args:
+        column: An array, or anything else, of which nothing is asked for.
+        rows: int64 [m], in 0 .. n - 1.
+    """
+    if not len(rows):
+        return
+    if isinstance(column, Chunks):
+        column.ask_for(rows)
+    elif isinstance(column, np.ndarray) and column.nbytes >= _WORTH_ASKING_BYTES:
+        if column.flags.c_contiguous:
+            _read_ahead(column, rows * column.strides[0], column.strides[0])
 
 
 def memory_of(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -166,9 +190,14 @@ def memory_of(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
-def is_mapped(array: np.ndarray) -> bool:
-    """Returns whether an array lies in a mapped file."""
-    return isinstance(_whole(array), mmap.mmap)
+def is_mapped(column: Any) -> bool:
+    """Returns whether an array, or what stands for one, lies in a mapped file."""
+    return isinstance(_whole(column.file if isinstance(column, Chunks) else column), mmap.mmap)
+
+
+def can_ask() -> bool:
+    """Returns whether this system reads parts of a mapped file when it is asked for them."""
+    return hasattr(mmap, "MADV_WILLNEED")
 
 
 def _whole(array: Any) -> Any:
@@ -188,15 +217,13 @@ def _check(rows: np.ndarray, length: int) -> None:
 def _read_ahead(array: np.ndarray, starts: np.ndarray, size: int) -> None:
     """Asks the system for parts of a mapped file, all at once.
 
-    It would else read one after the other as each is first touched, with 128 KiB around it.
-
     Args:
         array: An array; nothing happens where it does not lie in a mapped file.
         starts: int64 [m], where the parts begin, in bytes from the start of the array.
         size: Bytes of each part.
     """
     whole = _whole(array)
-    if not isinstance(whole, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED"):
+    if not isinstance(whole, mmap.mmap) or not can_ask():
         return
     data = np.frombuffer(whole, np.uint8)
     firsts = starts + (array.ctypes.data - data.ctypes.data)

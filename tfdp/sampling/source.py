@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.sampling.mapped import Chunks, mapped, memory_of, take, taken
+from tfdp.sampling.mapped import Chunks, ask_for, mapped, memory_of, take, taken
 
 
 class SourceError(ValueError):
@@ -138,6 +138,20 @@ class Source:
         changed = copy.copy(self)
         changed._start, changed._length = self._start + start, end - start
         return changed
+
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether all that is read lies in memory, or in files that are mapped to it, as it is."""
+        return self._is_plain and not any(map(_is_hdf5, self._columns))
+
+    def ask_for(self, rows: np.ndarray) -> None:
+        """Asks the system for examples that lie in files and will be read soon.
+
+        Args:
+            rows: int64 [n], positions.
+        """
+        for column in self._columns:
+            ask_for(column, rows + self._start)
 
     def check(self) -> None:
         """Reads every example once, in order: an error then tells nothing about a sample.
