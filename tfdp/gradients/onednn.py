@@ -40,6 +40,19 @@ def _may_be_faulty(node: Any) -> bool:
     return shape is None or shape.unknown_rank or len(shape.dim) >= 4
 
 
+def corrupts_filter_gradient(kernel: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether the gradient of a convolution's kernel may be written out of bounds.
+
+    TensorFlow 2.21 on a CPU does so, or fails, where windows are single places, a stride is more
+    than 1, less than 16 channels come in, and the last places are in no window.
+
+    Args:
+        kernel: Size of a window along every axis.
+        strides: Likewise.
+    """
+    return set(kernel) == {1} and set(strides) != {1}
+
+
 def leaves_numbers_unwritten(channels: int, strides: Sequence[int], windows: int | None) -> bool:
     """Returns whether a convolution may leave some of its results as they were in the memory, where
     numbers of other records may have been.

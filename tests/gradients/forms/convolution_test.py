@@ -222,6 +222,56 @@ def test_fewer_records_than_parts(way):
         np.testing.assert_allclose(total, np.tensordot(FACTORS[:records], expected, 1), atol=1e-10)
 
 
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("way", applicable((2,), 1))
+def test_no_part_is_of_no_records(way, rank, padding, monkeypatch):
+    """oneDNN's convolutions of no records, which make windows here, have the shape of something
+    else."""
+    monkeypatch.setattr(convolution_cost, "_CACHED", 1)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(3, *[20] * rank, 1)).astype(np.float32)
+    layer = {"strides": 2, "padding": padding}
+    kernel = np.zeros((*[8] * rank, 1, 3), np.float32)
+    convolve = _convolution(layer, 1)
+    output_gradient = _output_gradient(convolve, inputs, kernel)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, *part.shape[1:]]) for part in (inputs, output_gradient)
+        ]
+    )
+    def results(x, g):
+        gradient = ConvolutionGradient(x, g, kernel.shape, **layer, way=way)
+        assert gradient._number_of_parts() == (1 if way == convolution_cost.ONE_BY_ONE else 8)
+        return gradient.squared_norms(), gradient.weighted_sum(tf.ones(tf.shape(x)[0]))
+
+    expected = loop(convolve, inputs, output_gradient, kernel)
+    for records in (1, 2, 3):
+        squares, total = results(inputs[:records], output_gradient[:records])
+        of_these = expected[:records]
+        wanted = np.sum(of_these**2, tuple(range(1, rank + 3)))
+        np.testing.assert_allclose(squares, wanted, rtol=0.02)
+        np.testing.assert_allclose(total, of_these.sum(0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", applicable((2,), 1))
+@pytest.mark.parametrize("sizes", [(40,), (16, 16), (17, 16), (6, 6, 6)])
+def test_windows_of_single_places_apart(way, sizes):
+    """oneDNN writes such filter gradients out of bounds, where the last places are in no window."""
+    rank = len(sizes)
+    inputs = np.random.default_rng(0).normal(size=(4, *sizes, 3)).astype(np.float32)
+    kernel = np.zeros((*[1] * rank, 3, 5), np.float32)
+    layer = {"strides": 2, "padding": "valid"}
+    convolve = _convolution(layer, 1)
+    output_gradient = _output_gradient(convolve, inputs, kernel)
+    places = inputs[(slice(None), *[slice(None, None, 2)] * rank)].reshape(4, -1, 3)
+    expected = np.einsum("ntc,ntq->ncq", places, output_gradient.reshape(4, -1, 5))
+    tensors = tf.constant(inputs), tf.constant(output_gradient)
+    gradient = ConvolutionGradient(*tensors, kernel.shape, **layer, way=way)
+    check(gradient, expected.reshape(4, *kernel.shape), 1e-5)
+
+
 @pytest.mark.parametrize(
     ("way", "groups"), [(way, n) for n in (1, 3) for way in applicable((1, 1), n)]
 )

@@ -213,7 +213,7 @@ def _in_turn(
         function: Of tensors [m, ...], for any m.
         tensors: Its arguments, each [n, ...].
         results: What it returns, each [None, ...].
-        number: Of parts.
+        number: Of parts, where there are as many records.
         unrolled: Whether they stand one after another in the graph.
 
     Returns:
@@ -223,23 +223,26 @@ def _in_turn(
         return function(*tensors)
     n = tf.shape(tensors[0])[0]
 
-    def part(i: int | tf.Tensor) -> Sequence[tf.Tensor]:
-        rows = slice(n * i // number, n * (i + 1) // number)
+    def part(i: int | tf.Tensor, of: int | tf.Tensor) -> Sequence[tf.Tensor]:
+        rows = slice(n * i // of, n * (i + 1) // of)
         return function(*(tensor[rows] for tensor in tensors))
 
     if unrolled:
-        parts = [part(i) for i in range(number)]
+        parts = [part(i, number) for i in range(number)]
         return [tf.concat(result, 0) for result in zip(*parts, strict=True)]
+    # No part is of no records, of which oneDNN's convolutions have wrong shapes.
+    turns = tf.maximum(tf.minimum(n, number), 1)
     arrays = [
-        tf.TensorArray(spec.dtype, number, infer_shape=False, element_shape=spec.shape)
+        tf.TensorArray(spec.dtype, turns, infer_shape=False, element_shape=spec.shape)
         for spec in results
     ]
 
     def body(i, *arrays):
-        return i + 1, *(a.write(i, result) for a, result in zip(arrays, part(i), strict=True))
+        results = part(i, turns)
+        return i + 1, *(a.write(i, result) for a, result in zip(arrays, results, strict=True))
 
     _, *arrays = tf.while_loop(
-        lambda i, *_: i < number, body, (tf.constant(0), *arrays), parallel_iterations=1
+        lambda i, *_: i < turns, body, (tf.constant(0), *arrays), parallel_iterations=1
     )
     return [array.concat() for array in arrays]
 

@@ -14,7 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.forms.convolution_cost import is_pointwise, places_together
-from tfdp.gradients.onednn import leaves_numbers_unwritten, of_two_channels
+from tfdp.gradients.onednn import (
+    corrupts_filter_gradient,
+    leaves_numbers_unwritten,
+    of_two_channels,
+)
 from tfdp.numerics.shapes import reshape_records
 
 Size: TypeAlias = int | tf.Tensor
@@ -218,12 +222,21 @@ class Windows(NamedTuple):
             # Places along the first axis are records, in two dimensions, which is faster.
             plane = Windows(self.kernel[1:], self.strides[1:], self.dilations[1:], self.padding)
             return plane.filter_gradient(*map(_planes, (source, gradient)))[tf.newaxis]
+        if corrupts_filter_gradient(self.kernel, self.strides):
+            return self._filter_gradient_of_places(source, gradient)
         kernel = tf.zeros([*self.kernel, source.shape[-1], gradient.shape[-1]], source.dtype)
         # Only the gradient's operation stays in the graph; the convolution is not run.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(kernel)
             output = self.convolve(source, kernel)
         return tape.gradient(output, kernel, output_gradients=gradient)
+
+    def _filter_gradient_of_places(self, source: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns `filter_gradient` where windows are single places."""
+        places = source[(slice(None), *(slice(None, None, stride) for stride in self.strides))]
+        left, right = (tf.reshape(t, [-1, t.shape[-1]]) for t in (places, gradient))
+        product = tf.matmul(left, right, transpose_a=True)
+        return tf.reshape(product, [*self.kernel, source.shape[-1], gradient.shape[-1]])
 
     def gram_of_patches(
         self, source: tf.Tensor, positions: tf.Tensor
