@@ -265,6 +265,28 @@ def test_a_memory_map_whose_file_was_cut_does_not_end_the_process(tmp_path):
         source.read(np.array([1999]))
 
 
+@pytest.mark.parametrize("kind", ["memory maps", "hdf5 in pieces"])
+def test_nothing_is_asked_for_in_a_file_that_was_cut(kind, tmp_path, monkeypatch):
+    """What looks whether rows are in memory touches them."""
+    monkeypatch.setattr("tfdp.sampling.mapped._WORTH_ASKING_BYTES", 0)
+    touched = []
+
+    def look(self, probe):
+        touched.append(probe())
+        return False
+
+    monkeypatch.setattr("tfdp.sampling.mapped._Reads.wait_for_disk", look)
+    source = SOURCES[kind](tmp_path)
+    policy = FullBatch().resolve(N, N)
+    next(samples(source, None, None, policy).make())
+    assert touched
+    for file in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.h5")):
+        with open(file, "r+b") as opened:
+            opened.truncate(1)
+    with pytest.raises(SourceError, match="changed their size"):
+        next(samples(source, None, None, policy).make())
+
+
 def test_an_hdf5_file_in_pieces_that_was_cut_does_not_end_the_process(tmp_path):
     x, _, _ = hdf5_as_in_memory(tmp_path, 7)
     source = Source(x)

@@ -149,7 +149,11 @@ class Source:
 
         Args:
             rows: int64 [n], positions.
+
+        Raises:
+            SourceError: the length has changed.
         """
+        self._check_sizes()
         for column in self._columns:
             ask_for(column, rows + self._start)
 
@@ -182,12 +186,7 @@ class Source:
         Raises:
             SourceError: the length has changed, or an example is not like the first.
         """
-        if [_size(column) for column in self._columns] != self._sizes:
-            raise SourceError(
-                "The data of a source changed their size while they were in use: which record is "
-                "which, and how many there are, must stay as it was. Make a new Source, and train "
-                "on."
-            )
+        self._check_sizes()
         if seeds is None:
             if self.seeded:
                 raise ValueError("A seeded map needs seeds. Received: seeds=None.")
@@ -209,6 +208,14 @@ class Source:
         for leaf in found:
             leaf[len(rows) :] = 0
         return found
+
+    def _check_sizes(self) -> None:
+        if [_size(column) for column in self._columns] != self._sizes:
+            raise SourceError(
+                "The data of a source changed their size while they were in use: which record is "
+                "which, and how many there are, must stay as it was. Make a new Source, and train "
+                "on."
+            )
 
     def _read(
         self,
