@@ -1,5 +1,7 @@
 """Samples that are drawn between the steps of `fit`: they are those of a data set."""
 
+import tempfile
+
 import h5py
 import keras
 import numpy as np
@@ -24,6 +26,8 @@ from tfdp.sampling import (
 
 X, Y = toy.data(40)
 IDS = np.arange(40) // 3
+MAPPED = np.memmap(tempfile.TemporaryFile(), X.dtype, shape=X.shape)
+MAPPED[:] = X
 WEIGHTS = np.linspace(0.1, 2.0, 40).astype("float32")
 
 
@@ -97,6 +101,17 @@ def fitted(monkeypatch, most_bytes, data, fit, optimizer):
             )
         ),
         ((X, Y), {"sampling": FullBatch()}, {}),
+        *(
+            (data, {"sampling": policy}, {})
+            for data in ((MAPPED, Y, 8), (Source((MAPPED, Y)), None, 8))
+            for policy in (Poisson(), BallsInBins(), CyclicPoisson(num_groups=2), Shuffled())
+        ),
+        ((Source((MAPPED, Y)), None, 8), {"epochs": 2}, {}),
+        (
+            (MAPPED, Y, 4),
+            {"privacy_unit": IDS, "max_examples_per_user": 2},
+            {"privacy_unit": "user"},
+        ),
     ],
 )
 def test_steps_and_ledger_are_those_of_a_data_set(monkeypatch, data, fit, optimizer):

@@ -268,6 +268,14 @@ RANDOMNESS = in_folder(
         "tests/sampling/source_test.py",
     ),
     (
+        "draws_ahead_are_dropped",
+        "draws that were asked for ahead are left out, so that a pass has not every record",
+        "arrays.py",
+        "yield waiting.popleft()",
+        "yield waiting.pop()",
+        "tests/sampling/source_test.py",
+    ),
+    (
         "open_hdf5_file_is_mapped",
         "a file is read past the library that still holds what was written",
         "mapped.py",

@@ -78,7 +78,7 @@ def are_small(samples: Samples, arrays: Any) -> bool:
 
 def _is_of_memory(leaf: Any) -> bool:
     if isinstance(leaf, Source):
-        return leaf.is_of_memory and all(map(_is_of_memory, leaf.columns))
+        return leaf.is_plain and all(map(_is_of_memory, leaf.columns))
     if isinstance(leaf, (np.ndarray, Chunks)):
         return leaf.dtype.kind in "biuf" and (can_ask() or not is_mapped(leaf))
     return False

@@ -140,9 +140,9 @@ class Source:
         return changed
 
     @property
-    def is_of_memory(self) -> bool:
-        """Whether all that is read lies in memory, or in files that are mapped to it, as it is."""
-        return self._is_plain and not any(map(_is_hdf5, self._columns))
+    def is_plain(self) -> bool:
+        """Whether examples are rows of arrays, or of what stands for them, as they are."""
+        return self._is_plain
 
     def ask_for(self, rows: np.ndarray) -> None:
         """Asks the system for examples that lie in files and will be read soon.
