@@ -1,6 +1,8 @@
 """A configuration brings back the same mechanism, and neither ledger nor less noise."""
 
+import copy
 import json
+import pickle
 
 import keras
 import pytest
@@ -10,6 +12,7 @@ import toy
 import tfdp
 from tfdp.keras import DPOptimizer
 from tfdp.noise import SeededRandomSource
+from tfdp.sampling import FullBatch
 
 SUM = tfdp.GaussianSumQuery(0.1, 1 / 3)
 QUERIES = [
@@ -100,6 +103,56 @@ def test_configuration_holds_no_ledger_and_cannot_be_given_one():
     for name in ("ledger", "sampling"):
         with pytest.raises(TypeError, match=f"Unknown: {name}"):
             DPOptimizer.from_config({**config, name: model.ledger})
+
+
+COPIES = [copy.copy, copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))]
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_new_optimizer_is_copied_and_pickled_as_its_configuration(way):
+    optimizer = _optimizer(QUERIES[0], engine="loop")
+    other = way(optimizer)
+    assert type(other) is DPOptimizer
+    assert json.dumps(other.get_config()) == json.dumps(optimizer.get_config())
+    model = toy.private(toy.linear(), other, run_eagerly=True)
+    model.train_on_batch(*toy.data())
+    assert (other.ledger.total_count, optimizer.ledger.total_count) == (1, 0)
+    assert not optimizer.inner_optimizer.built
+
+
+def _build(optimizer):
+    optimizer.build(toy.linear().trainable_variables)
+
+
+def _build_inner(optimizer):
+    optimizer.inner_optimizer.build(toy.linear().trainable_variables)
+
+
+def _choose_ledger(optimizer):
+    optimizer.ledger = tfdp.PrivacyLedger()
+
+
+def _declare_sampling(optimizer):
+    optimizer.sampling = FullBatch()
+
+
+def _guard(optimizer):
+    optimizer.charging.add_guard(lambda ledger, event: None)
+
+
+def _charge(optimizer):
+    optimizer.ledger.append(_event(SUM))
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize(
+    "change", [_build, _build_inner, _choose_ledger, _declare_sampling, _guard, _charge]
+)
+def test_what_a_configuration_does_not_hold_is_not_lost_by_a_copy(change, way):
+    optimizer = _optimizer(QUERIES[0])
+    change(optimizer)
+    with pytest.raises(TypeError, match="while it is new.*from_config"):
+        way(optimizer)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda q: type(q).__name__)

@@ -15,6 +15,7 @@ from tfdp.keras.errors import LedgerMismatchError
 from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
+from tfdp.sampling import Unknown
 
 _logger = logging.getLogger("tfdp")
 
@@ -107,6 +108,11 @@ class Charging:
     def _is_free(self) -> bool:
         """Whether nobody chose this ledger and nothing is in it."""
         return not (self._is_chosen or self._ledger.total_count)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was charged, and nobody chose a ledger, a guard, or a sampling."""
+        return self._is_free and not self.guards and isinstance(self.samples.policy, Unknown)
 
     def join(self, variables: Sequence[Any]) -> None:
         """Makes sure that the ledger holds what was paid for the variables so far.

@@ -484,6 +484,23 @@ class DPOptimizer(WrappingOptimizer):
         """
         return cls(**optimizer_arguments(config, custom_objects))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles an optimizer that is new, as its configuration.
+
+        Raises:
+            TypeError: it has variables, charges, guards, a ledger or a sampling, which a
+                configuration does not hold; or see `get_config`.
+        """
+        is_new = not (self.built or self.inner_optimizer.built) and self.charging.is_unused
+        if not is_new:
+            raise TypeError(
+                "A DPOptimizer can be copied and pickled while it is new: later it has variables, "
+                "and a ledger that belongs to the weights. Copy the model, which takes the ledger "
+                "along (copy.deepcopy(model)), or make a new optimizer of the same configuration: "
+                "DPOptimizer.from_config(optimizer.get_config())."
+            )
+        return type(self).from_config, (self.get_config(),)
+
     def load_own_variables(self, store: Any) -> None:
         """Restores slots, the query's state, and the place in the ledger, from a private model's
         checkpoint. A plain model's file has none of them: there all stays as it is.
