@@ -268,6 +268,14 @@ RANDOMNESS = in_folder(
         "tests/sampling/source_test.py",
     ),
     (
+        "used_optimizer_is_copied_as_a_new_one",
+        "a copy of an optimizer has neither its ledger nor what guards it, and does not say so",
+        "tfdp/keras/optimizer.py",
+        "if not is_new:",
+        "if False:",
+        "tests/keras/serialization_test.py",
+    ),
+    (
         "draws_ahead_are_dropped",
         "draws that were asked for ahead are left out, so that a pass has not every record",
         "arrays.py",

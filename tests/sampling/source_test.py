@@ -391,6 +391,19 @@ def test_no_sample_is_drawn_ahead_where_nothing_is_asked_for(name, tmp_path):
     assert len(drawn) == 1
 
 
+@pytest.mark.parametrize("name", ["arrays", "memory maps"])
+def test_draws_that_end_are_all_taken(name, tmp_path):
+    class Ending(Poisson):
+        def draw(self, generator):
+            return itertools.islice(super().draw(generator), 4)
+
+    policy = Ending().resolve(N, 8)
+    found = list(samples(SOURCES[name](tmp_path), None, None, policy, generator=Repeats()).make())
+    drawn = list(policy.draw(Repeats()))
+    for parts, units in zip(found, drawn, strict=True):
+        np.testing.assert_array_equal(parts[0][parts[-1]], X[units])
+
+
 def _rows(source):
     found = source.read(np.array([7, 0, 39, 7]))
     for ours, theirs in zip(found, (X, Y), strict=True):

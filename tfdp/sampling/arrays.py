@@ -350,6 +350,7 @@ def _ahead(
         waiting.append(draw)
         if len(waiting) > samples:
             yield waiting.popleft()
+    yield from waiting
 
 
 def _ask_for_all(arrays: list[np.ndarray], rows: np.ndarray) -> None:
