@@ -15,7 +15,6 @@ from tfdp.keras.errors import LedgerMismatchError
 from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
-from tfdp.sampling import Unknown
 
 _logger = logging.getLogger("tfdp")
 
@@ -112,7 +111,7 @@ class Charging:
     @property
     def is_unused(self) -> bool:
         """Whether nothing was charged, and nobody chose a ledger, a guard, or a sampling."""
-        return self._is_free and not self.guards and isinstance(self.samples.policy, Unknown)
+        return self._is_free and not (self.guards or self.samples.is_declared)
 
     def join(self, variables: Sequence[Any]) -> None:
         """Makes sure that the ledger holds what was paid for the variables so far.

@@ -54,9 +54,13 @@ class SamplingOfSteps:
 
     Args:
         ledger: In which passes over the data have their numbers.
+
+    Attributes:
+        is_declared: Whether somebody set `policy`.
     """
 
     def __init__(self, ledger: PrivacyLedger):
+        self.is_declared = False
         self._clock = PassClock(Unknown(), ledger, drawn=False)
         self._sizes = Sizes()
         self._fits: list[Fitting] = []  # The last is the innermost.
@@ -78,6 +82,7 @@ class SamplingOfSteps:
                 f"sampling must be a policy from tfdp.sampling. Received: sampling={policy!r}."
             )
         self._clock, self._sizes = PassClock(policy, self._clock.ledger, drawn=False), Sizes()
+        self.is_declared = True
 
     def continue_in(self, ledger: PrivacyLedger) -> None:
         """Numbers passes in another ledger, from the next step on."""
