@@ -494,9 +494,10 @@ class DPOptimizer(WrappingOptimizer):
         is_new = not (self.built or self.inner_optimizer.built) and self.charging.is_unused
         if not is_new:
             raise TypeError(
-                "A DPOptimizer can be copied and pickled while it is new: later it has variables, "
-                "and a ledger that belongs to the weights. Copy the model, which takes the ledger "
-                "along (copy.deepcopy(model)), or make a new optimizer of the same configuration: "
+                "A DPOptimizer can be copied and pickled while it is new. This one has variables, "
+                "or charges, or a ledger, a guard or a sampling that was chosen, and a copy would "
+                "lose them. Copy the model, which takes the ledger along (copy.deepcopy(model)), "
+                "or make a new optimizer of the same configuration: "
                 "DPOptimizer.from_config(optimizer.get_config())."
             )
         return type(self).from_config, (self.get_config(),)
