@@ -1,6 +1,8 @@
 """What tests of every folder share."""
 
+import contextlib
 import gc
+import os
 import pathlib
 import runpy
 
@@ -25,12 +27,39 @@ with runpy.run_path(str(_ROOT / "tutorials" / "quiet.py"))["starting"]():
     import keras
     import tensorflow as tf
 
+    from tests.same_draws import KeysOfNames
+    from tfdp.noise import bits
+
 # The first call of a TensorFlow function traces it, which no deadline should count; and the same
 # examples every time, so that a failure is somebody's change. (Nearly: Hypothesis also tries
 # numbers that it reads in the modules of a process.) `--hypothesis-profile=explore` tries others.
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.register_profile("tfdp", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tfdp")
+
+# Likewise noise, samples and Keras' seeds: the same in every run of a test, and others where other
+# examples are asked for.
+_KEYS = KeysOfNames()
+
+
+def pytest_configure():
+    if hypothesis.settings().derandomize:
+        bits.os = _KEYS  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with _KEYS.under(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    # What tests share does not follow from which of them comes first.
+    shared = f"{fixturedef.baseid} {fixturedef.argname} {request.param_index}"
+    is_shared = fixturedef.scope != "function"
+    with _KEYS.under(shared) if is_shared else contextlib.nullcontext():
+        return (yield)
 
 
 def _left_behind() -> dict[str, object]:
@@ -95,3 +124,24 @@ def check_independent():
         assert not _correlated(left, right)
 
     return check
+
+
+@pytest.fixture
+def in_child():
+    """Runs a function in a forked process and returns the bytes that it returned."""
+    return _in_child
+
+
+def _in_child(function):
+    read, write = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.write(write, function())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        result = pipe.read()
+    os.waitpid(process, 0)
+    return result
