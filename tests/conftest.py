@@ -42,14 +42,17 @@ hypothesis.settings.load_profile("tfdp")
 _KEYS = KeysOfNames()
 
 
-def pytest_configure():
-    if hypothesis.settings().derandomize:
-        bits.os = _KEYS  # type: ignore[attr-defined]
+bits.os = _KEYS  # type: ignore[attr-defined]
+
+
+def _draws_of(name):
+    repeat = hypothesis.settings().derandomize
+    return _KEYS.under(name) if repeat else contextlib.nullcontext()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    with _KEYS.under(item.nodeid):
+    with _draws_of(item.nodeid):
         return (yield)
 
 
@@ -58,7 +61,7 @@ def pytest_fixture_setup(fixturedef, request):
     # What tests share does not follow from which of them comes first.
     shared = f"{fixturedef.baseid} {fixturedef.argname} {request.param_index}"
     is_shared = fixturedef.scope != "function"
-    with _KEYS.under(shared) if is_shared else contextlib.nullcontext():
+    with _draws_of(shared) if is_shared else contextlib.nullcontext():
         return (yield)
 
 
