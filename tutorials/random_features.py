@@ -13,6 +13,9 @@ import numpy as np
 import tensorflow as tf
 from scattering_features import in_batches, mirrored, order_weights, scattered
 
+# How many images are made for a random convolution.
+_MADE = 2000
+
 
 def dead_leaves(count: int, side: int, channels: int, seed: int = 0) -> np.ndarray:
     """Returns uint8 [count, side, side, channels]: ellipses and boxes over each other.
@@ -77,7 +80,7 @@ class RandomFeatures:
         mirror: bool = False,
         seed: int = 0,
     ):
-        made = dead_leaves(2000, side, colors, seed)
+        made = dead_leaves(_MADE, side, colors, seed)
         made = scattered(made, opponent=colors == 3).astype("float32")
         rows = made.reshape(-1, made.shape[-1])
         mean, deviation = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-5)
