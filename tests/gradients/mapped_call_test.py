@@ -27,7 +27,7 @@ LAYERS = {
     "composite": (Block, (5, 4)),
     "recurrent_without_a_rule": (lambda: L.RNN(Cell(3)), (4, 3)),
     "recurrent_with_other_options": (
-        lambda: L.GRU(3, activation=lambda x: tf.math.lgamma(2.5 + tf.tanh(x))),
+        lambda: L.SimpleRNN(3, activation=lambda x: tf.math.lgamma(2.5 + tf.tanh(x))),
         (4, 3),
     ),
 }
@@ -59,7 +59,7 @@ class InFrontOfALoop(L.Layer):
 
     def __init__(self):
         super().__init__()
-        self.loop = L.GRU(3)
+        self.loop = L.SimpleRNN(3)
 
     def call(self, inputs):
         return self.loop(with_another_gradient(inputs))
