@@ -167,6 +167,8 @@ def host_generator() -> HostGenerator:
 
 def _shape_and_size(shape: Any) -> tuple[Any, Any]:
     """Returns a shape and its number of elements, as integers where they are known."""
+    if isinstance(shape, tf.TensorShape) and shape.is_fully_defined():
+        return shape.as_list(), shape.num_elements()
     if not tf.is_tensor(shape):
         shape = tf.convert_to_tensor(shape, tf.int32)
     static = tf.get_static_value(shape)

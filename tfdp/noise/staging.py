@@ -83,7 +83,7 @@ def normal(fill: Write, shape: Any, size: int | tf.Tensor, dtype: tf.DType) -> t
     if current.stage is not None:
         pooled = current.stage.pooled(fill, size, dtype)
         if pooled is not None:
-            return tf.reshape(pooled, shape)
+            return _reshaped(pooled, shape)
     row = [] if tf.is_tensor(shape) else _row(shape)
     rows = size // math.prod(row)
     half = (rows + 1) // 2
@@ -162,7 +162,7 @@ def staged(
     def compiled():
         nonlocal result, kept, computed
         leaves = [
-            tf.reshape(flat, leaf.shape) if _is_dense(leaf) else _inside(leaf)
+            tf.reshape(flat, leaf.shape) if flat is not leaf else _inside(leaf)
             for flat, leaf in zip(flat_args, tf.nest.flatten(args), strict=True)
         ]
         result = stage.trace(fn, tf.nest.pack_sequence_as(args, leaves), tf.nest.flatten(args))
@@ -227,9 +227,14 @@ def _is_dense(leaf: Any) -> bool:
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tensor, [-1, *_row(tensor.shape.as_list())])
+    row = _row(tensor.shape.as_list())
+    return _reshaped(tensor, [tensor.shape.num_elements() // math.prod(row), *row])
 
 
 def _shaped(rows: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     """Returns rows in the shape of the tensor whose `_flat` they may be."""
-    return tf.reshape(rows, tensor.shape) if _is_dense(tensor) else rows
+    return _reshaped(rows, tensor.shape) if _is_dense(tensor) else rows
+
+
+def _reshaped(tensor: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    return tensor if tensor.shape == shape else tf.reshape(tensor, shape)

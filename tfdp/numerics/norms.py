@@ -35,7 +35,9 @@ def weighted_sum(factors: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
         tensor: [n, ...], with lengths that are known but for the first.
     """
     shape = tensor.shape[1:]
-    rows = tensor if shape.rank == 1 else reshape_records(tensor, [shape.num_elements()])
+    if shape.rank == 1:
+        return tf.squeeze(tf.matmul(tf.expand_dims(factors, 0), tensor), 0)
+    rows = reshape_records(tensor, [shape.num_elements()])
     return tf.reshape(tf.matmul(tf.expand_dims(factors, 0), rows), shape)
 
 

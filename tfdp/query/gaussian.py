@@ -112,9 +112,17 @@ def add_noise(structure: Structure, stddev: float | tf.Tensor, source: RandomSou
     structure = tf.nest.map_structure(tf.convert_to_tensor, structure)
     dtypes = tf.nest.map_structure(record_dtype, structure)
 
-    def noised(leaf, dtype):
-        return leaf + source.normal(tf.shape(leaf), dtype) * rounding.up(stddev, dtype)
+    def noised(structure):
+        stddevs = {
+            dtype: rounding.up(stddev, dtype) for dtype in dict.fromkeys(tf.nest.flatten(dtypes))
+        }
+
+        def each(leaf, dtype):
+            shape = leaf.shape if leaf.shape.is_fully_defined() else tf.shape(leaf)
+            return leaf + source.normal(shape, dtype) * stddevs[dtype]
+
+        return tf.nest.map_structure(each, structure, dtypes)
 
     if not tf.is_tensor(stddev) and stddev == 0:
         return structure
-    return staged(tf.nest.map_structure, noised, structure, dtypes)
+    return staged(noised, structure)

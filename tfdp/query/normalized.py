@@ -73,10 +73,14 @@ class NormalizedQuery(WrappingQuery):
             sample_state, global_state.numerator_state
         )
 
+        denominators: dict[tf.DType, tf.Tensor] = {}
+
         def divided(total):
             # Sums of integers become real numbers.
             total = tf.cast(total, tf.float32) if total.dtype.is_integer else total
-            return total / tf.cast(global_state.denominator, total.dtype)
+            if total.dtype not in denominators:
+                denominators[total.dtype] = tf.cast(global_state.denominator, total.dtype)
+            return total / denominators[total.dtype]
 
         result = tf.nest.map_structure(lambda leaf: map_values(divided, leaf), noised)
         return result, NormalizedGlobalState(numerator_state, global_state.denominator), event

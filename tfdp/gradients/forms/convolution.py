@@ -242,15 +242,17 @@ class ConvolutionGradient(PerRecordGradient):
         if self._layout.makes_gradients:
             masks_factors = self._layout.masks_factors(self._source, self._positions)
             total = sum_of_gradients(factors, self._made()[0], masks_factors)
-            return self._layout.restored(total[None])[0]
+            return tf.squeeze(self._layout.restored(total), 0)
         return self._filter_gradient(
             drop_records(self._source, factors), scale_records(self._positions, factors)
         )
 
     def _filter_gradient(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        windows = self._layout.windows
+        if self._layout.groups == 1:
+            return tf.reshape(windows.filter_gradient(source, positions), self._layout.kernel_shape)
         # TensorFlow has no grouped convolutions on a CPU.
         by_group = [tf.split(tensor, self._layout.groups, -1) for tensor in (source, positions)]
-        windows = self._layout.windows
         sums = [windows.filter_gradient(*g) for g in zip(*by_group, strict=True)]
         return tf.reshape(tf.concat(sums, -1), self._layout.kernel_shape)
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfdp.gradients.forms.convolution import ConvolutionGradient, channels_last, make_windows
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, to_accumulate
+from tfdp.numerics.shapes import reshape_records
 
 # Up to this size oneDNN has fast depthwise filter gradients.
 _SMALL_KERNEL = 3
@@ -66,11 +67,13 @@ def _records_as_channels(tensor: tf.Tensor, multiplier: int = 1) -> list[tf.Tens
     """
     rows, columns = spatial_sizes(tensor)
     # The number of channels is n times that of one record, and n need not be known.
-    n = tf.shape(tensor)[0] if tensor.shape[0] is None else tensor.shape[0]
+    if multiplier == 1:
+        moved = tf.transpose(tensor, [1, 2, 0, 3])
+        return [tf.reshape(moved, [1, rows, columns, -1])]
     channels = tensor.shape[-1] // multiplier
-    split = tf.reshape(tensor, [n, rows, columns, channels, multiplier])
+    split = reshape_records(tensor, [rows, columns, channels, multiplier])
     moved = tf.transpose(split, [4, 1, 2, 0, 3])
-    return tf.split(tf.reshape(moved, [multiplier, rows, columns, n * channels]), multiplier)
+    return tf.split(tf.reshape(moved, [multiplier, rows, columns, -1]), multiplier)
 
 
 def _by_filter_gradient(source: tf.Tensor, gradient: tf.Tensor, windows: Windows) -> tf.Tensor:
@@ -80,7 +83,7 @@ def _by_filter_gradient(source: tf.Tensor, gradient: tf.Tensor, windows: Windows
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(kernel)
         output = convolve_by_channel(source, kernel, windows)
-    return tape.gradient(output, kernel, output_gradients=gradient)[..., 0]
+    return tf.squeeze(tape.gradient(output, kernel, output_gradients=gradient), 3)
 
 
 def _by_correlation(source: tf.Tensor, gradient: tf.Tensor, windows: Windows) -> tf.Tensor:
@@ -91,7 +94,7 @@ def _by_correlation(source: tf.Tensor, gradient: tf.Tensor, windows: Windows) ->
     source = windows.covered(source, spatial_sizes(gradient))
     kernel = tf.transpose(gradient, [1, 2, 3, 0])
     swapped = Windows(tuple(spatial_sizes(gradient)), windows.dilations, windows.strides, "VALID")
-    return convolve_by_channel(source, kernel, swapped)[0]
+    return tf.squeeze(convolve_by_channel(source, kernel, swapped), 0)
 
 
 def depthwise(

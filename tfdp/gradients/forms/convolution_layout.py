@@ -86,7 +86,7 @@ class Layout(NamedTuple):
         return tf.reshape(split, [n * self.groups, number, q])
 
     def restored(self, products: tf.Tensor) -> tf.Tensor:
-        """Returns [m, *kernel_shape] from [m, groups * rows * columns]."""
+        """Returns [m, *kernel_shape] from [m, groups * rows * columns], or from one such row."""
         p, q = self.sizes
         if self.is_turned:
             products = tf.transpose(tf.reshape(products, [-1, self.groups, q, p]), [0, 3, 1, 2])

@@ -126,7 +126,7 @@ class PerRecordGradient(abc.ABC):
         little more: no less than the exact one.
         """
         left, right = self.explicit(), other.explicit()
-        product = tf.reduce_sum(left * right, range(1, left.shape.rank))
+        product = tf.reduce_sum(left * right, list(range(1, left.shape.rank)))
         return self.enlarged_inner(other, product, rounding.count_of(left, 1))
 
     def enlarged_inner(

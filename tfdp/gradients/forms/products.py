@@ -236,6 +236,14 @@ class Product(PerRecordGradient):
             products = tf.transpose(products, [0, *(1 + axis for axis in self._permutation)])
         return products if self._shape is None else tf.reshape(products, [-1, *self._shape])
 
+    def _restored(self, product: tf.Tensor) -> tf.Tensor:
+        """Returns [*variable.shape] from [h * p * q] or [h, p, q], likewise."""
+        if product.shape != self._axes:
+            product = tf.reshape(product, self._axes)
+        if self._permutation != tuple(range(len(self._axes))):
+            product = tf.transpose(product, self._permutation)
+        return product if self._shape is None else tf.reshape(product, self._shape)
+
     @staticmethod
     def _flat(tensor: tf.Tensor) -> tf.Tensor:
         # TensorFlow's batched products of higher rank are slower, and some are faulty
@@ -293,17 +301,17 @@ class Product(PerRecordGradient):
 
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
         if not self._gram:
-            return self._restore(self._made().weighted_sum(factors)[None])[0]
+            return self._restored(self._made().weighted_sum(factors))
         left, right = drop_records(self._left, factors), scale_records(self._right, factors)
         if self._h == 1:
             left, right = tf.reshape(left, [-1, self._p]), tf.reshape(right, [-1, self._q])
             if self._p >= _TALL * self._q:
                 product = tf.transpose(tf.matmul(right, left, transpose_a=True))
-                return self._restore(product[None])[0]
+                return self._restored(product)
         else:
             left = tf.reshape(tf.transpose(left, [1, 0, 2, 3]), [self._h, -1, self._p])
             right = tf.reshape(tf.transpose(right, [1, 0, 2, 3]), [self._h, -1, self._q])
-        return self._restore(tf.matmul(left, right, transpose_a=True)[None])[0]
+        return self._restored(tf.matmul(left, right, transpose_a=True))
 
     def explicit(self) -> tf.Tensor:
         return self._restore(self._made().explicit())

@@ -22,7 +22,7 @@ def matrix_variables(layer: Any) -> list[Any]:
 
 def bias_gradient(gradient: tf.Tensor) -> Explicit:
     """Returns the gradients of a vector that is added along the last axis."""
-    others = range(1, gradient.shape.rank - 1)
+    others = list(range(1, gradient.shape.rank - 1))
     return Explicit(tf.reduce_sum(gradient, others) if others else gradient)
 
 

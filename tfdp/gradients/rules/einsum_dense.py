@@ -154,9 +154,9 @@ def _einsum(equation: str, tensor: tf.Tensor, variable: Any) -> tf.Tensor:
 def _bias_gradient(bias: Any, gradient: tf.Tensor) -> Explicit:
     """Returns the gradients of what is added with broadcasting: sums over the axes it lacks."""
     missing = gradient.shape.rank - 1 - len(bias.shape)
-    summed = tf.reduce_sum(gradient, range(1, 1 + missing))
+    summed = tf.reduce_sum(gradient, list(range(1, 1 + missing))) if missing else gradient
     broadcast = [1 + i for i, size in enumerate(bias.shape) if size == 1]
-    return Explicit(tf.reduce_sum(summed, broadcast, keepdims=True))
+    return Explicit(tf.reduce_sum(summed, broadcast, keepdims=True) if broadcast else summed)
 
 
 register_rule(keras.layers.EinsumDense, EinsumDenseRule())

@@ -68,11 +68,15 @@ class NormalizationRule(LayerRule):
         dtype = view.inputs.dtype
 
         def parameter(variable):
-            return tf.reshape(tf.cast(variable.value, dtype), view.parameter_shape)
+            value, ones = tf.cast(variable.value, dtype), [1] * (view.inputs.shape.rank - 1)
+            if view.parameter_shape == [*ones, *value.shape]:
+                return value  # Broadcasting does the rest.
+            return tf.reshape(value, view.parameter_shape)
 
         def summed(variable, gradient, weights=None):
             sums = _sum_of_others(gradient, view.kept, weights)
-            return Explicit(tf.reshape(sums, [-1, *variable.shape]))
+            is_shaped = sums.shape[1:] == variable.shape
+            return Explicit(sums if is_shaped else tf.reshape(sums, [-1, *variable.shape]))
 
         mean, variance = _moments(view)
         inverse = keras.ops.rsqrt(variance + layer.epsilon)
@@ -156,7 +160,7 @@ def _sum_of_others(
         positions = -1 if positions is None else positions
         columns = reshape_records(weights, [positions, 1])
         rows = reshape_records(tensor, [positions, features])
-        return tf.matmul(columns, rows, transpose_a=True)[:, 0]
+        return tf.squeeze(tf.matmul(columns, rows, transpose_a=True), 1)
     return tf.reduce_sum(tensor * weights, others)
 
 
