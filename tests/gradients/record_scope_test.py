@@ -179,6 +179,34 @@ def test_layer_that_is_called_twice_draws_twice(engine):
     assert abs(correlation(left, right)) < LIMIT
 
 
+class Counted(L.Layer):
+    """Counts how often it is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.times = 0
+
+    def call(self, inputs):
+        self.times += 1
+        return inputs
+
+
+tfdp.gradients.register_rule(Counted, tfdp.gradients.RecordWise())
+
+
+@pytest.mark.parametrize(
+    ("last", "times"),
+    # Whether it draws is known of dropout alone. Of another layer it is found out at its call.
+    [(lambda: L.Dropout(0.5), 1), (lambda: L.Dropout(0.0), 1), (lambda: Noisy(by_generator), 2)],
+)
+def test_a_model_that_drops_out_is_not_traced_until_then_for_nothing(last, times):
+    first, own = Counted(), [L.Dense(WIDTH, kernel_initializer="ones"), last()]
+    model = keras.Sequential([keras.Input((WIDTH,)), first, *own])
+    first.times = 0
+    tf.function(lambda: drawn(model, "bookkeeping"), autograph=False)()
+    assert first.times == times
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_loss_draws_for_each_record(engine):
     generator = keras.random.SeedGenerator(3)  # Held by nobody whom Keras knows.

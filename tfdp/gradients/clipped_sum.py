@@ -16,7 +16,12 @@ from tfdp.gradients.example import LossFn, example_gradient
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
-from tfdp.gradients.keras_internals import is_compiled_by_xla, loops_in, refuse_unknown_versions
+from tfdp.gradients.keras_internals import (
+    drops_out,
+    is_compiled_by_xla,
+    loops_in,
+    refuse_unknown_versions,
+)
 from tfdp.gradients.layered_loss import LayeredLoss, LoopsByRecordError, UnsupportedModelError
 from tfdp.gradients.microbatches import Consecutive, consecutive_records
 from tfdp.gradients.record_scope import with_seeds
@@ -180,7 +185,10 @@ def clipped_gradient_sum(
         rows = leaves if seeds is None else [*leaves, seeds]
         return ClippedSum(*task.sum(engine, rows, mask, of_records, groups))
 
-    return with_seeds(total, tf.shape(mask)[0]) if seeds is None else total(seeds)
+    if seeds is not None:
+        return total(seeds)
+    drops = isinstance(loss_fn, LayeredLoss) and drops_out(loss_fn.model)
+    return with_seeds(total, tf.shape(mask)[0], likely=drops)
 
 
 class _Task(NamedTuple):

@@ -121,6 +121,14 @@ def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:
     return list(layer._flatten_layers(include_self=deep, recursive=deep))
 
 
+def drops_out(layer: keras.Layer) -> bool:
+    """Returns whether a layer of dropout is in a layer, which draws when it is called."""
+    return any(
+        isinstance(one, keras.layers.Dropout) and one.rate > 0
+        for one in layers_in(layer, deep=True)
+    )
+
+
 def loops_in(layer: keras.Layer) -> list[Any]:
     """Returns the recurrent layers in a layer, itself included, that have a loop."""
     layers = layers_in(layer, deep=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import is_compiled_by_xla
 from tfdp.noise import system_random_source
 from tfdp.noise.attempts import attempt
 
@@ -43,14 +44,19 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.cast(numbers, tf.int64), [-1, 2])
 
 
-def with_seeds(function: Callable[[tf.Tensor | None], _Result], rows: int | tf.Tensor) -> _Result:
+def with_seeds(
+    function: Callable[[tf.Tensor | None], _Result], rows: int | tf.Tensor, likely: bool = False
+) -> _Result:
     """Returns `function(seeds)`, and draws the seeds only if the function uses them: they are drawn
     on the host, which a function that XLA compiles as a whole cannot call.
 
     Args:
-        function: Called with None first; an attempt to draw then ends it.
+        function: Called with None first, unless it is likely to draw; an attempt to draw ends it.
         rows: Number of records.
+        likely: Whether it is. A function that ends at its last layer has been traced for nothing.
     """
+    if likely and not is_compiled_by_xla():
+        return function(draw_seeds(rows))
     try:
         with attempt():
             return function(None)
