@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.keras_internals import layers_in, loops_in
 from tfdp.keras import distribution, inputs, metric_updates, validation
 from tfdp.keras.private_metrics import PrivateMetric, ShownMetrics
 from tfdp.keras.records import RecordLoss
@@ -50,7 +51,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
     )
     strategy, optimizer = model.distribute_strategy, model.optimizer
     with strategy.scope():
-        y_pred = model(x)
+        y_pred = _outputs(model, x)
         loss_axes = inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         validation.check_layers(model)
@@ -64,3 +65,17 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
     distribution.check_variables(strategy, [*model.variables, *optimizer.variables])
     inputs.warn_of_no_privacy(optimizer._step().event_of_state(None))
     return Prepared(RecordLoss(model), loss_axes, shown)
+
+
+def _outputs(model: keras.Model, x: Any) -> Any:
+    """Returns tensors like those that a model makes of an example."""
+    is_built = all(layer.built for layer in layers_in(model, deep=True))
+    is_dense = all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(x))
+    if not (is_built and is_dense and loops_in(model)):
+        return model(x)
+    # Outside of a graph a loop takes its steps one by one, milliseconds each.
+    example = tf.nest.map_structure(lambda t: keras.KerasTensor(t.shape, t.dtype.name), x)
+    specs = model.compute_output_spec(example)
+    if any(None in spec.shape for spec in tf.nest.flatten(specs)):
+        return model(x)
+    return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
