@@ -100,7 +100,7 @@ def test_xla_does_not_compute_what_may_be_forgotten_once_more():
         return staged(fn, leaf, jit_compile=True)
 
     operations = step.get_concrete_function(
-        tf.constant(False), tf.zeros([300, 300])
+        tf.constant(False), tf.zeros([3, 100, 300])
     ).graph.get_operations()
     (branch,) = [op for op in operations if op.type in ("If", "StatelessIf")]
     compiled = branch.inputs[1].op.inputs[0].op
