@@ -78,17 +78,17 @@ MECHANISM = in_folder(
         "half_the_noise",
         "half the noise that the event says",
         "gaussian.py",
-        "source.normal(tf.shape(leaf), dtype) * ",
-        "source.normal(tf.shape(leaf), dtype) * 0.5 * ",
+        "source.normal(shape, dtype) * ",
+        "source.normal(shape, dtype) * 0.5 * ",
         f"{QUERY}/gaussian_test.py",
     ),
     (
         "noise_on_one_leaf",
         "noise on the first variable only",
         "gaussian.py",
-        "return staged(tf.nest.map_structure, noised, structure, dtypes)",
-        "first, *rest = tf.nest.flatten(structure)\n    return tf.nest.pack_sequence_as("
-        "structure, [noised(first, tf.nest.flatten(dtypes)[0]), *rest])",
+        "return tf.nest.map_structure(each, structure, dtypes)",
+        "first, *rest = tf.nest.flatten(structure)\n        return tf.nest.pack_sequence_as("
+        "structure, [each(first, tf.nest.flatten(dtypes)[0]), *rest])",
         f"{QUERY}/gaussian_test.py",
     ),
     (
@@ -103,7 +103,7 @@ MECHANISM = in_folder(
         "denominator_ignored",
         "an average is a sum",
         "normalized.py",
-        "return total / tf.cast(global_state.denominator, total.dtype)",
+        "return total / denominators[total.dtype]",
         "return total",
         f"{QUERY}/normalized_test.py",
     ),
