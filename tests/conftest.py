@@ -40,8 +40,6 @@ hypothesis.settings.load_profile("tfdp")
 # Likewise noise, samples and Keras' seeds: the same in every run of a test, and others where other
 # examples are asked for.
 _KEYS = KeysOfNames()
-
-
 bits.os = _KEYS  # type: ignore[attr-defined]
 
 

@@ -47,13 +47,14 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
 def with_seeds(
     function: Callable[[tf.Tensor | None], _Result], rows: int | tf.Tensor, likely: bool = False
 ) -> _Result:
-    """Returns `function(seeds)`, and draws the seeds only if the function uses them: they are drawn
-    on the host, which a function that XLA compiles as a whole cannot call.
+    """Returns `function(seeds)`, and draws no seeds where the function is found not to use them: they
+    are drawn on the host, which a function that XLA compiles as a whole cannot call.
 
     Args:
         function: Called with None first, unless it is likely to draw; an attempt to draw ends it.
         rows: Number of records.
-        likely: Whether it is. A function that ends at its last layer has been traced for nothing.
+        likely: Whether it is. One that ends at its last layer has been traced for nothing. Where it
+            draws nothing after all, the seeds were drawn in vain.
     """
     if likely and not is_compiled_by_xla():
         return function(draw_seeds(rows))
