@@ -47,7 +47,7 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
 def with_seeds(
     function: Callable[[tf.Tensor | None], _Result], rows: int | tf.Tensor, likely: bool = False
 ) -> _Result:
-    """Returns `function(seeds)`, and draws no seeds where the function is found not to use them: they
+    """Returns `function(seeds)`, and draws none where the function is found not to use them: they
     are drawn on the host, which a function that XLA compiles as a whole cannot call.
 
     Args:
