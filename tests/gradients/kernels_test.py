@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfdp
 from tests.gradients.integers_test import ENGINES, summing
 from tfdp.gradients import kernels
+from tfdp.gradients.mapping import map_records
 from tfdp.gradients.rewriting import with_checks
 
 K = keras.ops
@@ -210,6 +211,57 @@ def test_what_cannot_be_known_before_is_refused_before_any_record(operation, eng
 
     with pytest.raises(kernels.RefusedKernelError, match=r"numbers of a record.*(Use|Give|Decode)"):
         tf.function(total, autograph=False).get_concrete_function(tf.TensorSpec([N, 9]))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_for_all_records_at_once_as_for_each(name):
+    fn = value_and_gradient(OPERATIONS[name][0])
+    one = with_checks(fn, [tf.TensorSpec([1, 3, 3])])
+    each = tf.function(lambda a: one([a]), autograph=False)
+    records = np.stack([*ordinary(3), *BAD.values()])
+    found = map_records(fn, [tf.constant(records)])[0](tf.constant(records))
+    expected = [each(record[None]) for record in records]
+    for got, *of_each in zip(found, *expected, strict=True):
+        finite = np.isfinite(got).reshape(len(records), -1).all(1)
+        assert finite[:3].all()
+        for ok, row, of_one in zip(finite, got, of_each, strict=True):
+            assert ok == np.isfinite(of_one).all()
+            if ok:
+                np.testing.assert_allclose(row, of_one, rtol=1e-3, atol=1e-5)
+
+
+def _asserting(about):
+    def loss(weight, x):
+        numbers = x if about == "record" else weight
+        tf.debugging.assert_less(numbers, 10.0)
+        tf.debugging.Assert(tf.reduce_all(numbers < 10.0), [numbers])
+        with tf.control_dependencies([tf.debugging.assert_less(numbers, 10.0)]):
+            total = tf.identity(tf.reduce_sum(weight * x))
+        # With another check, and without.
+        return total, total + tf.gather(weight, tf.cast(x[0, 0], tf.int32) % 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
+def test_assertions_about_a_record_are_left_out(engine, which):
+    weight = tf.Variable([1.0, 2.0])
+    query = tfdp.GaussianSumQuery(CLIP, 0.0)
+
+    def total(x, about):
+        def loss(record):
+            return _asserting(about)(weight, record)[which]
+
+        return tfdp.clipped_gradient_sum(loss, [weight], x, query, engine=engine).sample_state
+
+    x = np.full([4, 2], 0.1, "float32")
+    x[2] = 11.0
+    # Of all weights likewise, which are public: the assertion holds for these.
+    np.testing.assert_allclose(total(x, "record")[0], total(x, "weights")[0], rtol=1e-6)
+    # Power: TensorFlow alone ends the run.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _asserting("record")(weight, x[2:3])
 
 
 @pytest.mark.parametrize("n", [2, 5, 17, 40])

@@ -21,6 +21,50 @@ def test_function_is_applied_to_batches_of_one():
     assert structure.shape.rank == 1
 
 
+def test_structures_come_back_as_they_are():
+    def one(record):
+        return {"sum": tf.reduce_sum(record[0]), "none": None, "pair": (record[0][0], record[1][0])}
+
+    leaves = [tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([5, 6])]
+    call, structure = map_records(one, leaves)
+    found = call(*leaves)
+    assert found["none"] is None and structure["none"] is None
+    np.testing.assert_allclose(found["sum"], [3, 7])
+    np.testing.assert_allclose(found["pair"][0], leaves[0])
+    np.testing.assert_allclose(found["pair"][1], leaves[1])
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_any_number_of_records(n, rows):
+    if rows not in (None, n):
+        pytest.skip("another number was announced")
+    leaf = tf.reshape(tf.range(2.0 * n), [n, 2])
+    call, _ = map_records(lambda record: record[0][0] * 2.0, [leaf], rows)
+    np.testing.assert_allclose(call(leaf), 2 * leaf)
+
+
+def test_a_function_is_traced_once():
+    traces = []
+
+    def one(record):
+        traces.append(record)
+        return tf.reduce_sum(record[0])
+
+    map_records(one, [tf.zeros([3, 2])])
+    assert len(traces) == 1
+
+
+def test_what_is_printed_is_of_every_record(capfd):
+    def one(record):
+        tf.print("record", record[0][0, 0])
+        return tf.reduce_sum(record[0])
+
+    x = tf.constant([[1.0], [2.0]])
+    map_records(one, [x])[0](x)
+    assert capfd.readouterr().err.strip() == "record [1 2]"
+
+
 def test_tensor_of_all_records_is_refused():
     @tf.function(autograph=False)
     def step(x):

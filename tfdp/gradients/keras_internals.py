@@ -20,6 +20,7 @@ from keras.src.utils import io_utils
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as gradient_registry
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.parallel_for import pfor
 
 # Operations that call Python on the host.
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
@@ -90,6 +91,33 @@ def function_in(graph: Any, name: str) -> Any:
     public way from an operation to the functions that it calls.
     """
     return graph._get_function(name.encode()).graph
+
+
+def vectorized_outputs(
+    graph: Any, outputs: list[tf.Tensor], leaves: list[tf.Tensor], rows: Any
+) -> list[tf.Tensor]:
+    """Returns what tensors of a record's graph are for all records, [n, ...], in the current graph.
+
+    As `tf.vectorized_map`, which has no way to begin with a graph, and builds one of its own.
+
+    Args:
+        graph: That of a concrete function of a record's tensors.
+        outputs: Tensors in it.
+        leaves: The tensors of all records, [n, ...], where a record has [...].
+        rows: n.
+
+    Raises:
+        TypeError: TensorFlow cannot vectorize an operation.
+        ValueError: Likewise.
+    """
+    with graph.as_default():
+        index = tf.compat.v1.placeholder_with_default(0, [])
+    converter = pfor.PFor(index, rows, graph.get_operations(), fallback_to_while_loop=True)
+    for inside, leaf in zip(graph.inputs[: len(leaves)], leaves, strict=True):
+        converter._add_conversion(inside, pfor.wrap(leaf, True))
+    for outside, inside in graph.captures:
+        converter._add_conversion(inside, pfor.wrap(outside, False))
+    return [converter.convert(output) for output in outputs]
 
 
 def shape_in_definition(node: Any) -> Any:

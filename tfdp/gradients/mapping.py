@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
-from tfdp.gradients.keras_internals import forgets_length
+from tfdp.gradients.keras_internals import forgets_length, vectorized_outputs
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory
 from tfdp.noise.attempts import attempt
@@ -60,11 +60,14 @@ def records_in_turn(
         UnsupportedModelError: As for `map_records`.
         SideEffectError: Likewise.
     """
+    safe = rewriting.with_checks(fn, _specs(leaves, 1))
 
-    def mapped(fn, leaves):
-        def one(record):
-            return _as_batch(fn, record)
+    def one(record):
+        # Not leaf[None], whose gradient is slow.
+        return safe([tf.expand_dims(leaf, 0) for leaf in record])
 
+    def in_turn(*leaves):
+        leaves = list(leaves)
         signature = tf.function(one, autograph=False).get_concrete_function(
             [leaf[0] for leaf in leaves]
         )
@@ -73,7 +76,7 @@ def records_in_turn(
         )
         return map_in_turn(one, leaves, spec)
 
-    _, call = _with_checks(fn, leaves, rows, mapped)
+    call = tf.function(in_turn, autograph=False).get_concrete_function(*_specs(leaves, rows))
     _refuse_other_records(call.graph)
     refuse_side_effects(call.graph)
     return call, call.structured_outputs
@@ -101,46 +104,39 @@ def vectorized(
         UnsupportedModelError: As for `map_records`.
         SideEffectError: Likewise.
     """
+    one = tf.function(lambda *record: fn(list(record)), autograph=False)
+    specs = _specs(leaves, rows)
+    with _without_notes_to_tensorflow(), attempt():
+        of_one = one.get_concrete_function(*_specs(leaves, 1))
+        # An operation that cannot be vectorized may also be one that must not run at all.
+        refuse_side_effects(of_one.graph)
+        _refuse_other_records(of_one.graph)
+        outputs = rewriting.checked_outputs(of_one)
 
-    def mapped(fn, leaves):
-        return tf.vectorized_map(lambda record: _as_batch(fn, record), leaves, warn=False)
+        def all_records(*leaves):
+            batches_of_one = [tf.expand_dims(leaf, 1) for leaf in leaves]
+            n = tf.shape(leaves[0])[0] if rows is None else rows
+            found = vectorized_outputs(of_one.graph, outputs, batches_of_one, n)
+            return _packed(of_one.structured_outputs, found)
 
-    with _without_notes_to_tensorflow():
-        try:
-            with attempt():
-                stacked, call = _with_checks(fn, leaves, rows, mapped)
-        except (TypeError, ValueError):
-            # An operation that cannot be vectorized may also be one that must not run at all.
-            one = tf.function(lambda *record: fn(list(record)), autograph=False)
-            refuse_side_effects(one.get_concrete_function(*_specs(leaves, 1)).graph)
-            raise
-    if corrupts_memory(call.graph):
-        # Traced now: when it is first called, `fn` may mean something else.
-        compiled = tf.function(stacked, autograph=False, jit_compile=True)
-        with _without_notes_to_tensorflow():
-            call = compiled.get_concrete_function(*_specs(leaves, rows))
-    _refuse_other_records(call.graph)
-    refuse_side_effects(call.graph)
+        call = tf.function(all_records, autograph=False).get_concrete_function(*specs)
+        if corrupts_memory(call.graph):
+            # Traced now: when it is first called, `fn` may mean something else.
+            compiled = tf.function(all_records, autograph=False, jit_compile=True)
+            call = compiled.get_concrete_function(*specs)
     return call, call.structured_outputs
 
 
-def _with_checks(
-    fn: RecordFn,
-    leaves: list[tf.Tensor],
-    rows: int | None,
-    mapped: Callable[[RecordFn, list[tf.Tensor]], Any],
-) -> tuple[Callable[..., Any], Any]:
-    """Returns `mapped(fn, ...)` as a function of leaves, and as a concrete one, in which no integer
-    of a record is used unchecked as a place to read from or write to.
-    """
-    specs = _specs(leaves, rows)
-    records = [tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
-    checked = rewriting.with_checks(fn, records)
-
-    def stacked(*leaves):
-        return mapped(checked, list(leaves))
-
-    return stacked, tf.function(stacked, autograph=False).get_concrete_function(*specs)
+def _packed(structure: Any, outputs: list[tf.Tensor]) -> Any:
+    """Returns outputs in the structure of a concrete function's, in which there may be None."""
+    flat = tf.nest.flatten(structure)
+    tensors = [i for i, value in enumerate(flat) if value is not None]
+    if len(tensors) != len(outputs):
+        kinds = sorted({type(flat[i]).__name__ for i in tensors})
+        raise TypeError(f"Results must be tensors. Received: {', '.join(kinds)}.")
+    for i, output in zip(tensors, outputs, strict=True):
+        flat[i] = output
+    return tf.nest.pack_sequence_as(structure, flat)
 
 
 def holds_records(tensor: Any) -> bool:
@@ -189,11 +185,6 @@ def comes_from_records(tensor: Any) -> bool:
             seen.add(op.name)
             pending += [source.op for source in op.inputs]
     return False
-
-
-def _as_batch(fn: RecordFn, record: list[tf.Tensor]) -> Any:
-    # Not leaf[None], whose gradient is slow.
-    return fn([tf.expand_dims(leaf, 0) for leaf in record])
 
 
 def _specs(leaves: list[tf.Tensor], rows: int | None) -> list[tf.TensorSpec]:

@@ -25,11 +25,7 @@ def needs_checks(graph: Any, leaves: Iterable[tf.Tensor]) -> bool:
     """Returns whether something that depends on leaves is used as a place in a graph, or by a
     kernel that does not take all numbers, or results of a convolution in it may be left unwritten.
     """
-    dependent = _Dependent(graph, leaves)
-    return any(
-        axis_of_one_channel(op) is not None or dependent.takes_places(op)
-        for op in graph.get_operations()
-    )
+    return any(map(_Dependent(graph, leaves).needs_check, graph.get_operations()))
 
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
@@ -56,7 +52,7 @@ def checked(traced: Any) -> RecordFn | None:
     there is nothing to check.
     """
     graph = traced.graph
-    inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
+    inputs = _leaves(graph)
     if not needs_checks(graph, inputs):
         return None
 
@@ -67,6 +63,29 @@ def checked(traced: Any) -> RecordFn | None:
         return tf.nest.pack_sequence_as(traced.structured_outputs, outputs, expand_composites=True)
 
     return call
+
+
+def checked_outputs(traced: Any) -> list[tf.Tensor]:
+    """Adds what `with_checks` does to the graph of a concrete function of a record's tensors.
+
+    Only what has a check, and what follows from it, is made anew. The graph must not run: the
+    operations that have no check yet stay in it.
+
+    Returns:
+        Of each of the graph's outputs what takes its place.
+    """
+    graph = traced.graph
+    dependent = _Dependent(graph, _leaves(graph))
+    values: dict[str, tf.Tensor] = {}
+    made: dict[str, tf.Operation] = {}
+    with graph.as_default():
+        for op in _in_order(t.op for t in graph.outputs):
+            follows = any(t.name in values for t in op.inputs)
+            follows = follows or any(c.name in made for c in op.control_inputs)
+            if follows or dependent.needs_check(op):
+                with tf.control_dependencies([made.get(c.name, c) for c in op.control_inputs]):
+                    _make_anew(op, values, made, dependent)
+    return [values.get(t.name, t) for t in graph.outputs]
 
 
 def has_own_gradients(graph: Any) -> bool:
@@ -103,6 +122,10 @@ class _Dependent:
         """Returns whether any of these tensors depends on the leaves."""
         return any(t.name in self._names for t in tensors)
 
+    def needs_check(self, op: tf.Operation) -> bool:
+        """Returns whether an operation has to be made anew."""
+        return axis_of_one_channel(op) is not None or self.takes_places(op)
+
     def takes_places(self, op: tf.Operation) -> bool:
         """Returns whether an operation, or one that it calls, takes such tensors as places, or
         does not take all of their values.
@@ -113,6 +136,11 @@ class _Dependent:
         depends = self.on(op.inputs)
         graphs = _functions(op)
         return any(needs_checks(graph, graph.inputs if depends else ()) for graph in graphs)
+
+
+def _leaves(graph: Any) -> list[tf.Tensor]:
+    """Returns the arguments of a concrete function, in its graph."""
+    return graph.inputs[: len(graph.inputs) - len(graph.captures)]
 
 
 def _functions(op: tf.Operation) -> list[Any]:
@@ -146,14 +174,26 @@ def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: _Dependent) -> li
         if op.outputs and op.outputs[0].name in values:
             continue
         with tf.control_dependencies([made[c.name] for c in op.control_inputs if c.name in made]):
-            outputs = _outputs(op, [values[t.name] for t in op.inputs], dependent)
-            made[op.name] = outputs[0].op if outputs else tf.no_op()
-        for old, new in zip(op.outputs, outputs, strict=True):
-            if new.dtype not in (tf.resource, tf.variant):
-                new.set_shape(old.shape)
-            values[old.name] = new
+            _make_anew(op, values, made, dependent)
     with tf.control_dependencies([made[o.name] for o in graph.control_outputs if o.name in made]):
         return [tf.identity(values[t.name]) for t in graph.outputs]
+
+
+def _make_anew(
+    op: tf.Operation,
+    values: dict[str, tf.Tensor],
+    made: dict[str, tf.Operation],
+    dependent: _Dependent,
+) -> None:
+    """Makes an operation in the current graph, and notes what takes the places of its outputs and
+    of itself.
+    """
+    outputs = _outputs(op, [values.get(t.name, t) for t in op.inputs], dependent)
+    made[op.name] = outputs[0].op if outputs else tf.no_op()
+    for old, new in zip(op.outputs, outputs, strict=True):
+        if new.dtype not in (tf.resource, tf.variant):
+            new.set_shape(old.shape)
+        values[old.name] = new
 
 
 def _in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
