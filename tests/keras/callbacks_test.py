@@ -93,7 +93,7 @@ def test_any_accountant_decides(accountant):
 
 
 def test_default_accountant_is_that_of_calibration():
-    model, target = private(run_eagerly=True), budget_of(2, accountant=PRVAccountant)
+    model, target = private(), budget_of(2, accountant=PRVAccountant)
     fit(model, PrivacyBudget(target, DELTA))
     assert model.ledger.total_count == 2
     assert model.ledger.epsilon(DELTA) <= target
@@ -117,7 +117,7 @@ def test_run_calibrated_to_a_budget_runs_all_its_steps_within_it():
 
 @pytest.mark.parametrize("accountant", ["rdp", RDPAccountant, RDPAccountant()], ids=repr)
 def test_accountant_is_a_name_a_class_or_an_instance(accountant):
-    model = private(run_eagerly=True)
+    model = private()
     history = fit(model, PrivacyBudget(1e6, DELTA, accountant), epochs=1)
     assert history.history["epsilon"] == [model.ledger.epsilon(DELTA, accountant)]
     assert history.history["epsilon"] == [epsilon(model.ledger, RDPAccountant)]

@@ -16,7 +16,7 @@ N = len(X)
 
 
 def private(**kwargs):
-    return toy.private(toy.linear(), toy.dp(**kwargs), run_eagerly=True)
+    return toy.private(toy.linear(), toy.dp(**kwargs))
 
 
 @pytest.mark.parametrize("policy", [Poisson(), Shuffled(), FullBatch(), FixedSize()])

@@ -36,7 +36,7 @@ N = len(X)
 
 
 def private(**kwargs):
-    return toy.private(toy.linear(), toy.dp(**kwargs), run_eagerly=True)
+    return toy.private(toy.linear(), toy.dp(**kwargs))
 
 
 def samplings(model):

@@ -30,7 +30,7 @@ def made(target_epsilon=3.0, **kwargs):
 
 def fitted(caplog, optimizer, model=None, **kwargs):
     """Returns (private model after a fit, what was said of the target)."""
-    model = toy.private(toy.linear() if model is None else model, optimizer, run_eagerly=True)
+    model = toy.private(toy.linear() if model is None else model, optimizer)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tfdp"):
         model.fit(X, Y, **{"batch_size": 16, "epochs": 2, "verbose": 0, **kwargs})
@@ -62,7 +62,7 @@ def test_another_fit_counts_on_with_a_new_optimizer_too(caplog):
     assert said == []
     for optimizer in (None, made()):
         if optimizer is not None:
-            model.compile(optimizer, loss=toy.LOGITS_LOSS, run_eagerly=True)
+            model.compile(optimizer, loss=toy.LOGITS_LOSS)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "tfdp"):
             model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
