@@ -63,6 +63,16 @@ def pytest_fixture_setup(fixturedef, request):
         return (yield)
 
 
+@pytest.fixture(scope="session")
+def onednn_has_begun():
+    """For tests that change what oneDNN reads in its environment: it does so once, when a process
+    first needs it, and all tests after would feel it.
+    """
+    ones = tf.ones([64, 64])
+    tf.function(tf.matmul)(ones, ones)
+    tf.function(tf.nn.conv2d)(ones[None, ..., None], ones[..., None, None], 1, "SAME")
+
+
 def _left_behind() -> dict[str, object]:
     """What one test of a process can change for all that follow."""
     return {

@@ -22,6 +22,7 @@ from tfdp.gradients.forms.products import Outer, Product
 from tfdp.gradients.forms.rows import Rows
 from tfdp.numerics import rounding
 
+pytestmark = pytest.mark.usefixtures("onednn_has_begun")
 QUERY = tfdp.GaussianSumQuery(1.0, 0.0)
 
 
@@ -302,4 +303,4 @@ def test_no_record_exceeds_the_clip_where_a_cpu_rounds():
     if abs(unguarded - 1) < 1e-3:
         pytest.skip("This processor has no bfloat16 products: nothing was rounded.")
     # What the bound is for.
-    assert unguarded > 1.005
+    assert unguarded > 1.003

@@ -120,6 +120,7 @@ def test_loops_that_would_be_those_of_cudnn_are_compiled(recwarn):
         assert not toy.private(on_gpu(_frozen()), jit_compile=True).jit_compile
 
 
+@pytest.mark.usefixtures("onednn_has_begun")
 @pytest.mark.parametrize("why", ["rounding", "a loss that reads weights"])
 def test_the_sum_is_not_compiled_where_the_step_shows_loops_of_records(why, monkeypatch, caplog):
     model = tfdp.keras.make_private(_recurrent())

@@ -56,6 +56,7 @@ def test_another_bound_on_rounding_is_another_graph(doubled, monkeypatch):
     assert len(traced) == 2
 
 
+@pytest.mark.usefixtures("onednn_has_begun")
 def test_norms_from_factors_follow_the_setting(monkeypatch):
     """The bound of a graph from before a change must not be used after it."""
     gram = tf.constant(np.eye(3, dtype=np.float32)[None])
