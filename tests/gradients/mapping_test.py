@@ -34,11 +34,8 @@ def test_structures_come_back_as_they_are():
     np.testing.assert_allclose(found["pair"][1], leaves[1])
 
 
-@pytest.mark.parametrize("rows", [None, 3])
-@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize(("n", "rows"), [(0, None), (1, None), (3, None), (0, 0), (3, 3)])
 def test_any_number_of_records(n, rows):
-    if rows not in (None, n):
-        pytest.skip("another number was announced")
     leaf = tf.reshape(tf.range(2.0 * n), [n, 2])
     call, _ = map_records(lambda record: record[0][0] * 2.0, [leaf], rows)
     np.testing.assert_allclose(call(leaf), 2 * leaf)

@@ -272,7 +272,7 @@ SCRIPT = """
 
     def norm(shape, layer, engine):
         model = keras.Sequential([keras.Input(shape), layer])
-        loss = ModelLoss(model, lambda y, outputs: NUMBER * tf.reduce_sum(outputs))
+        loss = ModelLoss(model, lambda y, outputs: NUMBER * y[0] * tf.reduce_sum(outputs))
         examples = tf.fill([4, *shape], NUMBER), tf.ones([4])
         (total,) = tfdp.clipped_gradient_sum(
             loss, model.trainable_variables, examples, tfdp.GaussianSumQuery(1.0, 0.0),
@@ -303,4 +303,4 @@ def test_no_record_exceeds_the_clip_where_a_cpu_rounds():
     if abs(unguarded - 1) < 1e-3:
         pytest.skip("This processor has no bfloat16 products: nothing was rounded.")
     # What the bound is for.
-    assert unguarded > 1.003
+    assert unguarded > 1.005
