@@ -139,7 +139,8 @@ def test_every_operation_that_is_vectorized_and_has_an_axis_is_among_them():
 @pytest.mark.parametrize("name", [name for name in sorted(OPERATIONS) if "roll" in name])
 def test_tensorflow_alone_would_mix_records(name, monkeypatch):
     """Power: without a row of its own, a roll along the last axis is one along records."""
-    monkeypatch.delitem(indices.CHECKS, "Roll")
+    unchecked = indices.Check((0, 1), lambda op, inputs: (inputs, tf.constant(True)))
+    monkeypatch.setitem(indices.CHECKS, "Roll", unchecked)
     with pytest.raises(AssertionError):
         assert_same(OPERATIONS[name])
 

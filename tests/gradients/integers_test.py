@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import op_def_pb2
+from tensorflow.python.client import pywrap_tf_session as c_api
 
 import tfdp
-from tfdp.gradients.indices import in_range
+from tfdp.gradients import indices
+from tfdp.gradients.indices import RecordDependentShapeError, in_range
 from tfdp.gradients.rewriting import with_checks
 
 ENGINES = ["bookkeeping", "vectorized", "loop"]
@@ -185,6 +188,217 @@ def test_shapes_that_follow_integers_are_refused(fn):
     checked = with_checks(lambda record: fn(record[0]), [tf.TensorSpec([1, 3], tf.int32)])
     with pytest.raises(ValueError, match="shape follows|slice|gather|bins"):
         tf.function(checked, autograph=False)([tf.zeros([1, 3], tf.int32)])
+
+
+WEIGHTS = tf.random.stateless_normal([6], [3, 4])
+# From an integer to a result that has a size or an axis, or is at a place, that the integer is.
+SIZES = {
+    "reshape": lambda n: tf.reshape(WEIGHTS, [n, -1])[0],
+    "fill": lambda n: tf.fill([n], 1.0),
+    "broadcast_to": lambda n: tf.broadcast_to(WEIGHTS, [n, 6]),
+    "tile": lambda n: tf.tile(WEIGHTS, [n]),
+    "repeat": lambda n: keras.ops.repeat(WEIGHTS, n),
+    "range": lambda n: tf.range(n),
+    "range_of_floats": lambda n: tf.range(0.0, 6.0, tf.cast(n, tf.float32)),
+    "linspace": lambda n: tf.raw_ops.LinSpace(start=0.0, stop=1.0, num=n),
+    "one_hot": lambda n: tf.one_hot(1, n),
+    "eye": lambda n: tf.eye(n),
+    "top_k": lambda n: tf.math.top_k(WEIGHTS, n)[0],
+    "sequence_mask": lambda n: tf.cast(tf.sequence_mask(n), tf.float32),
+    "draw": lambda n: tf.random.stateless_uniform([n], [1, 2]),
+    "split": lambda n: tf.split(WEIGHTS, [n, 6 - n])[0],
+    "band": lambda n: tf.linalg.band_part(tf.ones([3, 3]), n, 0),
+    "diagonal": lambda n: tf.linalg.diag_part(tf.ones([3, 3]), k=n),
+    "resize": lambda n: tf.image.resize(tf.ones([1, 2, 2, 1]), [n, n]),
+    "number_of_segments": lambda n: tf.math.unsorted_segment_sum(WEIGHTS[:1], [0], n),
+    "shape_to_scatter_to": lambda n: tf.scatter_nd([[0]], WEIGHTS[:1], [n]),
+    "stitch": lambda n: tf.dynamic_stitch([[n]], [[1.0]]),
+    "nth": lambda n: tf.raw_ops.NthElement(input=WEIGHTS, n=n),
+    "sum": lambda n: tf.reduce_sum(WEIGHTS[None], n),
+    "argmax": lambda n: tf.argmax(WEIGHTS, n),
+    "cumsum": lambda n: tf.cumsum(WEIGHTS, n),
+    "concat": lambda n: tf.concat([WEIGHTS, WEIGHTS], n),
+    "expand": lambda n: tf.expand_dims(WEIGHTS, n),
+    "transpose": lambda n: tf.transpose(WEIGHTS[None], [n, 1 - n]),
+    "reverse": lambda n: tf.reverse(WEIGHTS, [n]),
+    "loop": lambda n: tf.while_loop(lambda i: i < n, lambda i: [i + 1], [0])[0],
+    "in_a_function": lambda n: tf.function(tf.fill)([n], 1.0),
+    "in_a_branch": lambda n: tf.cond(
+        tf.size(WEIGHTS) > 3, lambda: tf.fill([n], 1.0), lambda: WEIGHTS
+    ),
+    "in_a_loop": lambda n: tf.map_fn(lambda w: tf.reduce_sum(tf.fill([n], w)), WEIGHTS),
+}
+SELECTIONS = {
+    "where": lambda n: tf.where(tf.range(6) < n),
+    "mask": lambda n: tf.boolean_mask(WEIGHTS, tf.range(6) < n),
+    "unique": lambda n: tf.unique(tf.stack([n, 1]))[0],
+    "difference": lambda n: tf.raw_ops.ListDiff(x=[1, 2, 3], y=tf.stack([n]))[0],
+}
+
+
+def refused(fn, *specs):
+    """Returns the errors of a function of a record: none, or the one that refuses it."""
+    checked = with_checks(lambda record: fn(record[0][0]), specs)
+    try:
+        tf.function(checked, autograph=False).get_concrete_function(list(specs))
+    except RecordDependentShapeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", [*SIZES, *SELECTIONS])
+def test_sizes_and_axes_that_follow_integers_are_refused(name):
+    error = refused({**SIZES, **SELECTIONS}[name], tf.TensorSpec([1], tf.int32))
+    assert error is not None
+    assert "from numbers of a record" in error or "slice whose length" in error
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name not in ("loop", "sequence_mask")])
+def test_tensorflow_ends_the_run_for_some_sizes(name):
+    """Power: some small integer is an error of TensorFlow's, or makes other shapes."""
+
+    def found(n):
+        try:
+            return tf.function(SIZES[name], autograph=False)(tf.constant(n)).shape
+        except (tf.errors.OpError, ValueError):
+            return "error"
+
+    assert len({str(found(n)) for n in (-7, -1, 0, 1, 2, 3, 7)}) > 1
+
+
+def test_every_integer_that_is_no_data_is_known():
+    """Of all of TensorFlow's operations, by the names of their arguments."""
+    words = "shape size dim dims axis depth num_segments multiples perm paddings reduction_indices"
+    definitions = op_def_pb2.OpList()
+    definitions.ParseFromString(c_api.TF_GetBuffer(c_api.TF_GetAllOpList()))
+    integers = {t.as_datatype_enum for t in (tf.int32, tf.int64)}
+    seen = set()
+    for definition in definitions.op:
+        types = {a.name: set(a.allowed_values.list.type) for a in definition.attr}
+        for argument, is_size in indices._arguments(definition):
+            if argument.name in words.split():
+                kinds = types.get(argument.type_attr, {argument.type})
+                if kinds <= integers and kinds:
+                    assert is_size, (definition.name, argument.name)
+                    seen.add(definition.name)
+    assert len(seen) > 100
+    assert {"Reshape", "Fill", "Sum", "ConcatV2", "Transpose"} <= seen
+
+
+def _reads_an_array(n):
+    array = tf.TensorArray(tf.float32, 6, element_shape=[]).unstack(WEIGHTS)
+    return array.read(n)
+
+
+def _writes_to_an_array(n):
+    array = tf.TensorArray(tf.float32, 6, element_shape=[]).unstack(WEIGHTS)
+    return tf.reduce_sum(array.write(n, 1.0).stack())
+
+
+@pytest.mark.parametrize("fn", [_reads_an_array, _writes_to_an_array])
+def test_places_in_arrays_are_checked(fn):
+    checked = with_checks(lambda record: fn(record[0][0]), [tf.TensorSpec([1], tf.int32)])
+    compiled = tf.function(checked, autograph=False)
+    for n in (0, 5):
+        np.testing.assert_allclose(compiled([tf.constant([n])]), fn(n), rtol=1e-6)
+    for n in (-1, 6, HUGE):
+        assert np.isnan(compiled([tf.constant([n])]))
+        with pytest.raises(tf.errors.OpError):
+            tf.function(fn, autograph=False)(tf.constant(n))
+
+
+def _rounds(n, bound, step=1):
+    """Loops for n rounds, which a bound may end before."""
+
+    def goes_on(i, _):
+        return (i < n) if bound is None else (i < n) & (i < bound)
+
+    # Its gradient is a loop of as many rounds.
+    def body(i, total):
+        return i + step, total * tf.reduce_sum(tf.reshape(WEIGHTS * total, [2, -1])[0])
+
+    return tf.while_loop(goes_on, body, (0, 1.0))[1]
+
+
+def test_only_loops_without_a_bound_are_refused():
+    spec = tf.TensorSpec([1], tf.int32)
+
+    def with_gradient(fn):
+        def call(n):
+            with tf.GradientTape() as tape:
+                tape.watch(WEIGHTS)
+                value = fn(n)
+            return value, tape.gradient(value, WEIGHTS)
+
+        return call
+
+    assert refused(with_gradient(lambda n: _rounds(n, 5)), spec) is None
+    assert "number of iterations" in refused(lambda n: _rounds(n, None), spec)
+    assert "number of iterations" in refused(lambda n: _rounds(n, n + 1), spec)
+    assert "number of iterations" in refused(lambda n: _rounds(n, 5, step=-1), spec)
+
+
+def _fixed_in_a_loop(n):
+    """Sizes and places are the loop's own, and what is computed follows the record."""
+    array = tf.TensorArray(tf.float32, 3, element_shape=[], clear_after_read=False)
+    array = array.unstack(WEIGHTS[:3])
+
+    def body(i, total, length):
+        row = tf.reshape(WEIGHTS * total, [length // 3, -1])[0, i]
+        return i + 1, total + row * array.read(i) * tf.cast(n, tf.float32), length
+
+    return tf.while_loop(lambda i, *_: i < 3, body, (0, 1.0, tf.size(WEIGHTS)))[1]
+
+
+def _fixed_in_branches(n):
+    """The gradient of a branch finds shapes that the branch has kept."""
+    return tf.cond(
+        n > 2,
+        lambda: tf.reduce_sum(tf.square(tf.reshape(WEIGHTS * WEIGHTS, [2, -1])[0])),
+        lambda: tf.reduce_mean(tf.tile(WEIGHTS * WEIGHTS, [3])),
+    )
+
+
+@pytest.mark.parametrize("fn", [_fixed_in_a_loop, _fixed_in_branches])
+def test_fixed_sizes_are_taken_wherever_they_are(fn):
+    def value_and_gradient(record):
+        with tf.GradientTape() as tape:
+            tape.watch(WEIGHTS)
+            value = fn(record[0][0])
+        return value, tape.gradient(value, WEIGHTS)
+
+    # What reads at a place that follows the record needs a check, and with it all is made anew.
+    def with_a_place(record):
+        place = tf.gather(tf.ones([ROWS]), record[0])[0]
+        return [place * result for result in value_and_gradient(record)]
+
+    checked = with_checks(with_a_place, [tf.TensorSpec([1], tf.int32)])
+    for n in (0, 3):
+        record = [tf.constant([n])]
+        for got, expected in zip(
+            tf.function(checked, autograph=False)(record), value_and_gradient(record), strict=True
+        ):
+            np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
+def test_a_loss_with_a_size_of_the_record_is_refused_before_any_record(engine):
+    """Power: the same loss with a bound that is fixed is taken."""
+    weights = tf.Variable(tf.ones([6]))
+
+    def total(maxlen):
+        def loss(length):
+            mask = tf.sequence_mask(length[0], maxlen, tf.float32)
+            return tf.reduce_sum(weights[: tf.shape(mask)[0]] * mask)
+
+        query = tfdp.GaussianSumQuery(1.0, 0.0)
+        lengths = tf.constant([2, 2, 2])
+        return tfdp.clipped_gradient_sum(loss, [weights], lengths, query, engine=engine)
+
+    with pytest.raises(RecordDependentShapeError, match="numbers of a record"):
+        total(None)
+    half = 3 * 2**-0.5
+    np.testing.assert_allclose(total(6).sample_state[0], [half, half, 0, 0, 0, 0], rtol=1e-5)
 
 
 def summing(loss_fn, variables, engine, jit_compile, **kwargs):

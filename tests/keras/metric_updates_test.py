@@ -25,14 +25,14 @@ def test_metrics_are_updated_and_nothing_else_is(graph):
         metric.update_state(tf.constant([1.0, 3.0]))
         return metric.result()
 
-    assert float(run(lambda: watched(allowed, metric.variables))) == 2.0
+    assert float(run(lambda: watched(allowed, [], metric.variables))) == 2.0
 
     def forbidden():
         other.assign(5.0)
         return tf.constant(0.0)
 
     with pytest.raises(NotPrivateError, match="leaves something of the training data behind"):
-        run(lambda: watched(forbidden, metric.variables))
+        run(lambda: watched(forbidden, [], metric.variables))
     assert float(other) == 0.0
 
 
@@ -43,7 +43,7 @@ def test_what_python_keeps_is_no_data():
         kept.append(tf.constant([7.0]) + 1.0)
         return tf.constant(0.0)
 
-    watched(update, [])
+    watched(update, [], [])
     assert tf.is_symbolic_tensor(kept[0])
 
 
@@ -185,3 +185,138 @@ def test_metrics_that_write_to_what_is_trained_are_refused(whose, run_eagerly):
         model.fit(np.ones((8, 3), "f"), np.full(8, 7.0, "f"), batch_size=4, verbose=0)
     assert model.ledger.total_count == 0
     np.testing.assert_array_equal(variable.numpy(), before)
+
+
+class Counts(keras.metrics.Metric):
+    """Counts labels below 3 by a function of (labels, the counts' variable)."""
+
+    def __init__(self, update):
+        super().__init__(name="counts")
+        self.update = update
+        self.counts = self.add_variable((3,), "zeros", name="counts")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.update(tf.reshape(tf.cast(y, tf.int32), [-1]), self.counts)
+
+    def result(self):
+        return tf.reduce_sum(tf.convert_to_tensor(self.counts))
+
+
+def _read(y, counts):
+    counts.assign_add(tf.reduce_sum(tf.gather(tf.eye(3), y), 0))
+
+
+def _written(y, counts):
+    ones = tf.ones_like(y, tf.float32)
+    counts.assign(tf.tensor_scatter_nd_add(tf.convert_to_tensor(counts), y[:, None], ones))
+
+
+def _read_in_a_loop(y, counts):
+    total = tf.map_fn(lambda i: tf.gather(tf.eye(3), i), y, fn_output_signature=tf.float32)
+    counts.assign_add(tf.reduce_sum(total, 0))
+
+
+def _asserted(y, counts):
+    tf.debugging.assert_less(y, 3)
+    tf.debugging.assert_greater(y, -1)
+    counts.assign_add(tf.fill([3], tf.cast(tf.size(y), tf.float32) / 3))
+
+
+def _selected(y, counts):
+    of_them = tf.boolean_mask(tf.ones_like(y, tf.float32), y < 9)
+    counts.assign_add(tf.fill([3], tf.reduce_sum(of_them) / 3))
+
+
+def _written_by_a_kernel(y, counts):
+    counts.value.scatter_nd_add(y[:, None], tf.ones_like(y, tf.float32))
+
+
+def _sized(y, counts):
+    counts.assign_add(tf.fill([3], tf.reduce_sum(tf.fill([y[0]], 1.0))))
+
+
+LABELS = (np.arange(8) % 3).astype("float32")[:, None]
+
+
+def counted(update, bad=None, run_eagerly=False, is_private=True):
+    """Returns what the metric shows of an epoch on one batch, with one label that is bad."""
+    y = LABELS.copy()
+    if bad is not None:
+        y[3] = bad
+    model = keras.Sequential([keras.Input((2,)), L.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.0)
+    sampling = {"batch_size": 8, "shuffle": False}
+    if is_private:
+        model = tfdp.keras.make_private(model)
+        query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=8)
+        optimizer = tfdp.keras.DPOptimizer(optimizer, query)
+        sampling = {"sampling": FullBatch()}
+    model.compile(optimizer, "mse", metrics=[Counts(update)], run_eagerly=run_eagerly)
+    history = model.fit(np.ones([8, 2], "float32"), y, verbose=0, **sampling).history
+    return history["counts"][0]
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("update", [_read, _written, _read_in_a_loop, _asserted])
+def test_no_label_ends_the_run_by_a_metric(update, run_eagerly):
+    """TensorFlow's errors show the labels of a sample."""
+    assert counted(update, run_eagerly=run_eagerly) == 8.0
+    for bad in (7, -1):
+        shown = counted(update, bad, run_eagerly)
+        assert shown == 8.0 if update is _asserted else np.isnan(shown)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            counted(update, bad, run_eagerly, is_private=False)
+
+
+def test_how_many_a_metric_selects_may_follow_records():
+    assert counted(_selected) == 8.0
+    assert counted(_selected, 20.0) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("update", [_written_by_a_kernel, _sized])
+def test_metrics_whose_kernels_get_no_other_numbers_are_refused(update):
+    with pytest.raises(NotPrivateError, match="would show raw training data.*private_metrics"):
+        counted(update)
+    if update is _written_by_a_kernel:
+        assert counted(update, is_private=False) == 8.0
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            counted(update, 7, is_private=False)
+
+
+class Marks(keras.metrics.Metric):
+    """Marks the place that the largest label of the batch before has named."""
+
+    def __init__(self):
+        super().__init__(name="counts")
+        self.marks = self.add_variable((3,), "zeros", name="marks")
+        self.place = self.add_variable((), "zeros", dtype="int32", name="place")
+
+    def update_state(self, y, p, sample_weight=None):
+        place, marks = (tf.convert_to_tensor(v) for v in (self.place, self.marks))
+        self.marks.assign(tf.tensor_scatter_nd_update(marks, [[place]], [1.0]))
+        self.place.assign(tf.cast(tf.reduce_max(y), tf.int32))
+
+    def result(self):
+        return tf.reduce_sum(tf.convert_to_tensor(self.marks))
+
+    def reset_state(self):
+        pass  # As in `RawSum`.
+
+
+def test_places_that_a_metric_has_kept_are_checked():
+    """The second batch writes where labels of the first have said."""
+
+    def shown(bad=None):
+        y = LABELS.copy()
+        if bad is not None:
+            y[3] = bad
+        model = tfdp.keras.make_private(keras.Sequential([keras.Input((2,)), L.Dense(1)]))
+        query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=8)
+        optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.0), query)
+        model.compile(optimizer, "mse", metrics=[Marks()])
+        x = np.ones([8, 2], "float32")
+        history = model.fit(x, y, epochs=2, verbose=0, sampling=FullBatch()).history
+        return history["counts"][-1]
+
+    assert shown() == 2.0
+    assert np.isnan(shown(7))

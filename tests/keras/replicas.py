@@ -71,7 +71,9 @@ def model(strategy, inner=None, dropout=0.0, engine="auto", **kwargs):
         )
         inner = keras.optimizers.Adam(0.05, global_clipnorm=0.05) if inner is None else inner()
         optimizer = DPOptimizer(inner, AVERAGE, engine=engine)
-        return toy.private(plain, optimizer, metrics=["accuracy"], **kwargs)
+        # The kernel of this metric does not take all labels.
+        of_labels = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
+        return toy.private(plain, optimizer, metrics=["accuracy", of_labels], **kwargs)
 
 
 def fit(strategy):

@@ -6,9 +6,12 @@ from tfdp.gradients.explaining import explain
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient
 from tfdp.gradients.forms.products import Product, matrix_gradient
 from tfdp.gradients.forms.rows import Rows
+from tfdp.gradients.indices import RecordDependentShapeError
+from tfdp.gradients.kernels import RefusedKernelError
 from tfdp.gradients.layered_loss import LayeredLoss, ModelLoss, UnsupportedModelError
 from tfdp.gradients.microbatches import assign_microbatches
 from tfdp.gradients.record_scope import MetricScope, SideEffectError, draw_seeds
+from tfdp.gradients.rewriting import safe_update
 from tfdp.gradients.rules.rule import LayerRule, RecordWise, register_rule
 
 __all__ = [
@@ -21,7 +24,9 @@ __all__ = [
     "ModelLoss",
     "PerRecordGradient",
     "Product",
+    "RecordDependentShapeError",
     "RecordWise",
+    "RefusedKernelError",
     "Rows",
     "SideEffectError",
     "UnsupportedModelError",
@@ -33,4 +38,5 @@ __all__ = [
     "refuse_other_writes",
     "refuse_reads",
     "register_rule",
+    "safe_update",
 ]

@@ -30,6 +30,19 @@ class Check(NamedTuple):
     instead: Callable[[tf.Operation, list[tf.Tensor]], list[tf.Tensor]] | None = None
 
 
+# What takes integers of any value, and of names of arguments those that nothing depends on but what
+# is drawn.
+_OF_ANY_INTEGERS = (
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert", "LeftShift", "RightShift"),
+    *("Case", "InTopK", "MaxPoolGradWithArgmax", "PopulationCount", "StatelessCase"),
+)
+_INTEGERS = {t.as_datatype_enum for t in (tf.int8, tf.int16, tf.int32, tf.int64)}
+_OF_DRAWS = ("alg", "algorithm", "counter", "key", "seed", "seed2")
+SELECTIONS = ("ListDiff", "Unique", "UniqueWithCounts", "Where")
+# Further operations whose results are of a size that follows the numbers in all of their inputs.
+_SIZED = (*SELECTIONS, "RaggedRange", "Range", "UniqueV2", "UniqueWithCountsV2")
+
+
 class RecordDependentShapeError(ValueError):
     """The shape of a result depends on the numbers of a record."""
 
@@ -71,6 +84,45 @@ def check_of(op: tf.Operation) -> Check | None:
     return CHECKS.get(op.type)
 
 
+def sizes_of(op: tf.Operation) -> dict[int, str]:
+    """Returns which inputs of an operation are sizes, axes or places, or whatever else can only be
+    integers, and their names. Some may have checks.
+    """
+    if op.type not in _ARGUMENTS:
+        _ARGUMENTS[op.type] = _arguments(op.op_def)
+    arguments = _ARGUMENTS[op.type]
+    if not any(is_size for _, is_size in arguments):
+        return {}
+    found: dict[int, str] = {}
+    place = 0
+    for argument, is_size in arguments:
+        count = 1
+        if argument.number_attr:
+            count = op.get_attr(argument.number_attr)
+        elif argument.type_list_attr:
+            count = len(op.get_attr(argument.type_list_attr))
+        if is_size:
+            found |= dict.fromkeys(range(place, place + count), argument.name)
+        place += count
+    return found
+
+
+_ARGUMENTS: dict[str, list[tuple[Any, bool]]] = {}
+
+
+def _arguments(definition: Any) -> list[tuple[Any, bool]]:
+    """Returns the arguments of a kind of operation, and whether each is a size or the like."""
+    of_attributes = {a.name: set(a.allowed_values.list.type) for a in definition.attr}
+
+    def is_size(argument: Any) -> bool:
+        if definition.name in _OF_ANY_INTEGERS or argument.name in _OF_DRAWS:
+            return False
+        types = of_attributes.get(argument.type_attr or argument.type_list_attr, {argument.type})
+        return definition.name in _SIZED or bool(types) and types <= _INTEGERS
+
+    return [(argument, is_size(argument)) for argument in definition.input_arg]
+
+
 def checked(
     check: Check,
     op: tf.Operation,
@@ -90,7 +142,7 @@ def checked(
     """
     safe, good = check.safe(op, inputs)
     outputs = create(safe) if check.instead is None else check.instead(op, safe)
-    return [tf.where(good, output, nowhere(output)) for output in outputs]
+    return [o if o.dtype == tf.variant else tf.where(good, o, nowhere(o)) for o in outputs]
 
 
 def _gather(op, inputs):
@@ -246,6 +298,21 @@ def _divisor(op, inputs):
     return [left, tf.where(good, right, tf.ones_like(right))], tf.reduce_all(good)
 
 
+def _item(op, inputs):
+    items, place, *others = inputs
+    safe, good = in_range(place, tf.raw_ops.TensorListLength(input_handle=items))
+    return [items, safe, *others], good
+
+
+def _written_item(op, inputs):
+    if op.get_attr("resize_if_index_out_of_bounds"):
+        raise RecordDependentShapeError(
+            f"{op.name} writes to an array without a fixed size at a place that follows a record."
+        )
+    (items, safe, item), good = _item(op, inputs)
+    return [items, safe, tf.where(good, item, nowhere(item))], good
+
+
 def _roll(op, inputs):
     # `tf.vectorized_map` adds one to the axes, so that -1, the last, would be the axis of records.
     tensor, shift, axes = inputs
@@ -303,6 +370,8 @@ CHECKS: dict[str, Check] = {
     ),
     "SparseSoftmaxCrossEntropyWithLogits": Check((1,), _labels),
     "ReverseSequence": Check((1,), _sequence_lengths),
+    "TensorListGetItem": Check((1,), _item),
+    "TensorListSetItem": Check((1,), _written_item),
     "Roll": Check((0, 1), _roll),
     "Slice": Check((1, 2), _slice),
     "XlaDynamicUpdateSlice": Check((2,), _update_slice),

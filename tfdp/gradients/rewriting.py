@@ -2,6 +2,7 @@
 numbers that a kernel does not take, and with all results of convolutions written.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,18 +15,14 @@ from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
 # Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
-_OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike")
+_OF_SHAPES = (
+    *("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike"),
+    *("TensorListElementShape", "TensorListLength"),
+)
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
 _CONDITIONALS = ("If", "StatelessIf")
 _CASES = ("Case", "StatelessCase")
-
-
-def needs_checks(graph: Any, leaves: Iterable[tf.Tensor]) -> bool:
-    """Returns whether something that depends on leaves is used as a place in a graph, or by a
-    kernel that does not take all numbers, or results of a convolution in it may be left unwritten.
-    """
-    return any(map(_Dependent(graph, leaves).needs_check, graph.get_operations()))
 
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
@@ -51,15 +48,27 @@ def checked(traced: Any) -> RecordFn | None:
     """Returns what `with_checks` does, of a concrete function of a record's tensors; None where
     there is nothing to check.
     """
+    return _checked(traced, _Dependent(traced.graph, _leaves(traced.graph)))
+
+
+def safe_update(traced: Any) -> RecordFn | None:
+    """Returns what `checked` does, of a concrete function that updates variables from tensors of
+    records. What it captures may follow records, too, as what variables hold from earlier calls
+    does, and so may how many numbers it selects.
+    """
+    return _checked(traced, _Dependent(traced.graph, traced.graph.inputs, selects=True))
+
+
+def _checked(traced: Any, dependent: "_Dependent") -> RecordFn | None:
+    """Returns a concrete function of a list of tensors with checks of what depends on some."""
     graph = traced.graph
-    inputs = _leaves(graph)
-    if not needs_checks(graph, inputs):
+    if not any(map(dependent.needs_check, graph.get_operations())):
         return None
 
     def call(record):
-        values = {t.name: value for t, value in zip(inputs, record, strict=True)}
+        values = {t.name: value for t, value in zip(_leaves(graph), record, strict=True)}
         values |= {internal.name: external for external, internal in graph.captures}
-        outputs = _emit(graph, values, _Dependent(graph, inputs))
+        outputs = _emit(graph, values, dependent)
         return tf.nest.pack_sequence_as(traced.structured_outputs, outputs, expand_composites=True)
 
     return call
@@ -107,35 +116,166 @@ def has_unsafe_gradients(graph: Any) -> bool:
 
 
 class _Dependent:
-    """Which tensors of a graph depend on the numbers in some of its inputs.
+    """Which tensors of a graph, and of the functions that it calls, depend on the numbers in some
+    of its inputs.
 
-    What is inside of loops, branches and calls counts as depending on all that goes in.
+    Attributes:
+        selects: Whether how many numbers there are in a result may depend on them, too.
+
+    Args:
+        graph: Of a function.
+        leaves: The inputs.
+        selects: See above.
     """
 
-    def __init__(self, graph: Any, leaves: Iterable[tf.Tensor]):
+    def __init__(self, graph: Any, leaves: Iterable[tf.Tensor], selects: bool = False):
+        self.selects = selects
+        self._graph = graph
         self._names = {leaf.name for leaf in leaves}
+        self._called: dict[str, list[_Dependent]] = {}
         for op in _in_order(graph.get_operations()):
-            if op.type not in _OF_SHAPES and self.on(op.inputs):
-                self._names |= {t.name for t in op.outputs}
+            if op.type in _OF_SHAPES:
+                continue
+            graphs = _functions(op)
+            depend = [self.on([t]) for t in op.inputs]
+            outputs = self._enter(op, graphs, depend) if graphs else [any(depend)] * len(op.outputs)
+            self._names |= {t.name for t, is_one in zip(op.outputs, outputs, strict=True) if is_one}
 
     def on(self, tensors: Iterable[tf.Tensor]) -> bool:
         """Returns whether any of these tensors depends on the leaves."""
         return any(t.name in self._names for t in tensors)
+
+    def called(self, op: tf.Operation) -> "list[_Dependent]":
+        """Returns the same of the functions that an operation calls."""
+        return self._called.get(op.name, [])
 
     def needs_check(self, op: tf.Operation) -> bool:
         """Returns whether an operation has to be made anew."""
         return axis_of_one_channel(op) is not None or self.takes_places(op)
 
     def takes_places(self, op: tf.Operation) -> bool:
-        """Returns whether an operation, or one that it calls, takes such tensors as places, or
-        does not take all of their values.
+        """Returns whether an operation, or one that it calls, takes such tensors as places or
+        sizes, or does not take all of their values.
         """
+        return (
+            self._checks(op)
+            or self.size_of(op) is not None
+            or any(part._has_checks for part in self.called(op))
+        )
+
+    def size_of(self, op: tf.Operation) -> str | None:
+        """Returns the name of a size, or of something else that a kernel needs to be in a range,
+        that depends on the leaves and has no check; None where there is none.
+        """
+        if self.selects and op.type in indices.SELECTIONS:
+            return None
+        if op.type in _LOOPS and self._may_not_end(op):
+            return "number of iterations"
         check = kernels.check_of(op)
-        if check is not None:
-            return self.on(op.inputs[i] for i in check.places if i < len(op.inputs))
-        depends = self.on(op.inputs)
-        graphs = _functions(op)
-        return any(needs_checks(graph, graph.inputs if depends else ()) for graph in graphs)
+        known = () if check is None else check.places
+        for place, name in indices.sizes_of(op).items():
+            if place not in known and self.on([op.inputs[place]]):
+                return name
+        return None
+
+    @functools.cached_property
+    def _has_checks(self) -> bool:
+        return any(map(self.needs_check, self._graph.get_operations()))
+
+    def _may_not_end(self, op: tf.Operation) -> bool:
+        """Returns whether a loop goes on for as long as the leaves say, without a bound."""
+        cond, body = self.called(op)
+        goes_on = cond._graph.outputs[0]
+        if not cond.on([goes_on]):
+            return False
+        places = {t.name: i for i, t in enumerate(cond._graph.inputs)}
+        for test in _factors(goes_on):
+            if test.op.type == "Less" and test.op.inputs[0].name in places:
+                counter, bound = test.op.inputs
+                # TensorFlow's gradient of a loop counts to what that loop has counted.
+                of_gradient = (places[counter.name], places.get(bound.name)) == (0, 2)
+                if of_gradient or not cond.on([bound]) and body._counts(places[counter.name]):
+                    return False
+        return True
+
+    def _counts(self, i: int) -> bool:
+        """Returns whether the body of a loop adds a number to its input i that is positive."""
+        step = _source(self._graph.outputs[i]).op
+        if step.type not in ("Add", "AddV2") or step.inputs[0] is not self._graph.inputs[i]:
+            return False
+        by = tf.get_static_value(step.inputs[1])
+        return by is not None and by > 0
+
+    def _checks(self, op: tf.Operation) -> bool:
+        check = kernels.check_of(op)
+        places = () if check is None else check.places
+        return self.on(op.inputs[i] for i in places if i < len(op.inputs))
+
+    def _enter(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
+        """Notes what depends on the leaves in functions that an operation calls.
+
+        Args:
+            op: The operation.
+            graphs: Of the functions.
+            depend: Which of the operation's inputs do.
+
+        Returns:
+            Which of its outputs do. What a branch or a round of a loop keeps for its gradient, a
+            variant, is read only where that branch or round is the one that ran.
+        """
+        if op.type in _LOOPS:
+            return self._loop(op, graphs, depend)
+        if op.type in _CALLS:
+            arguments = depend
+        elif op.type in (*_CONDITIONALS, *_CASES):
+            arguments = depend[1:]
+        else:  # What it calls them with is not known.
+            parts = [_Dependent(g, g.inputs if any(depend) else (), self.selects) for g in graphs]
+            self._called[op.name] = parts
+            return [any(depend)] * len(op.outputs)
+        parts = [self._inside(graph, arguments) for graph in graphs]
+        self._called[op.name] = parts
+        decides = op.type not in _CALLS and depend[0]
+        flags = zip(*(part._outputs() for part in parts), strict=True)
+        return [
+            any(of_branches) or decides and t.dtype != tf.variant
+            for t, of_branches in zip(op.outputs, flags, strict=True)
+        ]
+
+    def _loop(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
+        while True:
+            cond, body = parts = [self._inside(graph, depend) for graph in graphs]
+            after = body._outputs()
+            if cond._outputs()[0]:  # How often it runs depends on the leaves.
+                state = zip(after, graphs[1].inputs, graphs[1].outputs, strict=True)
+                after = [d or _source(o) is not i and o.dtype != tf.variant for d, i, o in state]
+            after = [a or before for a, before in zip(after, depend, strict=True)]
+            if after == depend:
+                self._called[op.name] = parts
+                return depend
+            depend = after
+
+    def _inside(self, graph: Any, depend: list[bool]) -> "_Dependent":
+        leaves = [t for t, is_one in zip(graph.inputs, depend, strict=True) if is_one]
+        return _Dependent(graph, leaves, self.selects)
+
+    def _outputs(self) -> list[bool]:
+        return [self.on([t]) for t in self._graph.outputs]
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor that has the same numbers as one."""
+    while tensor.op.type in ("Identity", "Reshape"):
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _factors(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what must be true where a tensor is."""
+    tensor = _source(tensor)
+    if tensor.op.type != "LogicalAnd":
+        return [tensor]
+    return [factor for t in tensor.op.inputs for factor in _factors(t)]
 
 
 def _leaves(graph: Any) -> list[tf.Tensor]:
@@ -216,6 +356,15 @@ def _in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
 
 def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -> list[tf.Tensor]:
     """Makes one operation anew, on inputs in the current graph, with checks where it needs them."""
+    size = dependent.size_of(op)
+    if size is not None:
+        raise indices.RecordDependentShapeError(
+            f"{op.type} ({op.name}) takes its {size!r} from numbers of a record. For some of them "
+            "it could end the run, exhaust the memory or not come back, which would tell of the "
+            "record. Use sizes and axes that are fixed, tf.while_loop(..., maximum_iterations=n), "
+            "tf.sequence_mask(..., maxlen=n), and in the place of a selection "
+            "tf.where(mask, x, 0.0)."
+        )
     check = kernels.check_of(op)
     if check is not None and dependent.takes_places(op):
         return indices.checked(check, op, inputs, lambda safe: _create(op, safe))
@@ -225,28 +374,29 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
     if not _functions(op):
         return _create(op, inputs)
 
-    def run(name, arguments):
-        graph = function_in(op.graph, op.get_attr(name).name) if isinstance(name, str) else name
+    called = list(zip(_functions(op), dependent.called(op), strict=True))
+
+    def run(i, arguments):
+        graph, inside = called[i]
         values = {t.name: value for t, value in zip(graph.inputs, arguments, strict=True)}
-        return _emit(graph, values, _Dependent(graph, graph.inputs))
+        return _emit(graph, values, inside)
 
     if op.type in _CALLS:
-        return run("f", inputs)
+        return run(0, inputs)
     if op.type in _LOOPS:
         return list(
             tf.while_loop(
-                lambda *state: tf.reshape(run("cond", state)[0], []),
-                lambda *state: run("body", state),
+                lambda *state: tf.reshape(run(0, state)[0], []),
+                lambda *state: run(1, state),
                 inputs,
                 shape_invariants=[t.shape for t in op.outputs],
                 parallel_iterations=op.get_attr("parallel_iterations"),
             )
         )
     if op.type in _CONDITIONALS:
-        names = ("then_branch", "else_branch")
-        return list(tf.cond(inputs[0], *(lambda n=n: run(n, inputs[1:]) for n in names)))
+        return list(tf.cond(inputs[0], lambda: run(0, inputs[1:]), lambda: run(1, inputs[1:])))
     if op.type in _CASES:
-        branches = [lambda g=g: run(g, inputs[1:]) for g in _functions(op)]
+        branches = [lambda i=i: run(i, inputs[1:]) for i in range(len(called))]
         return list(tf.switch_case(inputs[0], branches))
     raise indices.RecordDependentShapeError(
         f"{op.type} ({op.name}) calls a function in a way that tfdp does not know, so that what "

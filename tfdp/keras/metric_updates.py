@@ -7,7 +7,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients import MetricScope, SideEffectError, refuse_other_writes, refuse_reads
+from tfdp.gradients import (
+    MetricScope,
+    RecordDependentShapeError,
+    RefusedKernelError,
+    SideEffectError,
+    refuse_other_writes,
+    refuse_reads,
+    safe_update,
+)
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
@@ -66,38 +74,49 @@ def unread(variables: Sequence[Any]) -> Iterator[None]:
             raise NotPrivateError(str(error)) from error
 
 
-def watched(update: Callable[[], Any], variables: Sequence[Any]) -> Any:
-    """Returns `update()`, which may change these variables and nothing else.
+def watched(update: Callable[..., Any], of_records: Any, variables: Sequence[Any]) -> Any:
+    """Returns `update(*of_records)`, which may change these variables and nothing else, and which
+    no numbers of a record end.
+
+    TensorFlow's errors show numbers: labels that a kernel does not take, or what an assertion is
+    about. So where what follows a record reaches such a kernel, the metric is NaN instead, and
+    assertions are left out.
 
     In eager mode a graph is built, too. So a Python attribute that a metric or a loss sets holds a
     symbol, not data.
 
     Args:
         update: Updates metrics from raw data, and returns tensors.
+        of_records: The data: a list of structures of tensors.
         variables: Of the metrics.
 
     Raises:
-        NotPrivateError: it changes something else.
+        NotPrivateError: it changes something else, or calls a kernel that could end the run for
+            some numbers and is given no others.
     """
+    function = tf.function(lambda *data: update(*data), autograph=False)
+    call = function.get_concrete_function(*of_records)
     try:
-        if tf.executing_eagerly():
-            call = tf.function(update, autograph=False).get_concrete_function()
-            refuse_other_writes(call.graph, call.graph.get_operations(), variables)
-            return call()
-        graph = tf.compat.v1.get_default_graph()
-        before = len(graph.get_operations())
-        logs = update()
-        refuse_other_writes(graph, graph.get_operations()[before:], variables)
-        return logs
+        refuse_other_writes(call.graph, call.graph.get_operations(), variables)
     except SideEffectError as error:
         raise NotPrivateError(str(error)) from error
+    safe = safe_update(call)
+    if safe is None:
+        return call(*of_records)
+    data = [t for t in tf.nest.flatten(of_records, expand_composites=True) if t is not None]
+    try:
+        return tf.function(lambda *tensors: safe(tensors), autograph=False)(*data)
+    except (RecordDependentShapeError, RefusedKernelError) as error:
+        raise NotPrivateError(
+            f"An error of a metric would show raw training data. {error} Or show private_metrics "
+            "in its place."
+        ) from error
 
 
 def update(
     model: keras.Model,
     record_loss: RecordLoss,
     data: PaddedBatch,
-    mask: tf.Tensor,
     of_step: tuple[tf.Tensor, Any],
 ) -> dict[str, Any]:
     """Updates the metrics of a model with a batch, and returns the logs.
@@ -105,31 +124,41 @@ def update(
     Args:
         model: The model.
         record_loss: Its loss of one record.
-        data: The batch.
-        mask: bool [n]; false marks padding.
+        data: The batch, with its mask: bool [n]; false marks padding.
         of_step: Losses [n] and outputs of the records, from the step.
+
+    Raises:
+        NotPrivateError: see `watched`.
     """
     losses, y_pred = of_step
     # A record that is not finite is left out like padding: logs must not tell that there was one.
-    kept = tf.where(mask & tf.math.is_finite(losses))[:, 0]
-    x, y, sample_weight = tf.nest.map_structure(
-        lambda t: None if t is None else tf.gather(t, kept),
-        (data.x, data.y, data.sample_weight),
-    )
-    y_pred = _select(record_loss.unbatch(y_pred), kept)
-    losses = tf.gather(losses, kept)
-    if record_loss.has_penalty:
-        losses += tf.cast(record_loss.penalty(), losses.dtype)
-    for metric in model.metrics:
-        if metric.name == "loss":
-            metric.update_state(losses)
+    kept = tf.where(data.mask & tf.math.is_finite(losses))[:, 0]
+
+    def select(structure):
+        return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, kept), structure)
+
+    y_pred = record_loss.unbatch(y_pred)
+    masks = [mask_of(t) for t in tf.nest.flatten(y_pred)]
     own_loss = type(model).compute_loss is not keras.Model.compute_loss
-    if own_loss or len(tf.nest.flatten(y_pred)) > 1:
-        # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
-        weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
-        with MetricScope(model.metrics_variables, weights):
-            model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-    return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    def of_kept(x, y, sample_weight, losses, y_pred, masks):
+        for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
+            if mask is not None:
+                attach_mask(output, mask)
+        if record_loss.has_penalty:
+            losses += tf.cast(record_loss.penalty(), losses.dtype)
+        for metric in model.metrics:
+            if metric.name == "loss":
+                metric.update_state(losses)
+        if own_loss or len(masks) > 1:
+            # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
+            weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
+            with MetricScope(model.metrics_variables, weights):
+                model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    of_records = select([data.x, data.y, data.sample_weight, losses, y_pred, masks])
+    return watched(of_kept, of_records, variables_of_metrics(model))
 
 
 def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
@@ -142,14 +171,3 @@ def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
     return keras.StatelessScope(
         [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
     )
-
-
-def _select(y_pred: Any, kept: tf.Tensor) -> Any:
-    def select(t):
-        selected = tf.gather(t, kept)
-        mask = mask_of(t)
-        if mask is not None:
-            attach_mask(selected, tf.gather(mask, kept))
-        return selected
-
-    return tf.nest.map_structure(select, y_pred)

@@ -423,10 +423,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         losses, y_pred = aux
         if weights is not None:  # As Keras shows losses.
             losses *= tf.cast(weights, losses.dtype)
-        logs = metric_updates.watched(
-            lambda: metric_updates.update(self, record_loss, data, data.mask, (losses, y_pred)),
-            of_metrics,
-        )
+        logs = metric_updates.update(self, record_loss, data, (losses, y_pred))
         validation.check_names(logs)
         return distribution.for_keras(logs)
 
