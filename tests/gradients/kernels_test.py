@@ -53,6 +53,18 @@ def _unravelled(a):
     return a[0] * tf.cast(tf.unravel_index(place, [2, 2])[1], a.dtype)
 
 
+def _histogram(a):
+    numbers = tf.stop_gradient(a)
+    counts = tf.histogram_fixed_width(numbers, [0.0, _scalar(numbers)], nbins=2)
+    return a * tf.cast(counts[0], a.dtype)
+
+
+def _histogram_of_integers(a):
+    numbers = tf.cast(tf.clip_by_value(tf.stop_gradient(a), -9.0, 9.0) * 10.0, tf.int32)
+    counts = tf.histogram_fixed_width(numbers, [0, _scalar(numbers)], nbins=2)
+    return a * tf.cast(counts[0], a.dtype)
+
+
 # name -> from a record's matrix [1, 3, 3] to anything, and some of BAD that TensorFlow refuses
 OPERATIONS = {
     "inv": (tf.linalg.inv, {"zeros", "ones", "nan", "huge"}),
@@ -72,6 +84,8 @@ OPERATIONS = {
     "invert_permutation": (_permuted, {"zeros"}),
     "unravel_index": (_unravelled, {"zeros"}),
     "hue": (_hue, set()),
+    "histogram": (_histogram, {"zeros", "nan", "neg"}),
+    "histogram_of_integers": (_histogram_of_integers, {"zeros", "neg"}),
 }
 BAD = {
     "zeros": EYE * 0,
@@ -195,6 +209,8 @@ def test_a_record_with_nan_does_not_end_fit():
     [
         lambda a: tf.math.real(tf.linalg.eig(a)[0]),
         lambda a: a * tf.math.real(tf.linalg.logm(tf.cast(tf.stop_gradient(a), tf.complex64))),
+        lambda a: tf.nn.fractional_max_pool(a[..., None], [1.0, 1.4, 1.4, 1.0])[0],
+        lambda a: tf.nn.fractional_avg_pool(a[..., None], [1.0, 1.4, 1.4, 1.0])[0],
         lambda a: a * tf.linalg.lu(tf.stop_gradient(a))[0],
         lambda a: a * tf.quantization.quantize_and_dequantize_v2(a, _scalar(a), 1.0, True),
         lambda a: a * tf.strings.to_number(tf.strings.as_string(a)),

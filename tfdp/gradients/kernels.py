@@ -146,9 +146,12 @@ def _small_counts(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
 
 def _histogram(op: tf.Operation, inputs: list[tf.Tensor]) -> Safe:
     numbers, ends, bins = inputs
+    good = ends[0] < ends[1]
+    if numbers.dtype.is_floating:
+        good &= tf.reduce_all(_is_finite(numbers)) & tf.reduce_all(_is_finite(ends))
+    ends = tf.where(good, ends, tf.constant([0, 1], ends.dtype))
     # A record may have one that is so far out that its place is no integer.
     clipped = tf.clip_by_value(numbers, ends[0], ends[1])
-    good = tf.reduce_all(_is_finite(numbers))
     return [tf.where(good, clipped, tf.zeros_like(numbers)), ends, bins], good
 
 
@@ -212,7 +215,12 @@ KERNELS: dict[str, Check] = {
     "RandomIndexShuffle": _refused("Use keras.random.shuffle."),
     "SobolSample": _refused("Use numbers that are fixed."),
     "UnravelIndex": Check((0, 1), _unravelled),
-    "HistogramFixedWidth": Check((0,), _histogram),
+    "HistogramFixedWidth": Check((0, 1), _histogram),
+    # They draw by themselves, and the gradient of the one ends the run for NaN.
+    **_all(
+        "FractionalAvgPool FractionalMaxPool",
+        _refused("Use windows that are fixed: keras.layers.MaxPooling2D, AveragePooling2D."),
+    ),
     **_all("MirrorPad MirrorPadGrad", _refused("Use tf.pad with zeros.", (1,))),
     **_all(
         "QuantizeV2 QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 QuantizeAndDequantizeV4",
