@@ -201,7 +201,7 @@ class _Dependent:
     def _counts(self, i: int) -> bool:
         """Returns whether the body of a loop adds a number to its input i that is positive."""
         step = _source(self._graph.outputs[i]).op
-        if step.type not in ("Add", "AddV2") or step.inputs[0] is not self._graph.inputs[i]:
+        if step.type not in ("Add", "AddV2") or step.inputs[0].name != self._graph.inputs[i].name:
             return False
         by = tf.get_static_value(step.inputs[1])
         return by is not None and by > 0
@@ -248,7 +248,9 @@ class _Dependent:
             after = body._outputs()
             if cond._outputs()[0]:  # How often it runs depends on the leaves.
                 state = zip(after, graphs[1].inputs, graphs[1].outputs, strict=True)
-                after = [d or _source(o) is not i and o.dtype != tf.variant for d, i, o in state]
+                after = [
+                    d or _source(o).name != i.name and o.dtype != tf.variant for d, i, o in state
+                ]
             after = [a or before for a, before in zip(after, depend, strict=True)]
             if after == depend:
                 self._called[op.name] = parts
