@@ -160,6 +160,78 @@ class Remembering(keras.layers.Layer):
         return x
 
 
+def _texts(layer):
+    """Returns a model with a layer that takes texts."""
+    inputs = keras.Input((1,), dtype="string")
+    return keras.Model(inputs, L.Dense(1)(keras.ops.cast(layer(inputs), "float32")))
+
+
+def _numbers(layer, dtype="float32"):
+    inputs = keras.Input((4,), dtype=dtype)
+    return keras.Model(inputs, L.Dense(1)(keras.ops.cast(layer(inputs), "float32")))
+
+
+WORDS = np.array([["a"], ["b"], ["a"]])
+# A layer that learns from data by itself, one that is given the same, a model, and data.
+ADAPTED = {
+    "normalization": (L.Normalization, {"mean": [1.0] * 4, "variance": [2.0] * 4}, _numbers, X),
+    "discretization": (
+        lambda **kwargs: L.Discretization(**(kwargs or {"num_bins": 3})),
+        {"bin_boundaries": [0.1, 0.2]},
+        _numbers,
+        X,
+    ),
+    "integer_lookup": (
+        L.IntegerLookup,
+        {"vocabulary": [1, 2]},
+        lambda layer: _numbers(layer, "int32"),
+        np.arange(4),
+    ),
+    "string_lookup": (L.StringLookup, {"vocabulary": ["a", "b"]}, _texts, WORDS),
+    "text_vectorization": (
+        lambda **kwargs: L.TextVectorization(output_sequence_length=3, **kwargs),
+        {"vocabulary": ["a", "b"]},
+        _texts,
+        WORDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("kind", ADAPTED)
+def test_statistics_that_a_layer_was_adapted_to_are_refused(kind, is_nested):
+    make, given, model_of, data = ADAPTED[kind]
+
+    def private(layer):
+        model = model_of(layer)
+        if is_nested:
+            model = keras.Model(model.inputs, model(model.inputs))
+        return toy.private(model, loss="mse")
+
+    layer = make()
+    layer.adapt(data)
+    with pytest.raises(NotPrivateError, match=f"{layer.name}' holds raw statistics.*trainable"):
+        private(layer)
+    layer.trainable = False  # The data were public.
+    private(layer)
+    private(make(**given))
+
+
+def test_statistics_that_nobody_has_learned_are_accepted():
+    """Models of keras.applications without weights have such a layer."""
+    toy.private(_numbers(L.Normalization()))
+    for layer in (L.StringLookup(), L.TextVectorization(output_sequence_length=3)):
+        toy.private(_texts(layer))
+
+
+def test_layers_that_are_adapted_after_the_model_was_made_are_refused():
+    layer = L.Normalization()
+    model = toy.private(_numbers(layer), loss="mse")
+    layer.adapt(X)
+    with pytest.raises(NotPrivateError, match="holds raw statistics"):
+        model.fit(X, Y, batch_size=4, verbose=0)
+
+
 def test_layer_that_stores_data_in_a_weight_is_refused_by_the_weights_name():
     layer = Remembering()
     model = toy.private(with_layer(layer))

@@ -674,6 +674,14 @@ TRAINING = in_folder(
         f"{ACCOUNTING_TRAPS}::test_batch_dependent_metrics",
     ),
     (
+        "adapted_layers_accepted",
+        "layers that hold raw statistics of data are accepted",
+        "validation.py",
+        "    if layer.trainable and _is_adapted(layer):\n",
+        "    if False:\n",
+        f"{KERAS}/validation_test.py::test_statistics_that_a_layer_was_adapted_to_are_refused",
+    ),
+    (
         "batch_normalization_accepted",
         "layers that mix records are accepted",
         "validation.py",

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.keras.batch_statistics import PrivateBatchNormalization
@@ -13,7 +14,8 @@ from tfdp.keras.errors import NotPrivateError
 
 
 def check_layers(model: keras.Model) -> None:
-    """Refuses layers that mix the records of a batch, or keep statistics of them.
+    """Refuses layers that mix the records of a batch, or keep statistics of them, and those that
+    have been adapted to data.
 
     Raises:
         NotPrivateError: names every such layer and what to do about it.
@@ -56,7 +58,37 @@ def _problem(layer: keras.Layer) -> str | None:
         )
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         return f"{kind} {layer.name!r} carries state from batch to batch. Set stateful=False."
+    if layer.trainable and _is_adapted(layer):
+        return (
+            f"{kind} {layer.name!r} holds raw statistics of the data that it was adapted to, which "
+            "are published with the model. Give its constructor public ones, or some that "
+            "tfdp.statistics has released (mean and variance, bin_boundaries, vocabulary). If "
+            "those data were public, as a pretrained model's, say so: layer.trainable = False."
+        )
     return None
+
+
+def _is_adapted(layer: keras.Layer) -> bool:
+    """Returns whether a layer of Keras has statistics that its constructor was not given."""
+    if isinstance(layer, keras.layers.Normalization):
+        if not layer.built or layer.get_config()["mean"] is not None:
+            return False
+        mean, variance, *_ = layer.get_weights()
+        return bool(np.any(mean != 0) or np.any(variance != 1))
+    if isinstance(layer, keras.layers.Discretization):
+        config = layer.get_config()
+        return config["num_bins"] is not None and bool(config["bin_boundaries"])
+    if isinstance(layer, _WITH_VOCABULARY):
+        given = layer.get_config()["vocabulary"] is not None
+        return not given and len(layer.get_vocabulary(include_special_tokens=False)) > 0
+    return False
+
+
+_WITH_VOCABULARY = (
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
 
 
 # What Keras' callbacks do with the logs. Of a callback that a user wrote, only the class that it is
