@@ -8,7 +8,7 @@ import toy
 from toy import L
 
 import tfdp
-from tfdp.keras import NotPrivateError
+from tfdp.keras import NotPrivateError, make_private
 from tfdp.keras.metric_updates import watched
 from tfdp.sampling import FullBatch
 
@@ -320,3 +320,21 @@ def test_places_that_a_metric_has_kept_are_checked():
 
     assert shown() == 2.0
     assert np.isnan(shown(7))
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_metrics_see_nothing_but_records(is_private):
+    """`fit` makes their variables without an update. Power: this metric never begins anew."""
+
+    class Updates(RawSum):
+        def update_state(self, y, p, sample_weight=None):
+            self.total.assign(self.total + 1.0)
+
+    model = keras.Sequential([keras.Input((2,)), L.Dense(1)])
+    optimizer, sampling = keras.optimizers.SGD(0.0), {"batch_size": 8, "shuffle": False}
+    if is_private:
+        model, optimizer, sampling = make_private(model), toy.dp(), {"sampling": FullBatch()}
+    model.compile(optimizer, "mse", metrics=[Updates()])
+    x = np.ones([8, 2], "float32")
+    history = model.fit(x, LABELS, epochs=2, verbose=0, **sampling).history
+    assert history["raw"] == [1.0, 2.0]

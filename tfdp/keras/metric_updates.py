@@ -161,12 +161,10 @@ def update(
     return watched(of_kept, of_records, variables_of_metrics(model))
 
 
-def creating(strategy: tf.distribute.Strategy, model: keras.Model) -> Any:
-    """Returns a context in which metrics create variables, but do not update them: only replicas
-    may.
+def creating(model: keras.Model) -> keras.StatelessScope:
+    """Returns a context in which metrics create variables, but do not update them: what is given
+    to them then is no record, and only replicas may.
     """
-    if not distribution.is_mirrored(strategy):
-        return contextlib.nullcontext()
     # In a StatelessScope, Keras computes weight penalties from weights that the scope holds only.
     return keras.StatelessScope(
         [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]

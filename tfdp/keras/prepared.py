@@ -55,7 +55,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         loss_axes = inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         validation.check_layers(model)
-        with metric_updates.creating(strategy, model):
+        with metric_updates.creating(model):
             model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
             model.compute_metrics(x, y, y_pred, sample_weight)
         metrics = optimizer.private_metrics
