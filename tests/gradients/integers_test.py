@@ -222,6 +222,9 @@ SIZES = {
     "transpose": lambda n: tf.transpose(WEIGHTS[None], [n, 1 - n]),
     "reverse": lambda n: tf.reverse(WEIGHTS, [n]),
     "loop": lambda n: tf.while_loop(lambda i: i < n, lambda i: [i + 1], [0])[0],
+    "loop_that_begins_anywhere": lambda n: tf.while_loop(lambda i: i < 5, lambda i: [i + 1], [n])[
+        0
+    ],
     "in_a_function": lambda n: tf.function(tf.fill)([n], 1.0),
     "in_a_branch": lambda n: tf.cond(
         tf.size(WEIGHTS) > 3, lambda: tf.fill([n], 1.0), lambda: WEIGHTS
@@ -237,7 +240,7 @@ SELECTIONS = {
 
 
 def refused(fn, *specs):
-    """Returns the errors of a function of a record: none, or the one that refuses it."""
+    """Returns the error that refuses a function of a record, or None."""
     checked = with_checks(lambda record: fn(record[0][0]), specs)
     try:
         tf.function(checked, autograph=False).get_concrete_function(list(specs))
@@ -253,7 +256,10 @@ def test_sizes_and_axes_that_follow_integers_are_refused(name):
     assert "from numbers of a record" in error or "slice whose length" in error
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name not in ("loop", "sequence_mask")])
+@pytest.mark.parametrize(
+    "name",
+    [n for n in SIZES if n not in ("loop", "loop_that_begins_anywhere", "sequence_mask")],
+)
 def test_tensorflow_ends_the_run_for_some_sizes(name):
     """Power: some small integer is an error of TensorFlow's, or makes other shapes."""
 
@@ -305,6 +311,39 @@ def test_places_in_arrays_are_checked(fn):
         assert np.isnan(compiled([tf.constant([n])]))
         with pytest.raises(tf.errors.OpError):
             tf.function(fn, autograph=False)(tf.constant(n))
+
+
+def _array(number):
+    return tf.raw_ops.TensorListFromTensor(tensor=[number], element_shape=tf.constant([], tf.int32))
+
+
+def _array_of_a_branch(n):
+    return tf.cond(n > 2, lambda: _array(99), lambda: _array(0))
+
+
+def _array_of_a_loop(n):
+    def body(i, array):
+        return i + 1, tf.raw_ops.TensorListSetItem(input_handle=array, index=0, item=99)
+
+    return tf.while_loop(lambda i, _: (i < n) & (i < 5), body, (0, _array(0)))[1]
+
+
+@pytest.mark.parametrize("make", [_array_of_a_branch, _array_of_a_loop])
+def test_what_is_in_an_array_follows_what_decides_about_it(make):
+    """Both numbers in the array are fixed, and which of them is there follows the record."""
+
+    def fn(n):
+        place = tf.raw_ops.TensorListGetItem(
+            input_handle=make(n), index=0, element_shape=[], element_dtype=tf.int32
+        )
+        return tf.gather(WEIGHTS, place)
+
+    checked = with_checks(lambda record: fn(record[0][0]), [tf.TensorSpec([1], tf.int32)])
+    compiled = tf.function(checked, autograph=False)
+    assert compiled([tf.constant([0])]) == WEIGHTS[0]
+    assert np.isnan(compiled([tf.constant([3])]))
+    with pytest.raises(tf.errors.OpError):
+        tf.function(fn, autograph=False)(tf.constant(3))
 
 
 def _rounds(n, bound, step=1):

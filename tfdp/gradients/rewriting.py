@@ -19,6 +19,7 @@ _OF_SHAPES = (
     *("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike"),
     *("TensorListElementShape", "TensorListLength"),
 )
+_FOR_GRADIENTS = ("OptionalFromValue", "OptionalNone", "TensorListPopBack", "TensorListPushBack")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
 _CONDITIONALS = ("If", "StatelessIf")
@@ -192,9 +193,11 @@ class _Dependent:
         for test in _factors(goes_on):
             if test.op.type == "Less" and test.op.inputs[0].name in places:
                 counter, bound = test.op.inputs
+                place = places[counter.name]
                 # TensorFlow's gradient of a loop counts to what that loop has counted.
-                of_gradient = (places[counter.name], places.get(bound.name)) == (0, 2)
-                if of_gradient or not cond.on([bound]) and body._counts(places[counter.name]):
+                if (place, places.get(bound.name)) == (0, 2):
+                    return False
+                if not self.on([op.inputs[place]]) and not cond.on([bound]) and body._counts(place):
                     return False
         return True
 
@@ -220,8 +223,8 @@ class _Dependent:
             depend: Which of the operation's inputs do.
 
         Returns:
-            Which of its outputs do. What a branch or a round of a loop keeps for its gradient, a
-            variant, is read only where that branch or round is the one that ran.
+            Which of its outputs do. What a branch or a round of a loop keeps for its gradient is
+            read only where that branch or round is one that ran.
         """
         if op.type in _LOOPS:
             return self._loop(op, graphs, depend)
@@ -237,9 +240,10 @@ class _Dependent:
         self._called[op.name] = parts
         decides = op.type not in _CALLS and depend[0]
         flags = zip(*(part._outputs() for part in parts), strict=True)
+        results = zip(*(graph.outputs for graph in graphs), strict=True)
         return [
-            any(of_branches) or decides and t.dtype != tf.variant
-            for t, of_branches in zip(op.outputs, flags, strict=True)
+            any(of_branches) or decides and not all(map(_is_for_a_gradient, outputs))
+            for of_branches, outputs in zip(flags, results, strict=True)
         ]
 
     def _loop(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
@@ -249,7 +253,8 @@ class _Dependent:
             if cond._outputs()[0]:  # How often it runs depends on the leaves.
                 state = zip(after, graphs[1].inputs, graphs[1].outputs, strict=True)
                 after = [
-                    d or _source(o).name != i.name and o.dtype != tf.variant for d, i, o in state
+                    d or _source(o).name != i.name and not _is_for_a_gradient(o)
+                    for d, i, o in state
                 ]
             after = [a or before for a, before in zip(after, depend, strict=True)]
             if after == depend:
@@ -270,6 +275,13 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type in ("Identity", "Reshape"):
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _is_for_a_gradient(tensor: tf.Tensor) -> bool:
+    """Returns whether TensorFlow keeps a tensor of a branch, or of rounds of a loop, for its
+    gradient: arrays that a program makes are written to by places.
+    """
+    return _source(tensor).op.type in _FOR_GRADIENTS
 
 
 def _factors(tensor: tf.Tensor) -> list[tf.Tensor]:
