@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -29,10 +30,14 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# As many workers as there are cores: a second thread for products would only wait for a core.
+# As many workers as there are cores: a second thread for products would only wait for a core. In
+# three parts: what TensorFlow has compiled stays in the memory of a worker until it ends, and in
+# one go two of them came to 16 GiB.
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
+	$(PYTEST) tests/gradients
+	$(PYTEST) tests/keras
+	$(PYTEST) --ignore=tests/gradients --ignore=tests/keras
 
 # The oldest and the newest Keras and TensorFlow that setup.py allows.
 canary:

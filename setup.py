@@ -41,7 +41,7 @@ setup(
         "tutorials": ["scikit-learn>=1.3", "matplotlib>=3.8", "jinja2>=3.1"],
         "tuning": ["optuna>=4", "keras-tuner>=1.4.7"],
         "test": [
-            "pytest>=8",
+            "pytest>=9",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "mpmath>=1.3",

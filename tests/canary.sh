@@ -16,7 +16,7 @@ run() { # NAME REQUIREMENT...
     shift
     test -x "$environment/bin/python" || "$python" -m venv "$environment"
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -e . "pytest>=8" "hypothesis>=6.100" "$@"
+        -e . "pytest>=9" "hypothesis>=6.100" "$@"
     "$environment/bin/python" -c 'from importlib.metadata import version
 print("Keras", version("keras"), "on TensorFlow", version("tensorflow"))'
     "$environment/bin/python" -m pytest -q tests/gradients/keras_internals_test.py \
