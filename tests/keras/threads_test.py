@@ -1,6 +1,7 @@
 """Threads that share an optimizer, a model or a ledger: every step is charged."""
 
 import threading
+import traceback
 
 import pytest
 import tensorflow as tf
@@ -21,6 +22,7 @@ def in_threads(function, times=5, threads=3):
             for _ in range(times):
                 function()
         except Exception as error:
+            traceback.print_exception(error)
             errors.append(error)
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
@@ -48,6 +50,52 @@ def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph):
 
     assert in_threads(tf.function(step) if in_graph else step) == []
     assert optimizer.ledger.total_count == int(optimizer.iterations) == 15
+
+
+def _all_before(op):
+    """Returns the operations that an operation waits for."""
+    found, pending = set(), [op]
+    while pending:
+        op = pending.pop()
+        for other in [*(t.op for t in op.inputs), *op.control_inputs]:
+            if other not in found:
+                found.add(other)
+                pending.append(other)
+    return found
+
+
+def test_a_graph_reads_the_place_before_its_ledger_and_writes_it_after():
+    """Else the first steps of two threads could read a place in a ledger that is not there yet, and
+    the second be refused.
+    """
+    variables = [tf.Variable(tf.ones([4, 1]))]
+    optimizer = noisy()
+    optimizer.build(variables)
+    loss = lambda x: tf.reduce_sum(tf.matmul(x, variables[0]) ** 2)  # noqa: E731
+    step = tf.function(lambda: optimizer.private_step(loss, variables, tf.constant(X)))
+    graph = step.get_concrete_function().graph
+    state = optimizer._step_variables()
+    inside = {
+        name: internal.name
+        for external, internal in graph.captures
+        for name in ("position", "fingerprint")
+        if external is getattr(state, name).value.handle
+    }
+
+    def of(kind, name):
+        ops = [op for op in graph.get_operations() if op.type == kind]
+        return [op for op in ops if op.inputs[0].name == inside[name]]
+
+    (place_written,), (ledger_written,) = (
+        of("AssignVariableOp", name) for name in ("position", "fingerprint")
+    )
+    place_read, ledger_read = (
+        [op for op in of("ReadVariableOp", name) if ledger_written not in _all_before(op)]
+        for name in ("position", "fingerprint")
+    )
+    assert ledger_written in _all_before(place_written)
+    assert place_read and ledger_read
+    assert all(set(place_read) & _all_before(op) for op in ledger_read)
 
 
 def test_threads_on_one_model_take_turns():

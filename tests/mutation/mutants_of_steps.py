@@ -610,6 +610,22 @@ TRAINING = in_folder(
         f"{KERAS}/step_test.py::test_nothing_comes_out_of_a_graph_before_the_step_is_charged",
     ),
     (
+        "place_is_written_before_its_ledger",
+        "the first steps of two threads read a place in a ledger that is not there yet",
+        "step.py",
+        "with tf.control_dependencies([tf.convert_to_tensor(variables.fingerprint.value)]):",
+        "with tf.control_dependencies([]):",
+        f"{KERAS}/threads_test.py",
+    ),
+    (
+        "ledger_is_read_before_its_place",
+        "the first steps of two threads read a place in a ledger that is not there yet",
+        "step.py",
+        "with tf.control_dependencies([position]):",
+        "with tf.control_dependencies([]):",
+        f"{KERAS}/threads_test.py",
+    ),
+    (
         "compiled_before_it_is_charged",
         "a compiled release and update do not wait for the ledger",
         "step.py",

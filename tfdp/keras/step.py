@@ -127,11 +127,13 @@ class PrivateStep:
                 used, state = release(_after_charge(clipped.sample_state), state)
         with tf.control_dependencies(paid):
             aux = tf.nest.map_structure(tf.identity, clipped.aux)
-        for variable, value in zip(
-            [variables.position, variables.fingerprint, *variables.state],
-            [*paid, *state],
-            strict=True,
-        ):
+        position, fingerprint = paid
+        # The place is read before the ledger that it is in, and written after it: a step of another
+        # thread that reads meanwhile finds no place in a ledger that is not there yet.
+        variables.fingerprint.assign(fingerprint)
+        with tf.control_dependencies([tf.convert_to_tensor(variables.fingerprint.value)]):
+            variables.position.assign(position)
+        for variable, value in zip(variables.state, state, strict=True):
             variable.assign(value)
         used, statistics = used
         return used, aux, statistics
@@ -254,8 +256,10 @@ class PrivateStep:
                 return commit(event, weights, position, fingerprint, batch)
 
             values = [v.value for v in variables.state] if tf.distribute.has_strategy() else state
-            place = [variables.position.value, variables.fingerprint.value]
-            inputs = [*place, *sizes, *values]
+            position = tf.convert_to_tensor(variables.position.value)
+            with tf.control_dependencies([position]):
+                fingerprint = tf.convert_to_tensor(variables.fingerprint.value)
+            inputs = [position, fingerprint, *sizes, *values]
             return distribution.on_host(on_host, inputs, count)
 
         if not distribution.is_multi_worker():

@@ -105,8 +105,8 @@ class SummedStep:
                     int(variables.fingerprint.numpy()),
                     batch,
                 )
-            variables.position.assign(place[0])
             variables.fingerprint.assign(place[1])
+            variables.position.assign(place[0])
         self._place, self._state = (int(place[0]), int(place[1])), state
         self._sum = self._optimizer.query.weighed(1.0).initial_sample_state(self.template)
         self._contributors = 0
