@@ -85,6 +85,7 @@ ABOUT_SEVERAL = {
     "keras/exact_precision_test.py": "exact precision, from fit to the query",
     "keras/hub_layers_test.py": "layers of KerasHub in the book-keeping engine",
     "keras/hub_tasks_test.py": "task models of KerasHub, trained and saved",
+    "keras/lifetime_test.py": "how long models, optimizers and weights last",
     "keras/losses_test.py": "records of every loss of Keras",
     "keras/migration_test.py": "names of TensorFlow Privacy in all packages",
     "keras/averaging_test.py": "averages of weights, in training, evaluation, prediction and files",

@@ -37,6 +37,7 @@ class Charging:
             error that is raised inside it; whoever runs the graph finds the error itself here.
         turn: Held by the thread that takes steps with this optimizer, outside of graphs.
         was_restored: Whether the file that was read last held a private optimizer's state.
+        called_by_graphs: Functions that the graphs of steps call; see `distribution.on_host`.
     """
 
     def __init__(self, ledger: PrivacyLedger | None = None):
@@ -50,6 +51,7 @@ class Charging:
         self._guarding = threading.RLock()
         self._blocks: list[_Block] = []  # Of temporary guards; the last is the innermost.
         self.was_restored = False
+        self.called_by_graphs: list[Callable[..., Any]] = []
 
     def add_guard(self, guard: Guard) -> None:
         """Registers a function of (ledger, next event), called before each step; it may raise."""

@@ -13,6 +13,7 @@ Keras' optimizers do under a strategy.
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,13 +175,19 @@ def one_hot_of_replica() -> tf.Tensor:
     return tf.one_hot(replica_index(), num_replicas(), dtype=tf.int64)
 
 
-def on_host(function: Callable[..., Any], inputs: list[Any], count: int) -> list[tf.Tensor]:
+def on_host(
+    function: Callable[..., Any], inputs: list[Any], count: int, called: list[Any]
+) -> list[tf.Tensor]:
     """Calls a Python function of arrays with side effects, every time that the step runs.
+
+    TensorFlow keeps the functions that graphs call until the process ends, and what they refer to:
+    here a model and its weights. So it gets one that refers to nothing.
 
     Args:
         function: Returns integers below 2^63, or raises.
         inputs: Tensors or variables.
         count: How many integers.
+        called: Where what a graph calls is kept; whoever holds this list decides for how long.
 
     Returns:
         int64 [] for each of them.
@@ -194,7 +201,18 @@ def on_host(function: Callable[..., Any], inputs: list[Any], count: int) -> list
         result = tf.constant(numbers(*map(np.asarray, inputs)))
     else:
         # One array: TensorFlow takes ten microseconds or more for each that comes back.
-        result = tf.numpy_function(numbers, inputs, tf.int64, stateful=True)
+        called.append(numbers)
+        reference = weakref.ref(numbers)
+
+        def call(*arrays):
+            numbers = reference()
+            if numbers is None:
+                raise ReferenceError(
+                    "The private optimizer of this step is gone. Keep it while its graphs run."
+                )
+            return numbers(*arrays)
+
+        result = tf.numpy_function(call, inputs, tf.int64, stateful=True)
     return tf.unstack(tf.ensure_shape(result, [count]))
 
 

@@ -244,6 +244,8 @@ class PrivateStep:
         sizes = [tf.reduce_sum(tf.cast(records, tf.int64))] if unit != "microbatch" else []
         sizes = distribution.add_up(sizes)
 
+        called = self.charging.called_by_graphs
+
         def write(commit, count):
             def on_host(position, fingerprint, *values):
                 size, values = (values[0], values[1:]) if sizes else (None, values)
@@ -260,13 +262,13 @@ class PrivateStep:
             with tf.control_dependencies([position]):
                 fingerprint = tf.convert_to_tensor(variables.fingerprint.value)
             inputs = [position, fingerprint, *sizes, *values]
-            return distribution.on_host(on_host, inputs, count)
+            return distribution.on_host(on_host, inputs, count, called)
 
         if not distribution.is_multi_worker():
             return distribution.once(write, self.charging.commit, 2)
         position, fingerprint, code = distribution.once(write, self.charging.try_commit, 3)
         codes = distribution.add_up([code * distribution.one_hot_of_replica()])
-        agreed = distribution.once(distribution.on_host, self.charging.agree, codes, 1)
+        agreed = distribution.once(distribution.on_host, self.charging.agree, codes, 1, called)
         with tf.control_dependencies(agreed):
             return [tf.identity(position), tf.identity(fingerprint)]
 
