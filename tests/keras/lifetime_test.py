@@ -35,12 +35,11 @@ _LAYERS = {
 }
 
 
-def _compiled(layer="dense", engine=None):
+def _compiled(layer="dense", **keywords):
     layers = [keras.Input(X.shape[1:]), _LAYERS[layer]()]
     layers += [keras.layers.Flatten(), keras.layers.Dense(2, "softmax")]
     model = tfdp.keras.make_private(keras.Sequential(layers))
     query = tfdp.GaussianAverageQuery(l2_norm_clip=1.0, noise_multiplier=1.0, denominator=4)
-    keywords = {} if engine is None else {"engine": engine}
     optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query, **keywords)
     model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
@@ -91,13 +90,34 @@ def test_nothing_keeps_a_model_that_was_trained(train):
     assert not _kept(references)
 
 
-@pytest.mark.parametrize("engine", [None, "vectorized", "loop"])
+@pytest.mark.parametrize("engine", ["auto", "vectorized", "loop"])
 @pytest.mark.parametrize("layer", _LAYERS)
 def test_nothing_keeps_it_whatever_its_layers_and_its_engine(layer, engine):
-    model = _compiled(layer, engine)
+    model = _compiled(layer, engine=engine)
     references = _references(model)
     _fit(model)
     del model
+    assert not _kept(references)
+
+
+def test_nothing_keeps_it_whose_records_are_users():
+    model = _compiled(privacy_unit="user")
+    references = _references(model)
+    ids = np.arange(8) // 2
+    model.fit(X, Y, privacy_unit=ids, max_examples_per_user=2, batch_size=2, verbose=0)
+    del model
+    assert not _kept(references)
+
+
+def test_nothing_keeps_it_where_metrics_and_budgets_are_private():
+    accuracy = tfdp.keras.PrivateAccuracy(noise_multiplier=5.0)
+    model = _compiled(private_metrics=[accuracy])
+    budget = tfdp.keras.PrivacyBudget(target_epsilon=100.0, target_delta=1e-2)
+    references = [*_references(model), weakref.ref(budget), weakref.ref(accuracy)]
+    model.fit(X, Y, batch_size=4, callbacks=[budget], verbose=0)
+    model.evaluate(X, Y, verbose=0)
+    model.predict(X, verbose=0)
+    del model, budget, accuracy
     assert not _kept(references)
 
 
