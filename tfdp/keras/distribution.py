@@ -181,7 +181,7 @@ def on_host(
     """Calls a Python function of arrays with side effects, every time that the step runs.
 
     TensorFlow keeps the functions that graphs call until the process ends, and what they refer to:
-    here a model and its weights. So it gets one that refers to nothing.
+    here a model and its weights. So it gets one with a weak reference, and fails if that is dead.
 
     Args:
         function: Returns integers below 2^63, or raises.
@@ -200,7 +200,6 @@ def on_host(
     if tf.executing_eagerly():
         result = tf.constant(numbers(*map(np.asarray, inputs)))
     else:
-        # One array: TensorFlow takes ten microseconds or more for each that comes back.
         called.append(numbers)
         reference = weakref.ref(numbers)
 
@@ -212,6 +211,7 @@ def on_host(
                 )
             return numbers(*arrays)
 
+        # One array: TensorFlow takes ten microseconds or more for each that comes back.
         result = tf.numpy_function(call, inputs, tf.int64, stateful=True)
     return tf.unstack(tf.ensure_shape(result, [count]))
 

@@ -243,7 +243,6 @@ class PrivateStep:
         records = records_present(mask, arguments.examples_per_record or 1)
         sizes = [tf.reduce_sum(tf.cast(records, tf.int64))] if unit != "microbatch" else []
         sizes = distribution.add_up(sizes)
-
         called = self.charging.called_by_graphs
 
         def write(commit, count):
