@@ -457,6 +457,22 @@ TRAINING = in_folder(
         f"{KERAS}/distribution_test.py::test_what_replicas_cannot_do_exactly_is_refused",
     ),
     (
+        "graphs_outlive_their_optimizer",
+        "a step whose optimizer is gone, and with it the ledger, runs without a charge",
+        "distribution.py",
+        "                raise ReferenceError(\n",
+        "                return np.ones(count, np.int64)\n                raise ReferenceError(\n",
+        f"{KERAS}/lifetime_test.py::test_graph_whose_optimizer_is_gone_releases_nothing",
+    ),
+    (
+        "models_are_kept",
+        "TensorFlow keeps every private model, with its weights, until the process ends",
+        "distribution.py",
+        "reference = weakref.ref(numbers)",
+        "reference = functools.partial(lambda kept: kept, numbers)",
+        f"{KERAS}/lifetime_test.py::test_nothing_keeps_it_whose_records_are_users",
+    ),
+    (
         "ids_forgotten",
         "after steps on users of several rows each row is taken for a user of its own",
         "fit_data.py",

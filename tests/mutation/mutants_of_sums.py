@@ -178,7 +178,7 @@ SUMS = in_folder(
     (
         "places_are_not_checked",
         "operations on a record's integers are made as they are",
-        "rewriting.py",
+        "dependence.py",
         "        return self.on(op.inputs[i] for i in places if i < len(op.inputs))",
         "        return False",
         f"{GRADIENTS}/integers_test.py::test_checked_operation_is_the_same_in_range_and_nan_out_of_it",
@@ -226,7 +226,7 @@ SUMS = in_folder(
     (
         "sizes_follow_records",
         "a record's numbers are taken as sizes and axes, for some of which kernels end the run",
-        "rewriting.py",
+        "dependence.py",
         "            if place not in known and self.on([op.inputs[place]]):\n",
         "            if False:\n",
         f"{GRADIENTS}/integers_test.py",
@@ -234,7 +234,7 @@ SUMS = in_folder(
     (
         "results_of_selections_follow_records",
         "how many numbers a result has follows the record",
-        "rewriting.py",
+        "dependence.py",
         "if self.selects and op.type in indices.SELECTIONS:",
         "if op.type in indices.SELECTIONS:",
         f"{GRADIENTS}/integers_test.py",
@@ -242,15 +242,15 @@ SUMS = in_folder(
     (
         "loops_without_an_end",
         "a record's numbers decide how long a loop runs, without a bound",
-        "rewriting.py",
-        "if op.type in _LOOPS and self._may_not_end(op):",
+        "dependence.py",
+        "if op.type in LOOPS and self._may_not_end(op):",
         "if False:",
         f"{GRADIENTS}/integers_test.py",
     ),
     (
         "loops_forget_what_they_carry",
         "what follows a record only from a loop's second round on counts as fixed",
-        "rewriting.py",
+        "dependence.py",
         "            if after == depend:\n",
         "            if True:\n",
         f"{GRADIENTS}/integers_test.py",
@@ -259,8 +259,8 @@ SUMS = in_folder(
         "what_metrics_keep_is_fixed",
         "what a metric has kept of raw data is a place without a check",
         "rewriting.py",
-        "_Dependent(traced.graph, traced.graph.inputs, selects=True)",
-        "_Dependent(traced.graph, _leaves(traced.graph), selects=True)",
+        "Dependent(traced.graph, traced.graph.inputs, selects=True)",
+        "Dependent(traced.graph, leaves_of(traced.graph), selects=True)",
         "tests/keras/metric_updates_test.py::test_places_that_a_metric_has_kept_are_checked",
     ),
     (

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.gradients.graphs import has_own_gradients, has_unsafe_gradients
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
-from tfdp.gradients.rewriting import has_own_gradients, has_unsafe_gradients
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].

@@ -2,28 +2,26 @@
 numbers that a kernel does not take, and with all results of convolutions written.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.gradients import indices, kernels
-from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
+from tfdp.gradients.dependence import Dependent
+from tfdp.gradients.graphs import (
+    CALLS,
+    CASES,
+    CONDITIONALS,
+    LOOPS,
+    functions_called,
+    in_order,
+    leaves_of,
+)
+from tfdp.gradients.keras_internals import COLOCATION
 from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
-
-# Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
-_OF_SHAPES = (
-    *("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike"),
-    *("TensorListElementShape", "TensorListLength"),
-)
-_FOR_GRADIENTS = ("OptionalFromValue", "OptionalNone", "TensorListPopBack", "TensorListPushBack")
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_LOOPS = ("While", "StatelessWhile")
-_CONDITIONALS = ("If", "StatelessIf")
-_CASES = ("Case", "StatelessCase")
 
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
@@ -49,7 +47,7 @@ def checked(traced: Any) -> RecordFn | None:
     """Returns what `with_checks` does, of a concrete function of a record's tensors; None where
     there is nothing to check.
     """
-    return _checked(traced, _Dependent(traced.graph, _leaves(traced.graph)))
+    return _checked(traced, Dependent(traced.graph, leaves_of(traced.graph)))
 
 
 def safe_update(traced: Any) -> RecordFn | None:
@@ -57,17 +55,17 @@ def safe_update(traced: Any) -> RecordFn | None:
     records. What it captures may follow records, too, as what variables hold from earlier calls
     does, and so may how many numbers it selects.
     """
-    return _checked(traced, _Dependent(traced.graph, traced.graph.inputs, selects=True))
+    return _checked(traced, Dependent(traced.graph, traced.graph.inputs, selects=True))
 
 
-def _checked(traced: Any, dependent: "_Dependent") -> RecordFn | None:
+def _checked(traced: Any, dependent: Dependent) -> RecordFn | None:
     """Returns a concrete function of a list of tensors with checks of what depends on some."""
     graph = traced.graph
     if not any(map(dependent.needs_check, graph.get_operations())):
         return None
 
     def call(record):
-        values = {t.name: value for t, value in zip(_leaves(graph), record, strict=True)}
+        values = {t.name: value for t, value in zip(leaves_of(graph), record, strict=True)}
         values |= {internal.name: external for external, internal in graph.captures}
         outputs = _emit(graph, values, dependent)
         return tf.nest.pack_sequence_as(traced.structured_outputs, outputs, expand_composites=True)
@@ -85,11 +83,11 @@ def checked_outputs(traced: Any) -> list[tf.Tensor]:
         Of each of the graph's outputs what takes its place.
     """
     graph = traced.graph
-    dependent = _Dependent(graph, _leaves(graph))
+    dependent = Dependent(graph, leaves_of(graph))
     values: dict[str, tf.Tensor] = {}
     made: dict[str, tf.Operation] = {}
     with graph.as_default():
-        for op in _in_order(t.op for t in graph.outputs):
+        for op in in_order(t.op for t in graph.outputs):
             follows = any(t.name in values for t in op.inputs)
             follows = follows or any(c.name in made for c in op.control_inputs)
             if follows or dependent.needs_check(op):
@@ -98,221 +96,7 @@ def checked_outputs(traced: Any) -> list[tf.Tensor]:
     return [values.get(t.name, t) for t in graph.outputs]
 
 
-def has_own_gradients(graph: Any) -> bool:
-    """Returns whether a graph, or a function that it calls, has a `tf.custom_gradient`."""
-    return any(
-        CUSTOM_GRADIENT in op.node_def.attr or any(map(has_own_gradients, _functions(op)))
-        for op in graph.get_operations()
-    )
-
-
-def has_unsafe_gradients(graph: Any) -> bool:
-    """Returns whether a graph, or a function that it calls, has an operation whose gradient is
-    safe only where the graph that holds the gradient is checked.
-    """
-    return any(
-        op.type in kernels.WITH_UNSAFE_GRADIENTS or any(map(has_unsafe_gradients, _functions(op)))
-        for op in graph.get_operations()
-    )
-
-
-class _Dependent:
-    """Which tensors of a graph, and of the functions that it calls, depend on the numbers in some
-    of its inputs.
-
-    Attributes:
-        selects: Whether how many numbers there are in a result may depend on them, too.
-
-    Args:
-        graph: Of a function.
-        leaves: The inputs.
-        selects: See above.
-    """
-
-    def __init__(self, graph: Any, leaves: Iterable[tf.Tensor], selects: bool = False):
-        self.selects = selects
-        self._graph = graph
-        self._names = {leaf.name for leaf in leaves}
-        self._called: dict[str, list[_Dependent]] = {}
-        for op in _in_order(graph.get_operations()):
-            if op.type in _OF_SHAPES:
-                continue
-            graphs = _functions(op)
-            depend = [self.on([t]) for t in op.inputs]
-            outputs = self._enter(op, graphs, depend) if graphs else [any(depend)] * len(op.outputs)
-            self._names |= {t.name for t, is_one in zip(op.outputs, outputs, strict=True) if is_one}
-
-    def on(self, tensors: Iterable[tf.Tensor]) -> bool:
-        """Returns whether any of these tensors depends on the leaves."""
-        return any(t.name in self._names for t in tensors)
-
-    def called(self, op: tf.Operation) -> "list[_Dependent]":
-        """Returns the same of the functions that an operation calls."""
-        return self._called.get(op.name, [])
-
-    def needs_check(self, op: tf.Operation) -> bool:
-        """Returns whether an operation has to be made anew."""
-        return axis_of_one_channel(op) is not None or self.takes_places(op)
-
-    def takes_places(self, op: tf.Operation) -> bool:
-        """Returns whether an operation, or one that it calls, takes such tensors as places or
-        sizes, or does not take all of their values.
-        """
-        return (
-            self._checks(op)
-            or self.size_of(op) is not None
-            or any(part._has_checks for part in self.called(op))
-        )
-
-    def size_of(self, op: tf.Operation) -> str | None:
-        """Returns the name of a size, or of something else that a kernel needs to be in a range,
-        that depends on the leaves and has no check; None where there is none.
-        """
-        if self.selects and op.type in indices.SELECTIONS:
-            return None
-        if op.type in _LOOPS and self._may_not_end(op):
-            return "number of iterations"
-        check = kernels.check_of(op)
-        known = () if check is None else check.places
-        for place, name in indices.sizes_of(op).items():
-            if place not in known and self.on([op.inputs[place]]):
-                return name
-        return None
-
-    @functools.cached_property
-    def _has_checks(self) -> bool:
-        return any(map(self.needs_check, self._graph.get_operations()))
-
-    def _may_not_end(self, op: tf.Operation) -> bool:
-        """Returns whether a loop goes on for as long as the leaves say, without a bound."""
-        cond, body = self.called(op)
-        goes_on = cond._graph.outputs[0]
-        if not cond.on([goes_on]):
-            return False
-        places = {t.name: i for i, t in enumerate(cond._graph.inputs)}
-        for test in _factors(goes_on):
-            if test.op.type == "Less" and test.op.inputs[0].name in places:
-                counter, bound = test.op.inputs
-                place = places[counter.name]
-                # TensorFlow's gradient of a loop counts to what that loop has counted.
-                if (place, places.get(bound.name)) == (0, 2):
-                    return False
-                if not self.on([op.inputs[place]]) and not cond.on([bound]) and body._counts(place):
-                    return False
-        return True
-
-    def _counts(self, i: int) -> bool:
-        """Returns whether the body of a loop adds a number to its input i that is positive."""
-        step = _source(self._graph.outputs[i]).op
-        if step.type not in ("Add", "AddV2") or step.inputs[0].name != self._graph.inputs[i].name:
-            return False
-        by = tf.get_static_value(step.inputs[1])
-        return by is not None and by > 0
-
-    def _checks(self, op: tf.Operation) -> bool:
-        check = kernels.check_of(op)
-        places = () if check is None else check.places
-        return self.on(op.inputs[i] for i in places if i < len(op.inputs))
-
-    def _enter(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
-        """Notes what depends on the leaves in functions that an operation calls.
-
-        Args:
-            op: The operation.
-            graphs: Of the functions.
-            depend: Which of the operation's inputs do.
-
-        Returns:
-            Which of its outputs do. What a branch or a round of a loop keeps for its gradient is
-            read only where that branch or round is one that ran.
-        """
-        if op.type in _LOOPS:
-            return self._loop(op, graphs, depend)
-        if op.type in _CALLS:
-            arguments = depend
-        elif op.type in (*_CONDITIONALS, *_CASES):
-            arguments = depend[1:]
-        else:  # What it calls them with is not known.
-            parts = [_Dependent(g, g.inputs if any(depend) else (), self.selects) for g in graphs]
-            self._called[op.name] = parts
-            return [any(depend)] * len(op.outputs)
-        parts = [self._inside(graph, arguments) for graph in graphs]
-        self._called[op.name] = parts
-        decides = op.type not in _CALLS and depend[0]
-        flags = zip(*(part._outputs() for part in parts), strict=True)
-        results = zip(*(graph.outputs for graph in graphs), strict=True)
-        return [
-            any(of_branches) or decides and not all(map(_is_for_a_gradient, outputs))
-            for of_branches, outputs in zip(flags, results, strict=True)
-        ]
-
-    def _loop(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
-        while True:
-            cond, body = parts = [self._inside(graph, depend) for graph in graphs]
-            after = body._outputs()
-            if cond._outputs()[0]:  # How often it runs depends on the leaves.
-                state = zip(after, graphs[1].inputs, graphs[1].outputs, strict=True)
-                after = [
-                    d or _source(o).name != i.name and not _is_for_a_gradient(o)
-                    for d, i, o in state
-                ]
-            after = [a or before for a, before in zip(after, depend, strict=True)]
-            if after == depend:
-                self._called[op.name] = parts
-                return depend
-            depend = after
-
-    def _inside(self, graph: Any, depend: list[bool]) -> "_Dependent":
-        leaves = [t for t, is_one in zip(graph.inputs, depend, strict=True) if is_one]
-        return _Dependent(graph, leaves, self.selects)
-
-    def _outputs(self) -> list[bool]:
-        return [self.on([t]) for t in self._graph.outputs]
-
-
-def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor that has the same numbers as one."""
-    while tensor.op.type in ("Identity", "Reshape"):
-        tensor = tensor.op.inputs[0]
-    return tensor
-
-
-def _is_for_a_gradient(tensor: tf.Tensor) -> bool:
-    """Returns whether TensorFlow keeps a tensor of a branch, or of rounds of a loop, for its
-    gradient: arrays that a program makes are written to by places.
-    """
-    return _source(tensor).op.type in _FOR_GRADIENTS
-
-
-def _factors(tensor: tf.Tensor) -> list[tf.Tensor]:
-    """Returns what must be true where a tensor is."""
-    tensor = _source(tensor)
-    if tensor.op.type != "LogicalAnd":
-        return [tensor]
-    return [factor for t in tensor.op.inputs for factor in _factors(t)]
-
-
-def _leaves(graph: Any) -> list[tf.Tensor]:
-    """Returns the arguments of a concrete function, in its graph."""
-    return graph.inputs[: len(graph.inputs) - len(graph.captures)]
-
-
-def _functions(op: tf.Operation) -> list[Any]:
-    """Returns the graphs of the functions that an operation calls."""
-    names = [
-        name
-        for attr in op.op_def.attr
-        if attr.type in ("func", "list(func)")
-        for name in _names(op.get_attr(attr.name))
-    ]
-    return [function_in(op.graph, name) for name in names]
-
-
-def _names(value: Any) -> list[str]:
-    return [f.name for f in (value if isinstance(value, list) else [value])]
-
-
-def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: _Dependent) -> list[tf.Tensor]:
+def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: Dependent) -> list[tf.Tensor]:
     """Makes the operations of a graph anew in the current one, with checks.
 
     Args:
@@ -324,7 +108,7 @@ def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: _Dependent) -> li
         What takes the places of its outputs.
     """
     made: dict[str, tf.Operation] = {}
-    for op in _in_order([*(t.op for t in graph.outputs), *graph.control_outputs]):
+    for op in in_order([*(t.op for t in graph.outputs), *graph.control_outputs]):
         if op.outputs and op.outputs[0].name in values:
             continue
         with tf.control_dependencies([made[c.name] for c in op.control_inputs if c.name in made]):
@@ -337,7 +121,7 @@ def _make_anew(
     op: tf.Operation,
     values: dict[str, tf.Tensor],
     made: dict[str, tf.Operation],
-    dependent: _Dependent,
+    dependent: Dependent,
 ) -> None:
     """Makes an operation in the current graph, and notes what takes the places of its outputs and
     of itself.
@@ -350,25 +134,7 @@ def _make_anew(
         values[old.name] = new
 
 
-def _in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """Returns operations and all that they need, each after what it needs.
-
-    The order in which they were made is another one: the gradient of a loop gives it more inputs.
-    """
-    done: dict[str, tf.Operation] = {}
-    pending = list(ops)[::-1]
-    while pending:
-        op = pending[-1]
-        before = [*(t.op for t in op.inputs), *op.control_inputs]
-        missing = [needed for needed in before if needed.name not in done]
-        if missing and op.name not in done:
-            pending += missing
-        else:
-            done[pending.pop().name] = op
-    return list(done.values())
-
-
-def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -> list[tf.Tensor]:
+def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) -> list[tf.Tensor]:
     """Makes one operation anew, on inputs in the current graph, with checks where it needs them."""
     size = dependent.size_of(op)
     if size is not None:
@@ -385,19 +151,19 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
     axis = axis_of_one_channel(op)
     if axis is not None:
         return _create(op, of_two_channels(*inputs, axis))
-    if not _functions(op):
+    if not functions_called(op):
         return _create(op, inputs)
 
-    called = list(zip(_functions(op), dependent.called(op), strict=True))
+    called = list(zip(functions_called(op), dependent.called(op), strict=True))
 
     def run(i, arguments):
         graph, inside = called[i]
         values = {t.name: value for t, value in zip(graph.inputs, arguments, strict=True)}
         return _emit(graph, values, inside)
 
-    if op.type in _CALLS:
+    if op.type in CALLS:
         return run(0, inputs)
-    if op.type in _LOOPS:
+    if op.type in LOOPS:
         return list(
             tf.while_loop(
                 lambda *state: tf.reshape(run(0, state)[0], []),
@@ -407,9 +173,9 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: _Dependent) -
                 parallel_iterations=op.get_attr("parallel_iterations"),
             )
         )
-    if op.type in _CONDITIONALS:
+    if op.type in CONDITIONALS:
         return list(tf.cond(inputs[0], lambda: run(0, inputs[1:]), lambda: run(1, inputs[1:])))
-    if op.type in _CASES:
+    if op.type in CASES:
         branches = [lambda i=i: run(i, inputs[1:]) for i in range(len(called))]
         return list(tf.switch_case(inputs[0], branches))
     raise indices.RecordDependentShapeError(

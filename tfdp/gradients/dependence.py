@@ -1,0 +1,196 @@
+"""Which numbers of a graph depend on the numbers of a record, and which operations take these as
+places or sizes.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.gradients import indices, kernels
+from tfdp.gradients.graphs import CALLS, CASES, CONDITIONALS, LOOPS, functions_called, in_order
+from tfdp.gradients.onednn import axis_of_one_channel
+
+# Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
+_OF_SHAPES = (
+    *("Shape", "ShapeN", "Size", "Rank", "VariableShape", "ZerosLike", "OnesLike"),
+    *("TensorListElementShape", "TensorListLength"),
+)
+_FOR_GRADIENTS = ("OptionalFromValue", "OptionalNone", "TensorListPopBack", "TensorListPushBack")
+
+
+class Dependent:
+    """Which tensors of a graph, and of the functions that it calls, depend on the numbers in some
+    of its inputs.
+
+    Attributes:
+        selects: Whether how many numbers there are in a result may depend on them, too.
+
+    Args:
+        graph: Of a function.
+        leaves: The inputs.
+        selects: See above.
+    """
+
+    def __init__(self, graph: Any, leaves: Iterable[tf.Tensor], selects: bool = False):
+        self.selects = selects
+        self._graph = graph
+        self._names = {leaf.name for leaf in leaves}
+        self._called: dict[str, list[Dependent]] = {}
+        for op in in_order(graph.get_operations()):
+            if op.type in _OF_SHAPES:
+                continue
+            graphs = functions_called(op)
+            depend = [self.on([t]) for t in op.inputs]
+            outputs = self._enter(op, graphs, depend) if graphs else [any(depend)] * len(op.outputs)
+            self._names |= {t.name for t, is_one in zip(op.outputs, outputs, strict=True) if is_one}
+
+    def on(self, tensors: Iterable[tf.Tensor]) -> bool:
+        """Returns whether any of these tensors depends on the leaves."""
+        return any(t.name in self._names for t in tensors)
+
+    def called(self, op: tf.Operation) -> "list[Dependent]":
+        """Returns the same of the functions that an operation calls."""
+        return self._called.get(op.name, [])
+
+    def needs_check(self, op: tf.Operation) -> bool:
+        """Returns whether an operation has to be made anew."""
+        return axis_of_one_channel(op) is not None or self.takes_places(op)
+
+    def takes_places(self, op: tf.Operation) -> bool:
+        """Returns whether an operation, or one that it calls, takes such tensors as places or
+        sizes, or does not take all of their values.
+        """
+        return (
+            self._checks(op)
+            or self.size_of(op) is not None
+            or any(part._has_checks for part in self.called(op))
+        )
+
+    def size_of(self, op: tf.Operation) -> str | None:
+        """Returns the name of a size, or of something else that a kernel needs to be in a range,
+        that depends on the leaves and has no check; None where there is none.
+        """
+        if self.selects and op.type in indices.SELECTIONS:
+            return None
+        if op.type in LOOPS and self._may_not_end(op):
+            return "number of iterations"
+        check = kernels.check_of(op)
+        known = () if check is None else check.places
+        for place, name in indices.sizes_of(op).items():
+            if place not in known and self.on([op.inputs[place]]):
+                return name
+        return None
+
+    @functools.cached_property
+    def _has_checks(self) -> bool:
+        return any(map(self.needs_check, self._graph.get_operations()))
+
+    def _may_not_end(self, op: tf.Operation) -> bool:
+        """Returns whether a loop goes on for as long as the leaves say, without a bound."""
+        cond, body = self.called(op)
+        goes_on = cond._graph.outputs[0]
+        if not cond.on([goes_on]):
+            return False
+        places = {t.name: i for i, t in enumerate(cond._graph.inputs)}
+        for test in _factors(goes_on):
+            if test.op.type == "Less" and test.op.inputs[0].name in places:
+                counter, bound = test.op.inputs
+                place = places[counter.name]
+                # TensorFlow's gradient of a loop counts to what that loop has counted.
+                if (place, places.get(bound.name)) == (0, 2):
+                    return False
+                if not self.on([op.inputs[place]]) and not cond.on([bound]) and body._counts(place):
+                    return False
+        return True
+
+    def _counts(self, i: int) -> bool:
+        """Returns whether the body of a loop adds a number to its input i that is positive."""
+        step = _source(self._graph.outputs[i]).op
+        if step.type not in ("Add", "AddV2") or step.inputs[0].name != self._graph.inputs[i].name:
+            return False
+        by = tf.get_static_value(step.inputs[1])
+        return by is not None and by > 0
+
+    def _checks(self, op: tf.Operation) -> bool:
+        check = kernels.check_of(op)
+        places = () if check is None else check.places
+        return self.on(op.inputs[i] for i in places if i < len(op.inputs))
+
+    def _enter(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
+        """Notes what depends on the leaves in functions that an operation calls.
+
+        Args:
+            op: The operation.
+            graphs: Of the functions.
+            depend: Which of the operation's inputs do.
+
+        Returns:
+            Which of its outputs do. What a branch or a round of a loop keeps for its gradient is
+            read only where that branch or round is one that ran.
+        """
+        if op.type in LOOPS:
+            return self._loop(op, graphs, depend)
+        if op.type in CALLS:
+            arguments = depend
+        elif op.type in (*CONDITIONALS, *CASES):
+            arguments = depend[1:]
+        else:  # What it calls them with is not known.
+            parts = [Dependent(g, g.inputs if any(depend) else (), self.selects) for g in graphs]
+            self._called[op.name] = parts
+            return [any(depend)] * len(op.outputs)
+        parts = [self._inside(graph, arguments) for graph in graphs]
+        self._called[op.name] = parts
+        decides = op.type not in CALLS and depend[0]
+        flags = zip(*(part._outputs() for part in parts), strict=True)
+        results = zip(*(graph.outputs for graph in graphs), strict=True)
+        return [
+            any(of_branches) or decides and not all(map(_is_for_a_gradient, outputs))
+            for of_branches, outputs in zip(flags, results, strict=True)
+        ]
+
+    def _loop(self, op: tf.Operation, graphs: list[Any], depend: list[bool]) -> list[bool]:
+        while True:
+            cond, body = parts = [self._inside(graph, depend) for graph in graphs]
+            after = body._outputs()
+            if cond._outputs()[0]:  # How often it runs depends on the leaves.
+                state = zip(after, graphs[1].inputs, graphs[1].outputs, strict=True)
+                after = [
+                    d or _source(o).name != i.name and not _is_for_a_gradient(o)
+                    for d, i, o in state
+                ]
+            after = [a or before for a, before in zip(after, depend, strict=True)]
+            if after == depend:
+                self._called[op.name] = parts
+                return depend
+            depend = after
+
+    def _inside(self, graph: Any, depend: list[bool]) -> "Dependent":
+        leaves = [t for t, is_one in zip(graph.inputs, depend, strict=True) if is_one]
+        return Dependent(graph, leaves, self.selects)
+
+    def _outputs(self) -> list[bool]:
+        return [self.on([t]) for t in self._graph.outputs]
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the tensor that has the same numbers as one."""
+    while tensor.op.type in ("Identity", "Reshape"):
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _is_for_a_gradient(tensor: tf.Tensor) -> bool:
+    """Returns whether TensorFlow keeps a tensor of a branch, or of rounds of a loop, for its
+    gradient: arrays that a program makes are written to by places.
+    """
+    return _source(tensor).op.type in _FOR_GRADIENTS
+
+
+def _factors(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what must be true where a tensor is."""
+    tensor = _source(tensor)
+    if tensor.op.type != "LogicalAnd":
+        return [tensor]
+    return [factor for t in tensor.op.inputs for factor in _factors(t)]

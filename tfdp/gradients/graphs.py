@@ -1,0 +1,74 @@
+"""What TensorFlow's graphs hold: arguments, operations in an order in which they can be made, and
+the functions that these call.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.gradients import kernels
+from tfdp.gradients.keras_internals import CUSTOM_GRADIENT, function_in
+
+# Operations that call functions, by how they do.
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+LOOPS = ("While", "StatelessWhile")
+CONDITIONALS = ("If", "StatelessIf")
+CASES = ("Case", "StatelessCase")
+
+
+def leaves_of(graph: Any) -> list[tf.Tensor]:
+    """Returns the arguments of a concrete function, in its graph."""
+    return graph.inputs[: len(graph.inputs) - len(graph.captures)]
+
+
+def functions_called(op: tf.Operation) -> list[Any]:
+    """Returns the graphs of the functions that an operation calls."""
+    names = [
+        name
+        for attr in op.op_def.attr
+        if attr.type in ("func", "list(func)")
+        for name in _names(op.get_attr(attr.name))
+    ]
+    return [function_in(op.graph, name) for name in names]
+
+
+def _names(value: Any) -> list[str]:
+    return [f.name for f in (value if isinstance(value, list) else [value])]
+
+
+def in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Returns operations and all that they need, each after what it needs.
+
+    The order in which they were made is another one: the gradient of a loop gives it more inputs.
+    """
+    done: dict[str, tf.Operation] = {}
+    pending = list(ops)[::-1]
+    while pending:
+        op = pending[-1]
+        before = [*(t.op for t in op.inputs), *op.control_inputs]
+        missing = [needed for needed in before if needed.name not in done]
+        if missing and op.name not in done:
+            pending += missing
+        else:
+            done[pending.pop().name] = op
+    return list(done.values())
+
+
+def has_own_gradients(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has a `tf.custom_gradient`."""
+    return any(
+        CUSTOM_GRADIENT in op.node_def.attr or any(map(has_own_gradients, functions_called(op)))
+        for op in graph.get_operations()
+    )
+
+
+def has_unsafe_gradients(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has an operation whose gradient is
+    safe only where the graph that holds the gradient is checked.
+    """
+    return any(
+        op.type in kernels.WITH_UNSAFE_GRADIENTS
+        or any(map(has_unsafe_gradients, functions_called(op)))
+        for op in graph.get_operations()
+    )
