@@ -240,6 +240,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/integers_test.py",
     ),
     (
+        "unknown_kernels_run",
+        "a record's numbers reach operations of which nobody knows what they do for some",
+        "dependence.py",
+        "return not known and self.on(op.inputs)",
+        "return False",
+        f"{GRADIENTS}/total_kernels_test.py",
+    ),
+    (
         "loops_without_an_end",
         "a record's numbers decide how long a loop runs, without a bound",
         "dependence.py",

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp.gradients import indices, kernels
 from tfdp.gradients.graphs import CALLS, CASES, CONDITIONALS, LOOPS, functions_called, in_order
 from tfdp.gradients.onednn import axis_of_one_channel
+from tfdp.gradients.total_kernels import TOTAL
 
 # Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
 _OF_SHAPES = (
@@ -60,11 +61,12 @@ class Dependent:
 
     def takes_places(self, op: tf.Operation) -> bool:
         """Returns whether an operation, or one that it calls, takes such tensors as places or
-        sizes, or does not take all of their values.
+        sizes, or is not known to take all of their values.
         """
         return (
             self._checks(op)
             or self.size_of(op) is not None
+            or self.is_unknown(op)
             or any(part._has_checks for part in self.called(op))
         )
 
@@ -82,6 +84,14 @@ class Dependent:
             if place not in known and self.on([op.inputs[place]]):
                 return name
         return None
+
+    def is_unknown(self, op: tf.Operation) -> bool:
+        """Returns whether an operation takes such tensors, and nobody knows what it does for some
+        of their values.
+        """
+        known = op.type in TOTAL or kernels.check_of(op) is not None or op.name in self._called
+        known = known or (self.selects and op.type in indices.SELECTIONS)
+        return not known and self.on(op.inputs)
 
     @functools.cached_property
     def _has_checks(self) -> bool:

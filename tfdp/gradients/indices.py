@@ -79,7 +79,7 @@ def nowhere(tensor: tf.Tensor) -> tf.Tensor:
 
 def check_of(op: tf.Operation) -> Check | None:
     """Returns how an operation's places are checked, or None where it takes none."""
-    if op.type in _OF_INTEGERS and not op.inputs[0].dtype.is_integer:
+    if op.type in OF_INTEGERS and not op.inputs[0].dtype.is_integer:
         return None
     return CHECKS.get(op.type)
 
@@ -352,7 +352,7 @@ def _all(names: str, check: Check) -> dict[str, Check]:
     return {name: check for name in names.split()}
 
 
-_OF_INTEGERS = ("Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod")
+OF_INTEGERS = ("Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod")
 CHECKS: dict[str, Check] = {
     **_all("Gather GatherV2", Check((1,), _gather)),
     "ResourceGather": Check((1,), _resource_gather),

@@ -145,6 +145,13 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
             "tf.sequence_mask(..., maxlen=n), and in the place of a selection "
             "tf.where(mask, x, 0.0)."
         )
+    if dependent.is_unknown(op):
+        raise kernels.RefusedKernelError(
+            f"{op.type} ({op.name}) is called on numbers of a record. Whether it ends the run for "
+            "some, which would tell of the record, is not known. Use an operation that is in "
+            "tfdp/gradients/total_kernels.py, or this one where data are read, before they are "
+            "sampled."
+        )
     check = kernels.check_of(op)
     if check is not None and dependent.takes_places(op):
         return indices.checked(check, op, inputs, lambda safe: _create(op, safe))
