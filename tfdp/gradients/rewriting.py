@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.gradients import indices, kernels
 from tfdp.gradients.dependence import Dependent
+from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.graphs import (
     CALLS,
     CASES,
@@ -35,12 +36,17 @@ def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
         specs: What the tensors of one record are.
 
     Raises:
+        SideEffectError: `fn` leaves something behind.
         RecordDependentShapeError: (when the result is called) the shape of a result depends on the
             record's integers.
-        RefusedKernelError: (likewise) a kernel could end the run for some numbers of the record.
+        RefusedKernelError: (likewise) a kernel could end the run for some numbers of the record, or
+            nobody knows that it does not.
     """
-    traced = tf.function(lambda *record: fn(list(record)), autograph=False)
-    return checked(traced.get_concrete_function(*specs)) or fn
+    one = tf.function(lambda *record: fn(list(record)), autograph=False)
+    traced = one.get_concrete_function(*specs)
+    # An operation that nobody knows may also be one that leaves something behind.
+    refuse_side_effects(traced.graph)
+    return checked(traced) or fn
 
 
 def checked(traced: Any) -> RecordFn | None:
