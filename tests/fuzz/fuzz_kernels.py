@@ -2,12 +2,14 @@
 
     python tests/fuzz/fuzz_kernels.py --seconds 10 --out kernels.json
     python tests/fuzz/fuzz_kernels.py --only Cholesky Svd
+    python tests/fuzz/fuzz_kernels.py --gradients --out gradients.json
 
 An operation is first called on ordinary numbers, with arguments drawn at random until it takes
 them. Then the numbers that a record could hold are replaced by others: not finite, zero, huge,
 negative. Where that raises, crashes, does not come back or gives a result of another size, a record
 could do it, or be told by it.
-`tfdp/gradients/kernels.py` has what was found.
+`tfdp/gradients/kernels.py` has what was found. With `--gradients` nothing is attacked: the results
+name the operations that TensorFlow's gradients have in them.
 """
 
 import argparse
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="for each operation, at most")
     parser.add_argument("--enough", type=int, default=60, help="sets of arguments to be tried")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gradients", action="store_true", help="name operations of gradients")
     parser.add_argument("--checked", action="store_true", help="also inputs that have a check")
     parser.add_argument("--out", type=pathlib.Path, help="file for all results")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -49,12 +52,16 @@ def main() -> None:
         for line in sys.stdin:
             name, seed = line.split()
             limits = arguments.seconds, arguments.enough
-            found = attack(name, *limits, int(seed), arguments.checked)
+            if arguments.gradients:
+                found = gradients_of(name, *limits, int(seed))
+            else:
+                found = attack(name, *limits, int(seed), arguments.checked)
             print(json.dumps(found), flush=True)
         return
     results = {}
     limits = arguments.seconds, arguments.enough
-    worker = Worker(*limits, seed=arguments.seed, checked=arguments.checked)
+    options = ["--checked"] * arguments.checked + ["--gradients"] * arguments.gradients
+    worker = Worker(*limits, *options, seed=arguments.seed)
     for name in arguments.only or operations():
         results[name] = found = worker.result(name)
         if found["verdict"] != "takes all":
@@ -68,13 +75,14 @@ class Worker:
     """A process that attacks one operation after the other, and is replaced where it ends.
 
     Args:
-        seconds, enough, seed, checked: As those of `attack`.
+        seconds, enough, seed: As those of `attack`.
+        options: Of the command line.
     """
 
-    def __init__(self, seconds: float, enough: int, seed: int = 0, checked: bool = False):
+    def __init__(self, seconds: float, enough: int, *options: str, seed: int = 0):
         self._seconds, self._seed = seconds, seed
         self._command = [sys.executable, __file__, "--worker", "--seconds", str(seconds)]
-        self._command += ["--enough", str(enough), *["--checked"] * checked]
+        self._command += ["--enough", str(enough), *options]
         self._start()
 
     def _start(self) -> None:
@@ -182,6 +190,48 @@ def attack(
             "tries": tries,
         }
     return {"verdict": "takes all", "taken": taken, "tries": tries}
+
+
+def gradients_of(name: str, seconds: float, enough: int, seed: int) -> dict[str, Any]:
+    """Returns which operations TensorFlow's gradients of an operation have in them.
+
+    Args:
+        name, seconds, enough, seed: As those of `attack`.
+    """
+    import tensorflow as tf
+
+    draw = random.Random(f"{name} {seed}")
+    end = time.monotonic() + seconds
+    kinds: set[str] = set()
+    taken = without = 0
+    while time.monotonic() < end and taken < enough and without < 20:
+        call = Call(name, draw)
+        if call.outcome(call.inputs) is not None:
+            continue
+        with tf.Graph().as_default() as graph:
+            inputs = {k: tf.nest.map_structure(tf.constant, v) for k, v in call.inputs.items()}
+            results = [t for t in call.outputs(inputs) if _is_smooth(t)]
+            sources = [t for t in tf.nest.flatten(inputs) if _is_smooth(t)]
+            if not results or not sources:
+                without += 1
+                continue
+            before = len(graph.get_operations())
+            try:
+                tf.gradients(results, sources, [tf.ones_like(t) for t in results])
+            except LookupError:
+                return {"verdict": "no gradient", "kinds": []}
+            except (TypeError, ValueError, NotImplementedError):  # Not for these arguments.
+                without += 1
+                continue
+            taken += 1
+            kinds |= {op.type for op in graph.get_operations()[before:]}
+    if not taken:
+        return {"verdict": "no gradient" if without else "not called", "kinds": []}
+    return {"verdict": "gradient", "kinds": sorted(kinds)}
+
+
+def _is_smooth(tensor: Any) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
 class Call:
@@ -347,20 +397,23 @@ class Call:
             values = np.sort(values, -1) if values.ndim else values
         return values.astype(dtype.as_numpy_dtype)
 
+    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
+        """Returns the tensors that the operation makes of tensors."""
+        import tensorflow as tf
+
+        named = {self._names.get(key, key): value for key, value in inputs.items()}
+        leaves = tf.nest.flatten(self._call(**named, **self._given))
+        return [t for t in leaves if hasattr(t, "dtype")]
+
     def outcome(self, inputs: dict[str, Any]) -> str | None:
         """Returns what the operation raises, or None where it does not."""
         import tensorflow as tf
 
         try:
             with tf.device("CPU:0"):
-                tensors = {
-                    self._names.get(key, key): [tf.convert_to_tensor(v) for v in value]
-                    if isinstance(value, list)
-                    else tf.convert_to_tensor(value)
-                    for key, value in inputs.items()
-                }
-                leaves = tf.nest.flatten(self._call(**tensors, **self._given))
-                tensors = [t for t in leaves if hasattr(t, "dtype")]
+                tensors = self.outputs(
+                    {k: tf.nest.map_structure(tf.convert_to_tensor, v) for k, v in inputs.items()}
+                )
                 self.shapes = [t.shape for t in tensors]
                 for tensor in tensors:
                     if tensor.dtype not in (tf.variant, tf.resource):

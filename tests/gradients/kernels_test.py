@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfdp
 from tests.gradients.integers_test import ENGINES, summing
-from tfdp.gradients import kernels
+from tfdp.gradients import kernels, mapped_call
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.rewriting import with_checks
 
@@ -188,6 +188,47 @@ def test_a_record_that_kernels_do_not_take_leaves_the_others_as_they_are(name, e
         assert np.linalg.norm(sums - left) <= CLIP * (1 + 1e-5), kind
         if not np.isfinite(bad).all():
             np.testing.assert_allclose(sums, left, rtol=1e-6, atol=1e-7)
+
+
+def _moved(a):
+    """Moves images of 3 x 3 by a matrix of the record's own, which may be singular."""
+    transforms = tf.reshape(a, [-1, 9])[:, :8]
+    images = tf.ones([1, 3, 3, 1]) * a[..., None]
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=transforms,
+        output_shape=[3, 3],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+    )
+    return moved[..., 0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_refused"),
+    [
+        (IN_MODELS["det"], True),
+        (IN_MODELS["check_numerics"], True),
+        (_moved, True),
+        (lambda a: a * a, False),
+    ],
+)
+def test_what_tensorflow_differentiates_has_no_gradient_that_may_end_the_run(
+    operation, is_refused, monkeypatch
+):
+    def vectorized(*arguments):
+        raise TypeError("This stands for a loop whose gradient cannot be vectorized.")
+
+    monkeypatch.setattr(mapped_call, "vectorized", vectorized)
+    model = model_with(operation)
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - y)))
+    x, y = ordinary(N).reshape(N, 9), np.zeros([N, 1], "float32")
+    total = summing(loss, model.trainable_variables, "bookkeeping", False)
+    if is_refused:
+        with pytest.raises(tfdp.gradients.UnsupportedModelError, match="gradient may end"):
+            total(x, y, np.ones(N, bool))
+    else:
+        assert np.isfinite(total(x, y, np.ones(N, bool))).all()
 
 
 def test_a_record_with_nan_does_not_end_fit():

@@ -112,8 +112,37 @@ def test_every_operation_comes_back_from_numbers_of_all_kinds(worker):
     assert verdicts.count("not called") < 0.05 * len(verdicts)
 
 
+# The gradients of these are of inverses, or are checks themselves.
+UNSAFE = set(kernels.WITH_UNSAFE_GRADIENTS)
+SAFE = [
+    "BatchMatMulV2",
+    "Cholesky",
+    "Einsum",
+    "MatrixTriangularSolve",
+    "Qr",
+    "Svd",
+    "Prod",
+    "Softmax",
+]
+
+
+@pytest.fixture(scope="module")
+def differentiated():
+    worker = Worker(5, 3, "--gradients")
+    yield worker
+    worker.stop()
+
+
+@pytest.mark.parametrize("name", [*sorted(UNSAFE), *SAFE])
+def test_which_gradients_have_an_operation_that_may_end_the_run(name, differentiated):
+    found = differentiated.result(name)
+    of_shapes = {"BroadcastGradientArgs", "Const", "InvertPermutation", "ListDiff", "Range"}
+    others = set(found["kinds"]) - TOTAL - set(indices.CHECKS) - of_shapes
+    assert found["verdict"] == "gradient" and bool(others) == (name in UNSAFE)
+
+
 @pytest.mark.parametrize("name", ["MatrixInverse", "CheckNumerics", "Where", "Unique", "Range"])
 def test_the_search_finds_what_does_not(name):
-    worker = Worker(seconds=5, enough=20, checked=True)
+    worker = Worker(5, 20, "--checked")
     assert worker.result(name)["verdict"] in ("refuses numbers", "results of another size")
     worker.stop()

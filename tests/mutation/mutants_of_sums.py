@@ -248,6 +248,14 @@ SUMS = in_folder(
         f"{GRADIENTS}/total_kernels_test.py",
     ),
     (
+        "gradients_beside_loops_are_unchecked",
+        "TensorFlow's own gradient of a vectorized layer inverts a record's matrices unchecked",
+        "mapped_call.py",
+        "if differentiated and has_unsafe_gradients(mapped.graph):",
+        "if False:",
+        f"{GRADIENTS}/kernels_test.py",
+    ),
+    (
         "loops_without_an_end",
         "a record's numbers decide how long a loop runs, without a bound",
         "dependence.py",

@@ -23,6 +23,7 @@ _LARGEST_COUNT = 1e6
 # another check.
 WITH_UNSAFE_GRADIENTS = (
     *("CheckNumerics", "CheckNumericsV2", "CropAndResize"),
+    *("ImageProjectiveTransformV2", "ImageProjectiveTransformV3"),
     *("LogMatrixDeterminant", "MatrixDeterminant", "MatrixSquareRoot"),
 )
 

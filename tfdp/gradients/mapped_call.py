@@ -75,7 +75,8 @@ class MappedCall(NamedTuple):
             # What TensorFlow makes of it is not checked.
             raise UnsupportedModelError(
                 "A layer without a rule has, beside a loop, an operation whose gradient may end "
-                "the run, such as a determinant or check_numerics. Use engine='vectorized'."
+                "the run, such as a determinant, a projective transform or check_numerics. Use "
+                "engine='vectorized'."
             )
         return mapped(*inputs)
 

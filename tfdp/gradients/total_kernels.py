@@ -22,17 +22,18 @@ TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
 """
 _REDUCTIONS = """
 All Any ArgMax ArgMin BiasAddGrad Cumprod Cumsum CumulativeLogsumexp EuclideanNorm InTopK InTopKV2
-L2Loss LogSoftmax Max Mean Min NthElement Prod Softmax SoftmaxCrossEntropyWithLogits Sum TopKV2
+L2Loss LogSoftmax Max Mean Min NthElement Prod Softmax SoftmaxCrossEntropyWithLogits
+SparseSegmentMeanGradV2 SparseSegmentSqrtNGradV2 SparseSegmentSumGradV2 Sum TopKV2
 """
 _ARRAYS = """
 BatchToSpaceND BiasAdd BiasAddV1 Bitcast BroadcastTo Bucketize Concat ConcatV2 ConjugateTranspose
-DebugGradientIdentity DepthToSpace Diag DiagPart DynamicStitch EnsureShape ExpandDims
-ExtractImagePatches ExtractVolumePatches Fill Identity IdentityN InplaceAdd InplaceSub InplaceUpdate
-LowerBound MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2
-MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 OneHot OnesLike Pack
-ParallelDynamicStitch PlaceholderWithDefault PreventGradient Rank Reshape Reverse ReverseV2 Shape
-ShapeN Size Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient
-TensorStridedSliceUpdate Tile Transpose Unpack UpperBound ZerosLike
+DepthToSpace Diag DiagPart DynamicStitch EnsureShape ExpandDims ExtractImagePatches
+ExtractVolumePatches Fill Identity IdentityN InplaceAdd InplaceSub InplaceUpdate LowerBound
+MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3
+MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 OneHot OnesLike Pack ParallelDynamicStitch
+PlaceholderWithDefault PreventGradient Rank Reshape Reverse ReverseV2 Shape ShapeN Size Snapshot
+SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient TensorStridedSliceUpdate
+Tile Transpose Unpack UpperBound ZerosLike
 """
 _LINEAR_ALGEBRA = """
 BatchMatMul BatchMatMulV2 BatchMatMulV3 Cholesky CholeskyGrad Cross Einsum LogMatrixDeterminant
@@ -61,7 +62,7 @@ RFFT RFFT2D RFFT3D RGBToHSV
 _QUANTIZATION = """
 FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVars
 FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel
-FakeQuantWithMinMaxVarsPerChannelGradient
+FakeQuantWithMinMaxVarsPerChannelGradient QuantizeAndDequantizeV4Grad
 """
 _TEXTS = """
 StaticRegexFullMatch StaticRegexReplace StringJoin StringLength StringLower StringStrip
