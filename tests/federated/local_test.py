@@ -108,6 +108,54 @@ def test_proximal_term_and_corrections_are_those_of_the_papers():
         making.assert_close([u[i] for u in updates], expected, 5e-6)
 
 
+@pytest.mark.parametrize("proximal", [0.0, 0.1])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_client_that_has_finished_stays_where_it_is_while_others_go_on(proximal, corrected):
+    """One step more would overflow, and zero times that is no zero."""
+    keras.utils.set_random_seed(0)
+    layers = [L.Dense(4, use_bias=False) for _ in range(3)]
+    model = keras.Sequential([keras.Input((1,)), *layers, L.Dense(1, use_bias=False)])
+    model.compile(loss="mse")
+    training = LocalTraining(model, LocalSGD(1, 1, 100.0, proximal))
+    start = [np.array(w) for w in model.get_weights()]
+    x, y = np.full([3, 12, 1], 1e-3, "float32"), np.zeros([3, 12, 1], "float32")
+    x[0], y[0] = 1.0, 5.0
+    corrections = None
+    if corrected:
+        corrections = [np.zeros([3, *w.shape], "float32") for w in start]
+        for correction in corrections:
+            correction[2] = np.inf  # Of the client without a step.
+
+    def updates(sizes):
+        order = np.full([3, 12, 1], -1)
+        for i, size in enumerate(sizes):
+            order[i, :size, 0] = np.arange(size)
+        return training.updates(start, Clients(x, y, order), corrections)
+
+    for alone, beside in zip(updates([2, 0, 0]), updates([2, 12, 0]), strict=True):
+        assert np.all(np.isfinite(alone)) and np.all(alone[0] != 0)
+        np.testing.assert_array_equal(beside[0], alone[0])
+        assert np.any(beside[1]) and not np.any(beside[2])
+
+
+def test_a_batch_is_filled_up_with_rows_of_its_own():
+    """The loss of another row may overflow, and zero times that is no zero."""
+    model = keras.Sequential([keras.Input((1,)), L.Dense(1, use_bias=False)])
+    model.compile(loss="mse")
+    training = LocalTraining(model, LocalSGD(1, 4, 0.1))
+    x, y = np.zeros([1, 5, 1], "float32"), np.zeros([1, 5, 1], "float32")
+    x[0, 0] = 1e15  # The first step is finite, and the loss of this row after it is not.
+    first, nothing = [0, 1, 2, 3], [-1, -1, -1, -1]
+    start = [np.ones([1, 1], "float32")]
+    (expected,) = training.updates(start, Clients(x, y, np.array([[first, nothing]])))
+    assert 1e28 < abs(expected.item()) < np.inf
+    for place in range(4):
+        last = np.array(nothing)
+        last[place] = 4  # x = 0, which moves nothing.
+        (found,) = training.updates(start, Clients(x, y, np.array([[first, last]])))
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_dropout_differs_between_clients_and_rounds():
     model = keras.Sequential([keras.Input((40,)), L.Dropout(0.5), L.Dense(1, use_bias=False)])
     model.compile(loss="mse")

@@ -248,6 +248,55 @@ def test_logs_hold_what_is_public():
     assert released == set(model.optimizer.query.derive_metrics(state))
 
 
+class _Batches(keras.utils.PyDataset):
+    """Batches of three of these arrays."""
+
+    def __init__(self, *arrays):
+        super().__init__()
+        self._arrays = arrays
+
+    def __len__(self):
+        return -(-len(self._arrays[0]) // 3)
+
+    def __getitem__(self, index):
+        return tuple(a[3 * index : 3 * index + 3] for a in self._arrays)
+
+
+def _dataset(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", [lambda *a: a, lambda *a: list(a), _dataset, _Batches])
+def test_validation_data_have_the_forms_of_keras(form, weighted):
+    model = making.model(stddev=0.0, metrics=["mse"])
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=[8, 3]).astype("float32"), rng.normal(size=[8, 2]).astype("float32")
+    weights = rng.uniform(size=8).astype("float32") if weighted else None
+    found, expected = [], []
+
+    class Sees(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            found.append((logs["val_loss"], logs["val_mse"]))
+            values = making.plain()
+            values.compile(loss="mse", metrics=["mse"])
+            values.set_weights(making.weights(model))
+            expected.append(values.evaluate(x, y, sample_weight=weights, verbose=0))
+
+    server = Server(model, NAMES, sampling=FullBatch())
+    data = form(x, y, weights) if weighted else form(x, y)
+    server.train(making.answer_all, 2, validation_data=data, callbacks=[Sees()])
+    assert len(found) == 2 and found[0] != found[1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_validation_data_that_mean_nothing_are_refused_before_a_round():
+    server = Server(making.model(), NAMES, sampling=FullBatch())
+    with pytest.raises(ValueError, match="4 parts"):
+        server.train(making.answer_all, 1, validation_data=(np.zeros([4, 3]),) * 4)
+    assert server.model.ledger.total_count == 0
+
+
 def test_rounds_are_replayed_and_reported_as_every_ledger(tmp_path, capsys):
     path = tmp_path / "rounds.ledger"
     model = making.model(stddev=3.0, ledger=tfdp.PrivacyLedger.open(path, create=True))
@@ -321,6 +370,24 @@ def test_optimizers_at_the_server_get_minus_the_average():
         for _ in range(2):
             twin.apply([tf.constant(-u / 6) for u in unit], values)
         making.assert_weights(model, [value.numpy() for value in values])
+
+
+def _with_private_normalization():
+    layers = [keras.layers.BatchNormalization(), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model = tfdp.keras.make_private(model, batch_norm="private")
+    query = tfdp.GaussianAverageQuery(making.CLIP, stddev=1.0, denominator=6)
+    optimizer = tfdp.keras.DPOptimizer(
+        keras.optimizers.SGD(1.0), query, privacy_unit="user", batch_norm_noise_multiplier=5.0
+    )
+    model.compile(optimizer, loss="mse")
+    return model
+
+
+def test_private_batch_normalization_is_refused():
+    """No client sends the moments that its steps would release."""
+    with pytest.raises(ValueError, match="batch_norm_noise_multiplier=5.0"):
+        Server(_with_private_normalization(), NAMES, sampling=FullBatch())
 
 
 REFUSED = {

@@ -96,12 +96,59 @@ def test_swapped_weights_are_those_of_the_ledger(how, tmp_path):
             arguments = (toy.X, toy.Y) if how == "evaluate" else (toy.X,)
             fit(model, 1)
             model.optimizer.inner_optimizer.variables[-1].assign_add(np.full((4, 2), 1e-3))
+            tfdp.keras.declare_weights(model, "post_processed")
             getattr(model, how)(*arguments, verbose=0, callbacks=[swap])
     fit(model, 1)
     if how == "epochs":
         other = private()
         other.load_weights(path)
         assert other.ledger.total_count == 8
+
+
+@keras.saving.register_keras_serializable("tests")
+class KeepsMeans(keras.layers.Layer):
+    """Leaves the mean of a batch in a weight where training is false."""
+
+    def __init__(self, trainable_weight=False):
+        super().__init__()
+        self._trainable_weight = trainable_weight
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], trainable=self._trainable_weight)
+
+    def call(self, x, training=None):
+        if not training:
+            self.mean.assign(keras.ops.mean(x, axis=0))
+        return x - self.mean
+
+
+@pytest.mark.parametrize("trainable_weight", [False, True])
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("how", ["validation", "evaluate", "predict"])
+def test_weights_that_an_evaluation_changes_in_fit_are_refused(how, run_eagerly, trainable_weight):
+    layers = [KeepsMeans(trainable_weight), keras.layers.Dense(2)]
+    model = toy.private(
+        keras.Sequential([keras.Input((4,)), *layers]),
+        toy.dp(stddev=1.0, engine="loop"),
+        run_eagerly=run_eagerly,
+    )
+
+    def use():
+        if how == "evaluate":
+            model.evaluate(toy.X, toy.Y, verbose=0)
+        elif how == "predict":
+            model.predict(toy.X, verbose=0)
+
+    after = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: use())
+    data = (toy.X, toy.Y) if how == "validation" else None
+    with pytest.raises(
+        tfdp.keras.NotPrivateError, match="changed weights while fit trains: .*keeps"
+    ):
+        toy.fit_step(model, validation_data=data, callbacks=[after])
+    for again in (lambda: toy.fit_step(model), lambda: model.save("model.keras")):
+        with pytest.raises(tfdp.keras.LedgerMismatchError, match="keeps_means"):
+            again()
+    assert model.ledger.total_count == 1
 
 
 def test_other_changes_during_an_evaluation_are_refused():

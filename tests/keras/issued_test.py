@@ -54,6 +54,18 @@ def test_gradients_are_applied_once_only():
     np.testing.assert_array_equal(variable, after)
 
 
+def test_gradients_are_applied_to_their_own_variables_only():
+    optimizer, variable, other = toy.dp(), matrix(), matrix()
+    optimizer.build([variable, other])
+    gradients = optimizer.private_gradients(squared_error(variable), [variable], EXAMPLES)
+    for variables in ([other], [variable, other], None):
+        with pytest.raises(NotPrivateError, match="other variables"):
+            optimizer.apply(gradients, variables)
+    assert not (variable.numpy().any() or other.numpy().any())
+    optimizer.apply(gradients, [variable])
+    assert variable.numpy().any()
+
+
 def test_gradients_of_another_optimizer_are_refused():
     first, second, variable = toy.dp(), toy.dp(), matrix()
     gradients = first.private_gradients(squared_error(variable), [variable], EXAMPLES)

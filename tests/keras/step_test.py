@@ -25,6 +25,21 @@ EXAMPLES = toy.examples()
 # Custom loops.
 
 
+@pytest.mark.parametrize("engine", ["loop", "vectorized", "auto"])
+def test_no_tape_finds_what_is_under_the_noise(engine):
+    model = toy.linear()
+    variables, (x, y) = model.trainable_variables, map(tf.constant, (X, Y))
+    optimizer = toy.dp(stddev=1.0, engine=engine)
+    optimizer.build(variables)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+        (gradient,) = optimizer.private_gradients(loss, variables, (x, y))
+        number = tf.reduce_sum(gradient**2)
+    assert tape.gradient(number, [x, variables[0].value]) == [None, None]
+    optimizer.apply([gradient], variables)
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_custom_loop_charges_every_call(in_graph):
     optimizer, variable = toy.dp(), matrix()

@@ -49,7 +49,9 @@ def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph):
             optimizer.apply(gradients, variables)
 
     assert in_threads(tf.function(step) if in_graph else step) == []
-    assert optimizer.ledger.total_count == int(optimizer.iterations) == 15
+    assert optimizer.ledger.total_count == 15
+    if not in_graph:  # Steps in graphs take no turns, and Keras counts by reading and writing.
+        assert int(optimizer.iterations) == 15
 
 
 def _all_before(op):

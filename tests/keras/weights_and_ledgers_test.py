@@ -149,6 +149,31 @@ def test_a_custom_loop_on_the_same_variables_continues_the_ledger():
         step(noisy(ledger=tfdp.PrivacyLedger()))
 
 
+def test_optimizers_of_parts_of_one_model_share_a_ledger():
+    model = toy.dense()
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    first, second = noisy(), noisy()
+    for _ in range(2):
+        first.private_step(loss, model.layers[0].trainable_variables, (X, Y))
+        second.private_step(loss, model.layers[1].trainable_variables, (X, Y))
+    assert second.ledger is first.ledger
+    assert first.ledger.total_count == 4
+
+
+def test_a_loop_on_top_of_a_private_base_continues_its_ledger():
+    base = trained()
+    for layer in base.layers:
+        layer.trainable = False
+    whole = keras.Sequential([keras.Input((4,)), *base.layers, L.Dense(2)])
+    loss = tfdp.gradients.ModelLoss(whole, toy.LOGITS_LOSS)
+    optimizer = noisy()
+    optimizer.private_step(loss, whole.trainable_variables, (X, Y))
+    assert optimizer.ledger is base.ledger
+    with pytest.raises(LedgerMismatchError):
+        noisy(ledger=tfdp.PrivacyLedger()).private_step(loss, whole.trainable_variables, (X, Y))
+    assert base.ledger.total_count == 2
+
+
 def train_plainly(plain, private):
     plain.compile(keras.optimizers.SGD(0.1), loss=toy.LOGITS_LOSS, run_eagerly=True)
     plain.fit(X, Y, verbose=0)
@@ -190,6 +215,109 @@ def test_weights_that_something_else_changed_are_noticed(change, tmp_path):
     assert model.ledger.total_count == 1
 
 
+@pytest.mark.parametrize("change", OUTSIDE.values(), ids=OUTSIDE)
+def test_changed_weights_leave_by_no_function_of_keras(change, tmp_path):
+    plain = toy.linear()
+    model = train(compiled(plain))
+    change(plain, model)
+    model.get_weights()  # To read them says nothing about them.
+    uses = [
+        lambda: keras.saving.save_model(model, tmp_path / "w.keras"),
+        lambda: keras.saving.save_weights(model, tmp_path / "w.weights.h5"),
+        lambda: copy.deepcopy(model),
+        lambda: pickle.dumps(model),
+        lambda: train(model),
+    ]
+    for use in uses:
+        with pytest.raises(LedgerMismatchError, match="declare_weights"):
+            use()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_copy_that_something_else_changes_is_noticed(form):
+    other = copy.deepcopy(trained(FORMS[form]))
+    train_plainly(keras.Sequential([keras.Input((4,)), other.layers[-1]]), None)
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        compiled(other)
+
+
+def test_a_restored_model_that_something_else_changes_is_noticed(tmp_path):
+    trained(FORMS["DPModel"]).save(tmp_path / "model.keras")
+    model = compiled(keras.models.load_model(tmp_path / "model.keras"))
+    train_plainly(keras.Sequential([keras.Input((4,)), *model.layers]), None)
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        train(model)
+
+
+@pytest.mark.filterwarnings("ignore:A total of 1 objects could not be loaded")
+def test_a_file_that_fits_nothing_hides_no_change(tmp_path):
+    trained(lambda: wide(3)).save_weights(tmp_path / "wide.weights.h5")
+    plain = toy.linear()
+    model = train(compiled(plain))
+    ledger = model.ledger
+    train_plainly(plain, None)
+    with pytest.raises(LedgerMismatchError):  # That of the file is another run's.
+        model.load_weights(tmp_path / "wide.weights.h5", skip_mismatch=True)
+    wide(3).save_weights(tmp_path / "plain.weights.h5")
+    model.load_weights(tmp_path / "plain.weights.h5", skip_mismatch=True)
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        train(model)
+    assert ledger.total_count == 1
+
+
+def wide(units):
+    return keras.Sequential([keras.Input((4,)), L.Dense(units, use_bias=False)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.optimizers.SGD(use_ema=True)],
+    ids=["momentum", "averages"],
+)
+def test_slots_that_something_else_changed_are_noticed(make, tmp_path):
+    plain = toy.linear()
+    model = trained(lambda: plain, optimizer=noisy(make()))
+    values = model.get_weights()
+    plain.compile(model.optimizer.inner_optimizer, loss=toy.LOGITS_LOSS, run_eagerly=True)
+    plain.fit(1000 * X, Y, verbose=0)
+    model.set_weights(values)  # Values of this run, but what follows raw gradients stays.
+    for use in (lambda: train(model), lambda: model.save_weights(tmp_path / "w.weights.h5")):
+        with pytest.raises(LedgerMismatchError, match="momentum|average"):
+            use()
+    assert model.ledger.total_count == 1
+    tfdp.keras.declare_weights(model, "not_private")
+    train(model)
+    assert model.ledger.total_count == 3
+
+
+def test_slots_come_back_from_a_file(tmp_path):
+    def make():
+        return compiled(toy.linear(), noisy(keras.optimizers.SGD(0.1, momentum=0.9)))
+
+    model = train(make(), steps=2)
+    model.save_weights(tmp_path / "w.weights.h5")
+    train(model)
+    other = make()
+    for one in (model, other):
+        one.load_weights(tmp_path / "w.weights.h5")
+        train(one)
+    assert (model.ledger.total_count, other.ledger.total_count) == (4, 3)
+
+
+def test_a_charge_of_another_ledger_stays_until_one_holds_both():
+    variable = tf.Variable(tf.ones([2]))
+    ledgers = [tfdp.PrivacyLedger() for _ in range(2)]
+    for ledger in ledgers:
+        ledger.append(tfdp.GaussianSumEvent(1.0, 1.0))
+        charges.paid([variable], charges.Charge(ledger, *ledger.watermark()))
+    found = charges.charges_of([variable])
+    assert {id(charge.ledger) for charge in found} == set(map(id, ledgers))
+    assert charges.common_ledger(found) is None
+    ledgers[1].append(tfdp.GaussianSumEvent(1.0, 1.0))
+    charges.paid([variable], charges.Charge(ledgers[1], *ledgers[1].watermark()))
+    assert len(charges.charges_of([variable])) == 2
+
+
 def test_what_is_declared_about_changed_weights():
     model = trained()
     model.set_weights([w / 2 for w in model.get_weights()])
@@ -213,8 +341,21 @@ def test_what_is_declared_about_changed_weights():
     assert (model.ledger.total_count, spent.total_count) == (1, 4)
     with pytest.raises(ValueError, match="'fresh_start'.*Received: origin='fresh'"):
         tfdp.keras.declare_weights(model, "fresh")
-    with pytest.raises(NotPrivateError, match="no ledger"):
-        tfdp.keras.declare_weights(toy.linear(), "not_private")
+    for origin in ("not_private", "post_processed"):
+        with pytest.raises(NotPrivateError, match="no ledger"):
+            tfdp.keras.declare_weights(toy.linear(), origin)
+
+
+def test_what_was_computed_from_private_weights_needs_their_ledger():
+    run = trained(steps=2)
+    model = compiled(toy.linear())
+    model.set_weights([w / 2 for w in run.get_weights()])
+    with pytest.raises(NotPrivateError, match="ledger=ledger"):
+        tfdp.keras.declare_weights(model, "post_processed")
+    compiled(model, noisy(ledger=run.ledger))
+    tfdp.keras.declare_weights(model, "post_processed")
+    assert train(model).ledger is run.ledger
+    assert run.ledger.total_count == 3
 
 
 def test_plain_training_before_the_private_one_can_be_declared():

@@ -30,6 +30,22 @@ X, Y = toy.X, toy.Y
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
+def test_what_new_weights_begin_with_is_no_copy_of_a_file(tmp_path, another_process):
+    def make(units=2):
+        return keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(units)]
+        )
+
+    model = make()
+    model.layers[0].trainable = False  # Its bias stays zero.
+    train(compiled(model)).save(tmp_path / "model.keras")
+    another_process()
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    assert compiled(plain).ledger.total_count == 1
+    assert compiled(make(3)).ledger.total_count == 0
+    compiled(make(3), noisy(ledger=tfdp.PrivacyLedger()))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_own_model_file_brings_its_ledger_in_another_process(form, tmp_path, another_process):
     model = trained(FORMS[form])

@@ -285,11 +285,20 @@ DISK = (
             f"{KERAS}/saved_form_test.py::test_plain_load_of_a_file_without_its_ledger_is_refused",
         ),
         (
+            "functions_of_keras_save_anything",
+            "keras.saving writes weights that something else changed, with the ledger of others",
+            "weights_file.py",
+            "        charges.look(model.weights)\n",
+            "",
+            f"{KERAS}/weights_and_ledgers_test.py"
+            "::test_changed_weights_leave_by_no_function_of_keras",
+        ),
+        (
             "checkpoint_not_known",
             "values that were saved in the middle of a run are taken for starting values",
             "carrying.py",
-            "        charges.look(self.weights)\n        charges.know(self.weights)\n",
-            "        charges.look(self.weights)\n",
+            "        charges.know(self.weights)\n        if not overwrite",
+            "        if not overwrite",
             f"{KERAS}/saved_form_test.py::test_earlier_checkpoints_of_this_process_are_known",
         ),
         (

@@ -72,6 +72,15 @@ ROUNDS = in_folder(
         "::test_cohorts_that_can_be_drawn_again_have_no_amplification",
     ),
     (
+        "clients_that_are_done_go_on",
+        "what a client would compute after its last step decides whether it counts",
+        "local.py",
+        "new.append(tf.where(_like(takes, weight), moved, weight))",
+        "new.append(weight + _like(tf.cast(takes, weight.dtype), weight) * (moved - weight))",
+        "tests/federated/local_test.py"
+        "::test_a_client_that_has_finished_stays_where_it_is_while_others_go_on",
+    ),
+    (
         "one_client_decides_the_dtype",
         "data of all simulated clients are held in the dtype of one of them",
         "simulation.py",

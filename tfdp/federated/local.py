@@ -89,6 +89,10 @@ class LocalTraining:
     The weights of the clients are stacked, and every operation is done for all of them
     (`tf.vectorized_map`). A model that TensorFlow cannot vectorize is trained client by client.
 
+    Guarantees:
+        What a client's training adds, finite or not, follows from its own data and random numbers:
+        a client that has finished its steps stays where it is while others go on.
+
     Edge cases:
         Dropout draws for every client and step from fresh secret bits. Where a layer masks time
         steps, Keras' mean is over all rows of a batch, those that fill it up included.
@@ -156,7 +160,10 @@ class LocalTraining:
 
         def body(step, *weights):
             index = tf.gather(order, step, axis=1)
-            mask, rows = index >= 0, tf.maximum(index, 0)
+            mask = index >= 0
+            # What fills a batch up is one of its own rows, whose loss is as finite as the batch's.
+            own = tf.maximum(tf.reduce_max(index, axis=1, keepdims=True), 0)
+            rows = tf.where(mask, index, own)
             batch = [tf.gather(t, rows, batch_dims=1) for t in (x, y)]
             numbers = seeds + tf.stack([tf.cast(step, tf.int64), 0])
             found = gradients(*batch, mask, numbers, *weights)
@@ -167,8 +174,9 @@ class LocalTraining:
                     gradient += tf.cast(proximal, weight.dtype) * (weight - start[i])
                 if corrections:
                     gradient += corrections[i]
-                gradient *= _like(tf.cast(takes, weight.dtype), weight)
-                new.append(weight - tf.cast(rate, weight.dtype) * gradient)
+                moved = weight - tf.cast(rate, weight.dtype) * gradient
+                # Chosen, not multiplied: what a client that has finished would compute may be NaN.
+                new.append(tf.where(_like(takes, weight), moved, weight))
             return step + 1, *new
 
         _, *ends = tf.while_loop(

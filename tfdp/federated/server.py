@@ -265,7 +265,8 @@ class Server:
         Args:
             number: How many; a callback may end it earlier.
             callbacks: As in `fit`; a round is an epoch of one batch.
-            validation_data: Public data, as in Keras; metrics are in the logs as `val_...`.
+            validation_data: Public data, as in Keras: (x, y), (x, y, sample_weight), or a data set
+                of batches; metrics are in the logs as `val_...`.
             verbose: As in Keras.
 
         Raises:
@@ -277,6 +278,7 @@ class Server:
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
+        inputs.check_validation(validation_data, None, None, 1)
         history = keras.callbacks.History()
         callbacks = keras.callbacks.CallbackList(
             [*epsilon_first(keras.tree.flatten(callbacks or [])), history],
@@ -393,7 +395,8 @@ class Server:
     def _validated(self, data: Any) -> dict[str, Any]:
         if data is None:
             return {}
-        logs = self.model.evaluate(*data, verbose=0, return_dict=True)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        logs = self.model.evaluate(x, y, sample_weight=sample_weight, verbose=0, return_dict=True)
         return {f"val_{name}": value for name, value in logs.items()}
 
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -67,17 +67,56 @@ class CarriesLedger:
         Raises:
             LedgerMismatchError: it does not; or something else changed the weights.
         """
-        charges.look(self.weights)
+        charges.look([*self.weights, *optimizer.slots])
         optimizer.charging.join(self.weights)
 
     @contextlib.contextmanager
     def _private_use(self) -> Iterator[None]:
         """Checks the weights before they are trained, and notes them afterwards."""
-        self._join(self._dp_optimizer())
+        optimizer = self._dp_optimizer()
+        self._join(optimizer)
+        try:
+            yield
+        except BaseException:
+            # What ended it may be that something else changed the weights.
+            charges.note(charges.moved(self.weights))
+            charges.note_followers(charges.moved(optimizer.slots))
+            raise
+        charges.note(self.weights)
+        charges.note_followers(optimizer.slots)
+
+    @contextlib.contextmanager
+    def _left_alone(self, while_fitting: bool, callbacks: Any) -> Iterator[None]:
+        """Refuses a pass over data that changes weights while `fit` goes on, at whose end they
+        would be taken for what private steps made.
+
+        Args:
+            while_fitting: Whether `fit` goes on.
+            callbacks: Of the pass.
+
+        Raises:
+            NotPrivateError: weights have changed.
+        """
+        if not while_fitting:
+            yield  # The next private step looks at the weights.
+            return
+        # Averages that are swapped come back a little different, in what private steps have moved.
+        swaps = _swaps_averages(callbacks)
+        weights = [w for w in self.weights if not swaps or charges.past(w).digest is not None]
+        before = charges.digests(weights)
+        changed: list[Any] = []
         try:
             yield
         finally:
-            charges.note(self.weights)
+            changed = charges.expect(weights, before)
+        if changed:
+            names = ", ".join(getattr(w, "path", w.name) for w in changed)
+            raise NotPrivateError(
+                f"evaluate or predict changed weights while fit trains: {names}. A layer that "
+                "assigns where training is false leaves something of raw data behind, which no "
+                "noise covers. Freeze what it assigns, or take it out; set the weights back to "
+                "earlier values of this run, or say what they are: tfdp.keras.declare_weights."
+            )
 
     @contextlib.contextmanager
     def _averages_used(self, callbacks: Any) -> Iterator[None]:
@@ -86,15 +125,24 @@ class CarriesLedger:
         `SwapEMAWeights` swaps by sums and differences, which are rounded, so that weights come back
         a little different. They are a function of private weights all the same.
         """
-        found = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks))
-        if not any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in found):
+        if not _swaps_averages(callbacks):
             yield
             return
-        charges.look(self.weights)
+        slots = getattr(getattr(self, "optimizer", None), "slots", [])
+        charges.look([*self.weights, *slots])
         try:
             yield
         finally:
             charges.note(self.weights)
+            charges.note_followers(slots)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As in Keras; a copy notes its weights as soon as it has them."""
+        reduced: Any = super().__reduce__()
+        make, arguments, *rest = reduced
+        if rest:
+            return make, arguments, *rest
+        return _noted, (make, arguments)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras. The quantized weights are new variables, and carry what was paid for the old
@@ -161,7 +209,7 @@ class CarriesLedger:
         self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any
     ) -> None:
         """As in Keras: weights, the optimizer's state, and the ledger, all or nothing."""
-        charges.look(self.weights)
+        charges.look([*self.weights, *getattr(getattr(self, "optimizer", None), "slots", [])])
         charges.know(self.weights)
         if not overwrite and os.path.exists(filepath) and not may_overwrite(filepath):
             return
@@ -197,6 +245,7 @@ class CarriesLedger:
         if optimizer is not None and self.built and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(self.trainable_variables)
+        unread = charges.digests([*self.weights, *(optimizer.slots if optimizer else ())])
         with contextlib.ExitStack() as stack:
             stack.enter_context(charges.kept_unless_done(self.variables))
             if optimizer is not None:
@@ -205,7 +254,7 @@ class CarriesLedger:
                 optimizer.charging.was_restored = False
             stack.enter_context(self._dp_ledger.listening())
             self._load_values(filepath, skip_mismatch=skip_mismatch, **kwargs)
-            self._take_ledger(optimizer, filepath)
+            self._take_ledger(optimizer, filepath, unread)
 
     def _load_values(self, filepath: Any, **kwargs: Any) -> None:
         with warnings.catch_warnings():
@@ -214,8 +263,10 @@ class CarriesLedger:
             warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
             super().load_weights(filepath, **kwargs)
 
-    def _take_ledger(self, optimizer: DPOptimizer | None, filepath: Any) -> None:
-        """Makes what the file says about its weights theirs."""
+    def _take_ledger(
+        self, optimizer: DPOptimizer | None, filepath: Any, unread: Mapping[int, charges.Digest]
+    ) -> None:
+        """Makes what the file says about its weights theirs; `unread` as for `charges.take`."""
         in_file = self._dp_ledger
         if in_file.error is not None:
             raise in_file.error
@@ -237,9 +288,22 @@ class CarriesLedger:
                 "on the private data, and the ledger counts from here.",
                 filepath,
             )
-        charges.take(self.weights, restored)
+        charges.take(self.weights, restored, unread)
         if optimizer is not None:
+            charges.take(optimizer.slots, restored, unread)
             optimizer.charging.join(self.weights)
+
+
+def _swaps_averages(callbacks: Any) -> bool:
+    found = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks))
+    return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in found)
+
+
+def _noted(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Returns the model that the function makes, with its weights noted."""
+    model = make(*arguments)
+    charges.look(model.weights)
+    return model
 
 
 def _checked(optimizer: Any) -> DPOptimizer:
@@ -269,22 +333,29 @@ def declare_weights(model: keras.Model, origin: str) -> None:
 
     Raises:
         ValueError: `origin` is anything else.
-        NotPrivateError: "not_private", and the model has no ledger.
+        NotPrivateError: "not_private" or "post_processed", and the model has no ledger, or one
+            without an event that the weights could come from.
     """
     if origin not in _ORIGINS:
         raise ValueError(f"origin must be one of {_ORIGINS}. Received: origin={origin!r}.")
     if origin == "fresh_start":
         charges.forget(model.weights)
         return
+    ledgers = {id(c.ledger): c.ledger for c in charges.charges_of(model.weights)}
+    if isinstance(model, CarriesLedger) and (ledgers or getattr(model, "optimizer", None)):
+        ledgers[id(model.ledger)] = model.ledger
+    if not ledgers or (origin == "post_processed" and not any(map(_holds_any, ledgers.values()))):
+        raise NotPrivateError(
+            "Nothing was paid for these weights, so there is no ledger to say it in. Compile a "
+            "private model of them first, with the ledger of the run that they come from "
+            "(DPOptimizer(..., ledger=ledger)), and declare its weights."
+        )
     if origin == "not_private":
-        ledgers = {id(c.ledger): c.ledger for c in charges.charges_of(model.weights)}
-        if isinstance(model, CarriesLedger):
-            ledgers[id(model.ledger)] = model.ledger
-        if not ledgers:
-            raise NotPrivateError(
-                "Nothing was paid for these weights, so there is no ledger to say it in. Compile a "
-                "private model of them first, and declare its weights."
-            )
         for ledger in ledgers.values():
             ledger.append(NonPrivateEvent())
     charges.note(model.weights)
+    charges.note_followers(getattr(getattr(model, "optimizer", None), "slots", []))
+
+
+def _holds_any(ledger: PrivacyLedger) -> bool:
+    return ledger.total_count > 0

@@ -8,7 +8,8 @@ is known again by its digest, within the process.
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import keras
@@ -53,13 +54,16 @@ class Past(NamedTuple):
 
     Attributes:
         charges: What was paid for its value.
-        digest: Of the value when it was last seen; None where private steps have changed it since.
+        digest: Of the value when it was last seen; None where private steps have changed it since,
+            or a file.
         start: Of the last value for which nothing had been paid.
+        is_restored: Whether a value was read from a file and is yet to be seen.
     """
 
     charges: tuple[Charge, ...] = ()
     digest: Digest | None = None
     start: Digest | None = None
+    is_restored: bool = False
 
 
 _UNKNOWN = Past()
@@ -103,28 +107,54 @@ def known(variables: Sequence[Any]) -> list[Charge]:
 
 
 def paid(variables: Sequence[Any], charge: Charge) -> None:
-    """Notes that a step was charged, whose gradients are about to change these variables."""
-    charges = (charge,)
+    """Notes that a step was charged, whose gradients are about to change these variables.
+
+    What its ledger does not hold stays with them: another thread may have paid since the ledger was
+    looked at.
+    """
+    charges: dict[int, tuple[Charge, ...]] = {}
     for variable in variables:
         before = past(variable)
-        _set(variable, Past(charges, None, before.start))
+        key = id(before.charges)
+        if key not in charges:
+            others = (c for c in before.charges if c.ledger is not charge.ledger)
+            charges[key] = (*(c for c in others if not c.is_held_by(charge.ledger)), charge)
+        _set(variable, Past(charges[key], None, before.start))
 
 
 def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
     """Notes what was paid for values that are being restored."""
     for variable in variables:
         before = past(variable)
-        _set(variable, Past((*before.charges, *restored), None, before.start))
+        _set(variable, Past((*before.charges, *restored), None, before.start, is_restored=True))
 
 
-def take(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
+def digests(variables: Sequence[Any]) -> dict[int, Digest]:
+    """Returns digests of the present values, by the id of what stands for the variable."""
+    return {id(holder(variable)): _digest(variable) for variable in variables}
+
+
+def take(
+    variables: Sequence[Any],
+    restored: Sequence[Charge],
+    unread: Mapping[int, Digest] = MappingProxyType({}),
+) -> None:
     """Notes values that were read from a file, and what was paid for them. If the file does not say
     what was paid, the values may be known to this process.
+
+    Args:
+        variables: Into which they were read.
+        restored: What was paid.
+        unread: `digests` of before. A value that is still the same may not have been read, so that
+            what it was last seen as still stands, where something was paid for it.
     """
     for variable in variables:
         before, digest = past(variable), _digest(variable)
         paid_before = (*before.charges, *(restored or _known.get(digest, ())))
-        _set(variable, Past(paid_before, digest, before.start if paid_before else digest))
+        seen = digest
+        if before.charges and unread.get(id(holder(variable))) == digest:
+            seen = before.digest or digest
+        _set(variable, Past(paid_before, seen, before.start if paid_before else digest))
 
 
 def look(variables: Sequence[Any]) -> None:
@@ -142,7 +172,9 @@ def look(variables: Sequence[Any]) -> None:
     charged = bool(charges_of(variables))
     for variable in variables:
         before, digest = past(variable), _digest(variable)
-        if digest == before.digest or (before.digest is None and before.charges):
+        if before.charges and before.is_restored:
+            new = Past(before.charges, digest, before.start)
+        elif digest == before.digest or (before.digest is None and before.charges):
             new = before
         elif digest in _known:
             new = Past((*before.charges, *_known[digest]), digest, before.start)
@@ -164,25 +196,62 @@ def note(variables: Sequence[Any]) -> None:
     for variable in variables:
         before, digest = past(variable), _digest(variable)
         _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
-        _know(before, digest)
+        _know(variable, before, digest)
+
+
+def note_followers(variables: Sequence[Any]) -> None:
+    """Notes the values of what follows gradients beside weights. The next `look` expects them; in
+    other variables they are not recognized, because some are the same in every run.
+    """
+    for variable in variables:
+        before, digest = past(variable), _digest(variable)
+        _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
+
+
+def moved(variables: Sequence[Any]) -> list[Any]:
+    """Returns those that private steps have moved since they were last seen, or nothing has."""
+    return [v for v in variables if past(v).digest in (None, _digest(v))]
+
+
+def expect(variables: Sequence[Any], values: Mapping[int, Digest]) -> list[Any]:
+    """Makes the next `look` expect earlier values of some variables, and returns those that have
+    others now.
+
+    Args:
+        variables: Which may have been changed.
+        values: Their `digests` of before.
+    """
+    changed = [v for v in variables if values[id(holder(v))] != _digest(v)]
+    for variable in changed:
+        _set(variable, past(variable)._replace(digest=values[id(holder(variable))]))
+    return changed
 
 
 def know(variables: Sequence[Any]) -> None:
-    """Notes that copies of the variables' present values may be used from here."""
+    """Notes that copies of the variables' present values may be used from here. A value that
+    something else made since it was last seen is not noted: nobody knows what it cost.
+    """
     for variable in variables:
-        if (before := past(variable)).charges:
-            _know(before, _digest(variable))
+        before = past(variable)
+        if before.charges and before.digest in (None, digest := _digest(variable)):
+            _know(variable, before, digest)
 
 
-def _know(before: Past, digest: Digest) -> None:
+def _know(variable: Any, before: Past, digest: Digest) -> None:
     # A value that no private step has changed proves nothing: new biases, for example, are all
-    # zeros.
-    if not before.charges or digest == before.start:
+    # zeros, also where a file does not say with what they began.
+    if not before.charges or digest == before.start or _is_usual_start(variable):
         return
     _known.pop(digest, None)
     _known[digest] = before.charges
     if len(_known) > _MOST_KNOWN:
         _known.pop(next(iter(_known)))
+
+
+def _is_usual_start(variable: Any) -> bool:
+    """Returns whether all numbers are zero, or all one: what new weights begin with."""
+    array = np.asarray(tf.convert_to_tensor(holder(variable)))
+    return bool(np.all(array == 0) or np.all(array == 1))
 
 
 def forget(variables: Sequence[Any]) -> None:

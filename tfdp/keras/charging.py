@@ -190,6 +190,7 @@ class Charging:
         position: int,
         fingerprint: int,
         batch: Batch = Batch(),  # noqa: B008 - immutable
+        others: Sequence[Any] = (),
     ) -> tuple[int, int]:
         """Writes the event of the step that is about to run, or raises.
 
@@ -199,6 +200,8 @@ class Charging:
             position: How many events the ledger held after the optimizer's last step.
             fingerprint: Which ledger that was; see `PrivacyLedger.watermark`.
             batch: What is known of the sample.
+            others: Further variables that the step reads; what was paid for them must be in the
+                ledger, too.
 
         Returns:
             Position and fingerprint after this step.
@@ -208,7 +211,7 @@ class Charging:
             NotPrivateError: the batch cannot be a sample as it was declared.
         """
         with self._writing, _Remember(self):
-            self._write(make_event, variables, position, fingerprint, batch)
+            self._write(make_event, variables, position, fingerprint, batch, others)
             return self._ledger.watermark()
 
     # Several processes that take every step together keep a ledger each.
@@ -257,8 +260,9 @@ class Charging:
         position: int,
         fingerprint: int,
         batch: Batch = Batch(),  # noqa: B008 - immutable
+        others: Sequence[Any] = (),
     ) -> SampledEvent:
-        self.join(variables)
+        self.join([*variables, *others])
         last_step = charges.Charge(self._ledger, int(position), int(fingerprint))
         if not last_step.is_held_by(self._ledger):
             raise LedgerMismatchError(charges.mismatch([last_step], self._ledger))

@@ -1,11 +1,12 @@
 """The gradients that may be applied."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras import distribution
+from tfdp.keras import charges, distribution
 from tfdp.keras.errors import NotPrivateError
 
 
@@ -17,7 +18,7 @@ class Issued:
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[tuple[int, int], dict[int, Any]] = {}
+        self._issued: dict[tuple[int, int], dict[int, tuple[Any, Any]]] = {}
 
     @staticmethod
     def _taker() -> tuple[int, int]:
@@ -26,19 +27,33 @@ class Issued:
         thread = 0 if tf.distribute.has_strategy() else threading.get_ident()
         return distribution.replica_index(), thread
 
-    def add(self, gradients: list[Any]) -> None:
-        """Notes the gradients of a step, in place of those before."""
-        self._tensors[self._taker()] = {id(g): g for g in gradients}
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Notes the gradients of a step, in place of those before.
 
-    def take(self, gradients: list[Any]) -> None:
+        Args:
+            gradients: The gradients.
+            variables: With respect to which they were taken.
+        """
+        holders = map(charges.holder, variables)
+        pairs = zip(gradients, holders, strict=True)
+        self._issued[self._taker()] = {id(g): (g, holder) for g, holder in pairs}
+
+    def take(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Takes the gradients that are about to be applied.
 
+        Args:
+            gradients: The gradients.
+            variables: Which they are to change.
+
         Raises:
-            NotPrivateError: one of them is not of the last step.
+            NotPrivateError: one of them is not of the last step, or of another variable.
         """
         taker = self._taker()
-        issued = self._tensors.get(taker, {})
-        if not gradients or any(issued.get(id(g)) is not g for g in gradients):
+        issued = self._issued.get(taker, {})
+        found = [issued.get(id(g), (None, None)) for g in gradients]
+        if not gradients or any(
+            known is not g for (known, _), g in zip(found, gradients, strict=True)
+        ):
             raise NotPrivateError(
                 "DPOptimizer received gradients that did not come through its private step. In "
                 "`fit`, wrap the model: model = tfdp.keras.make_private(model). In a custom loop, "
@@ -46,4 +61,14 @@ class Issued:
                 "the same thread. Private gradients that you have processed further may go to "
                 "optimizer.inner_optimizer.apply."
             )
-        self._tensors[taker] = {}
+        paid = [holder for _, holder in found]
+        if len(paid) != len(variables) or any(
+            holder is not charges.holder(v) for holder, v in zip(paid, variables, strict=True)
+        ):
+            raise NotPrivateError(
+                "Private gradients are to be applied to other variables than those that they were "
+                "taken for, which are the ones that were paid for. Pass the same list to "
+                "private_gradients and to apply. Where all of the optimizer's variables are meant, "
+                "that is what apply(gradients) without a list does."
+            )
+        self._issued[taker] = {}

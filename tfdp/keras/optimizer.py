@@ -356,7 +356,9 @@ class DPOptimizer(WrappingOptimizer):
             jit_compile=jit_compile,
         )
         gradients, aux, _ = self._take(step_arguments, lambda gradients: gradients)
-        self._issued.add(gradients)
+        # The tape of whoever calls this would find derivatives of the sum, without its noise.
+        gradients = [tf.stop_gradient(gradient) for gradient in gradients]
+        self._issued.add(gradients, step_arguments.variables)
         return (gradients, aux) if has_aux else gradients
 
     def private_step(
@@ -446,10 +448,12 @@ class DPOptimizer(WrappingOptimizer):
         for it.
 
         Raises:
-            NotPrivateError: a gradient did not come from there.
+            NotPrivateError: a gradient did not come from there, or is of another variable.
         """
         grads = list(grads)
-        self._issued.take(grads)
+        self._issued.take(
+            grads, self._trainable_variables if trainable_variables is None else trainable_variables
+        )
         self._update(grads, trainable_variables, jit_compile)
 
     def _update(self, grads: list[Any], variables: list[Any] | None, jit_compile: bool) -> None:

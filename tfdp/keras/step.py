@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.events import Event, SampledEvent, scale_sensitivity
 from tfdp.gradients import ClippedSum, SideEffectError, clipped_gradient_sum, draw_seeds
-from tfdp.gradients.layered_loss import LoopsByRecordError
+from tfdp.gradients.layered_loss import LayeredLoss, LoopsByRecordError
 from tfdp.gradients.microbatches import records_present
 from tfdp.keras import charges, distribution
 from tfdp.keras.charging import Charging
@@ -236,6 +236,7 @@ class PrivateStep:
         """
         factor = self.microbatching.sensitivity_factor
         weights = self.holders(arguments.variables)
+        others = _other_weights(arguments)
         # If the query has no state that changes, all steps of this graph have the same event.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
@@ -254,7 +255,7 @@ class PrivateStep:
                     release = self._release_event(values, factor) if values else constant
                     return self.charging.samples.sampled(release, unit, batch)
 
-                return commit(event, weights, position, fingerprint, batch)
+                return commit(event, weights, position, fingerprint, batch, others)
 
             values = [v.value for v in variables.state] if tf.distribute.has_strategy() else state
             position = tf.convert_to_tensor(variables.position.value)
@@ -373,6 +374,17 @@ class PrivateStep:
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
     """Returns the function, compiled by XLA if that is asked for."""
     return tf.function(function, jit_compile=True, autograph=False) if jit_compile else function
+
+
+def _other_weights(arguments: StepArguments) -> list[Any]:
+    """Returns the weights of the model that the loss is of, but those that the step trains. Whoever
+    releases gradients of a model releases what the model knows.
+    """
+    if arguments.of_fit or not isinstance(arguments.loss_fn, LayeredLoss):
+        return []  # `fit` has asked before.
+    trained = {id(charges.holder(v)) for v in arguments.variables}
+    holders = map(charges.holder, arguments.loss_fn.model.weights)
+    return [weight for weight in holders if id(weight) not in trained]
 
 
 def _after_charge(sums: Any) -> Any:

@@ -33,7 +33,8 @@ class SummedStep:
         update_others: Is called with the noised part of `others`.
 
     Raises:
-        ValueError: the optimizer has another privacy unit or private metrics.
+        ValueError: the optimizer has another privacy unit, private metrics, or noise for private
+            batch normalization.
         NotPrivateError: it is used under a strategy of several replicas.
     """
 
@@ -50,6 +51,14 @@ class SummedStep:
                 'privacy_unit="user" and without private_metrics. Received: '
                 f"privacy_unit={optimizer.privacy_unit!r}, "
                 f"private_metrics={list(optimizer.private_metrics)}."
+            )
+        if optimizer.batch_norm_noise_multiplier is not None:
+            raise ValueError(
+                "Clients send no moments of the inputs of private batch normalization, so that its "
+                "moving statistics would stay as they are. Make the model without it, for instance "
+                'with make_private(model, batch_norm="group"), and the DPOptimizer without '
+                "batch_norm_noise_multiplier. Received: "
+                f"batch_norm_noise_multiplier={optimizer.batch_norm_noise_multiplier!r}."
             )
         if distribution.num_replicas() > 1:
             raise NotPrivateError(

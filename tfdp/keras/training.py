@@ -435,13 +435,17 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras: raw values of the data that it is given."""
         run = super().evaluate
-        with self._during("evaluate"), self._averages_used(_callbacks(run, args, kwargs)):
+        callbacks = _callbacks(run, args, kwargs)
+        left_alone = self._left_alone(self._activity == "fit", callbacks)
+        with left_alone, self._during("evaluate"), self._averages_used(callbacks):
             return run(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras."""
         run = super().predict
-        with self._averages_used(_callbacks(run, args, kwargs)):
+        callbacks = _callbacks(run, args, kwargs)
+        left_alone = self._left_alone(self._activity == "fit", callbacks)
+        with left_alone, self._averages_used(callbacks):
             return run(*args, **kwargs)
 
     @property

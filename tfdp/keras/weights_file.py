@@ -61,7 +61,14 @@ class LedgerInFile(keras.losses.Loss):
         raise NotImplementedError("This is no loss.")
 
     def save_own_variables(self, store: Any) -> None:
+        """Writes the ledgers.
+
+        Raises:
+            LedgerMismatchError: something that no ledger knows of has changed the weights.
+        """
         model = self._reference()
+        # Functions of Keras that save a model get here, too.
+        charges.look(model.weights)
         for index, (ledger, *place) in enumerate(_to_save(model)):
             text = ledger.to_json_lines().encode()
             store[f"ledger_{index}"] = np.frombuffer(text, np.uint8)

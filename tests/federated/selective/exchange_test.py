@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
+from tfdp.accounting import Budget, PrivacyBudgetExceededError
 from tfdp.federated.selective import (
     AsynchronousExchange,
     LargestValues,
     ParameterServer,
     Participant,
+    SparseVectorUpload,
     random_order,
     run_epoch,
 )
+from tfdp.ledger import PrivacyLedger
 
 GOALS = {"a": [4, 0, 1], "b": [-2, 3, 0], "c": [0, -1, 8]}
 
@@ -196,6 +199,29 @@ def test_the_others_go_on_when_some_are_away_or_refused():
     away.away = False
     list(exchange.run(until=2.0))  # It finds out only now that it is back.
     assert [turn.name for turn in exchange.run(until=3.0) if turn.error is None] == ["b"]
+
+
+def _spends(uploads):
+    """Returns a participant whose budget covers so many uploads."""
+    upload = SparseVectorUpload(1.0, 1.5, 0.0, 1.0, PrivacyLedger(), Budget(uploads, 1e-5))
+    return Participant(toward(GOALS["a"]), upload)
+
+
+def test_the_others_go_on_when_one_has_spent_its_budget():
+    server, participants = ParameterServer(np.zeros(3, np.float32)), make()
+    participants = {"spent": _spends(1), **participants}
+    assert run_epoch(server, participants) == {} and server.version == 4
+    failed = run_epoch(server, participants)
+    assert set(failed) == {"spent"} and server.version == 7
+    assert isinstance(failed["spent"], PrivacyBudgetExceededError)
+
+    exchange = AsynchronousExchange(server)
+    exchange.add("spent", _spends(1), 1.0)
+    exchange.add("b", participants["b"], 1.0)
+    turns = list(exchange.run(until=2.0))
+    assert [turn.name for turn in turns] == ["spent", "b", "spent", "b"]
+    assert [type(turn.error) for turn in turns if turn.error] == [PrivacyBudgetExceededError]
+    assert turns[2].error is not None and server.version == 10
 
 
 def test_faults_of_the_program_are_not_taken_for_absence():

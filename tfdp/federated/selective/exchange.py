@@ -6,13 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfdp.accounting import PrivacyBudgetExceededError
 from tfdp.events.arguments import real_number
 from tfdp.federated.selective.participant import Participant, Server
 from tfdp.federated.selective.sparse import BadMessageError
 from tfdp.noise import HostGenerator, host_generator
 
-# Why a turn may fail, and the exchange go on: somebody is away, or says what is refused.
-Failure = ConnectionError | BadMessageError
+# Why a turn may fail, and the exchange go on: somebody is away, or says what is refused, or has
+# spent its own budget.
+Failure = ConnectionError | BadMessageError | PrivacyBudgetExceededError
+_FAILURES = (ConnectionError, BadMessageError, PrivacyBudgetExceededError)
 
 
 def run_epoch(
@@ -29,14 +32,15 @@ def run_epoch(
             robin; `random_order` makes another one for each epoch.
 
     Returns:
-        Errors of those that were away or whose message was refused. Such a turn had no effect on
-        the server, or its full one; there is another in the next epoch.
+        Errors of those that were away, or whose message was refused, or whose budget covers no
+        upload. Such a turn had no effect on the server, or its full one; there is another in the
+        next epoch.
     """
     failed: dict[Hashable, Failure] = {}
     for name in participants if order is None else order:
         try:
             participants[name].turn(server)
-        except (ConnectionError, BadMessageError) as error:
+        except _FAILURES as error:
             failed[name] = error
     return failed
 
@@ -149,7 +153,7 @@ class AsynchronousExchange:
             return message
         try:
             self._server.upload(message)
-        except (ConnectionError, BadMessageError) as error:
+        except _FAILURES as error:
             return error
         return None
 
@@ -166,7 +170,7 @@ class AsynchronousExchange:
         try:
             participant.download(self._server)
             message = participant.epoch()
-        except (ConnectionError, BadMessageError) as error:
+        except _FAILURES as error:
             message = error
         self._push(duration, name, message)
 
