@@ -5,10 +5,11 @@ import math
 import pytest
 from scipy import stats
 
-from tfdp.accounting import Accountant, RDPAccountant
+from tfdp.accounting import Accountant, BasicComposition, PRVAccountant, RDPAccountant
 from tfdp.accounting.mechanisms import FixedSizeGaussian, PureEpsilon, SampledGaussian
 from tfdp.events import (
     ComposedEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     GaussianSumEvent,
@@ -143,6 +144,16 @@ def test_epsilon_of_truncated_samples_is_the_smallest_that_delta_allows(delta):
     assert epsilon > RDPAccountant().compose(POISSON, 100).get_epsilon(delta)
     assert truncated.get_delta(epsilon) == pytest.approx(delta, rel=1e-4)
     assert truncated.get_delta(epsilon * 0.999) > delta
+
+
+@pytest.mark.parametrize("make", [RDPAccountant, PRVAccountant, BasicComposition])
+def test_epsilon_beside_what_fails_and_what_is_lost_is_within_delta(make):
+    sampling = TruncatedPoissonSampling(0.5, 20, 16)
+    accountant = make().compose(SampledEvent(sampling, EpsilonDeltaEvent(0.5, 0.4), ZERO))
+    for delta in (0.405, 0.41, 0.43):
+        epsilon = accountant.get_epsilon(delta)
+        assert 0 < epsilon < 1
+        assert accountant.get_delta(epsilon) <= delta * (1 + 1e-6)
 
 
 def test_truncation_that_delta_does_not_cover_is_infinite():

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from tfdp.accounting import MomentsAccountant, PRVAccountant, RDPAccountant
-from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import (
+    EpsilonDeltaEvent,
+    GaussianSumEvent,
+    PoissonSampling,
+    PureEpsilonEvent,
+    SampledEvent,
+    TruncatedPoissonSampling,
+)
 
 
 def _step(q, z):
@@ -71,3 +78,15 @@ def test_log_moments_of_nothing_and_of_no_privacy():
     assert np.all(accountant.get_log_moments() > 0)
     accountant.compose(GaussianSumEvent(1.0, 0.0))
     assert np.all(np.isinf(accountant.get_log_moments()))
+
+
+def test_log_moments_of_what_fails_are_infinite_and_epsilon_is_not():
+    poisson = MomentsAccountant().compose(_step(0.01, 4.0))
+    truncated = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), GaussianSumEvent(1.0, 4.0))
+    accountant = MomentsAccountant().compose(truncated)
+    assert np.all(np.isinf(accountant.get_log_moments()))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(poisson.get_epsilon(1e-5), rel=1e-3)
+    assert accountant.get_delta(0.5) == pytest.approx(poisson.get_delta(0.5), rel=1e-3)
+    lost = MomentsAccountant().compose(EpsilonDeltaEvent(0.1, 1e-7))
+    assert np.all(np.isinf(lost.get_log_moments()))
+    assert lost.get_epsilon(1e-5) < 1

@@ -13,6 +13,7 @@ from tfdp.accounting import RDPAccountant
 from tfdp.accounting.renyi.conversion import epsilon_at_order
 from tfdp.accounting.renyi.gaussian import rdp_sampled_gaussian
 from tfdp.events import (
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -24,6 +25,7 @@ from tfdp.events import (
     PureEpsilonEvent,
     RandomizedResponseEvent,
     SampledEvent,
+    TruncatedPoissonSampling,
 )
 from tfdp.ledger import PrivacyLedger
 
@@ -64,6 +66,16 @@ def test_rdp_of_gaussians_adds_up():
 def test_rdp_of_nothing_and_of_no_privacy():
     assert np.all(RDPAccountant().get_rdp([1.5, 2]) == 0)
     assert np.all(np.isinf(RDPAccountant().compose(NonPrivateEvent()).get_rdp([1.5, 2])))
+
+
+def test_rdp_of_what_fails_is_infinite_and_epsilon_is_not():
+    # One of 0.9 units in the mean is dropped where two come, which moves sums by two.
+    often = SampledEvent(TruncatedPoissonSampling(0.5, 3, 1), GaussianSumEvent(1.0, 1.0))
+    rarely = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), GaussianSumEvent(1.0, 4.0))
+    for event in (often, rarely, EpsilonDeltaEvent(0.1, 1e-9)):
+        assert np.all(np.isinf(RDPAccountant().compose(event).get_rdp([1.5, 2, math.inf])))
+    poisson = RDPAccountant().compose(_step(0.01, 4.0)).get_epsilon(1e-5)
+    assert RDPAccountant().compose(rarely).get_epsilon(1e-5) == pytest.approx(poisson, rel=1e-3)
 
 
 def test_given_orders_are_the_only_ones():

@@ -9,6 +9,8 @@ from tfdp.accounting import RDPAccountant, UnsupportedEventError, ZCDPAccountant
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.events import (
     ComposedEvent,
+    DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     GaussianSumEvent,
@@ -97,3 +99,12 @@ def test_what_is_pure_on_its_sample_is_priced():
     both = ComposedEvent((GaussianSumEvent(1.0, 2.0), PureEpsilonEvent(0.1)))
     unsampled = SampledEvent(UnknownSampling(), both, ZERO)
     assert ZCDPAccountant().compose(unsampled).rho == pytest.approx(0.125 + 0.005)
+
+
+def test_rho_of_what_fails_is_infinite_and_epsilon_is_not():
+    gaussian = ZCDPAccountant().compose(GaussianSumEvent(1.0, 2.0))
+    for event in (DiscreteGaussianSumEvent(1.0, 2.0, 2**-31, 1000), EpsilonDeltaEvent(0.0, 1e-9)):
+        accountant = ZCDPAccountant().compose(event)
+        assert accountant.rho == math.inf
+        assert accountant.get_epsilon(1e-5) < 1.001 * gaussian.get_epsilon(1e-5)
+        assert accountant.get_delta(1.0) < 1.001 * gaussian.get_delta(1.0)

@@ -1,6 +1,7 @@
 """`tfdp audit`: attacks on predictions and bounds from canaries, beside what a ledger claims."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -77,7 +78,26 @@ def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
     assert "loss, all records: 300 members, 300 others" in out
     assert "loss, class 2: " in out
     assert out.count("  verdict: above what is claimed\n    TPR ") == 4
-    assert "; at most 0.3829 is claimed" in out
+    # 2 Phi(1 / 2) - 1 is 0.38292.
+    assert "; at most 0.3830 is claimed" in out
+    assert "  an advantage of 0.3830 at most" in out
+    claimed = re.findall(r"; at most (\S+) is claimed", out)
+    _, as_json, _ = run(capsys, "audit", "membership", path, *flags, "--json")
+    found = json.loads(as_json)
+    rates = [
+        probability
+        for attack in found["attacks"]
+        for probability in (
+            found["claim"]["advantage"],
+            *attack["claimed_true_positive_rate"].values(),
+        )
+    ]
+    assert len(claimed) == len(rates) > 8
+    for shown, probability in zip(claimed, rates, strict=True):
+        assert probability <= float(shown) < probability + 1e-4
+    (epsilon,) = re.findall(r"epsilon = (\S+) at delta = 1e-05 \(prv\)", out)
+    exact = found["claim"]["epsilon"]
+    assert exact <= float(epsilon) < exact * (1 + 1e-5)
     assert "none is called so has a confidence of 0.95, for all 4 attacks together" in out
     assert "not authenticated" in out
 
@@ -160,6 +180,17 @@ def test_canaries_prove_what_the_library_proves(tmp_path, capsys, ledger):
     bounds = found["any_canaries"]
     assert 0 < bounds["epsilon"] < bounds["gaussian"]["epsilon"]
     assert bounds["gaussian"]["epsilon"] < independent["gaussian"]["epsilon"] < 4.377
+    # In words what is proven is rounded down, and what is claimed up.
+    _, out, _ = run(capsys, "audit", "epsilon", path, *flags)
+    proven = [
+        *(bounds["epsilon"], bounds["gaussian"]["mu"], bounds["gaussian"]["epsilon"]),
+        *(mu, epsilon, independent["measured"]["epsilon"]),
+    ]
+    said = [float(number) for number in re.findall(r"(?:mu|epsilon) >= ([\d.]+)\b", out)]
+    for shown, number in zip(said, proven, strict=True):
+        assert number * (1 - 1e-3) < shown <= number
+    (p,) = re.findall(r"have a probability of (\S+) at most", out)
+    assert independent["p_value_of_the_claim"] <= float(p)
 
 
 def test_claim_that_is_refuted_is_said(tmp_path, capsys, ledger):

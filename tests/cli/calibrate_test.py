@@ -1,11 +1,13 @@
 """`tfdp calibrate`: what it finds, in words and as JSON, and what it refuses."""
 
 import json
+import re
 
 import pytest
 
 from tests.cli.running import BUDGET, calibrate, run
 from tfdp.accounting import RDPAccountant
+from tfdp.cli.common import rounded_up
 from tfdp.events import GaussianSumEvent
 from tfdp.factorizations import (
     BinaryTree,
@@ -38,7 +40,7 @@ def test_calibrate_in_words(capsys):
     found = calibrate(capsys, *flags)
     assert out.splitlines() == [
         f"noise multiplier {found['noise_multiplier']}",
-        f"epsilon = {found['epsilon']:.6g} at delta = 1e-05 (rdp)",
+        f"epsilon = {rounded_up(found['epsilon'])} at delta = 1e-05 (rdp)",
         "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, zero_out)",
         f"noise-batch ratio {found['noise_batch_ratio']:.6g}",
     ]
@@ -165,6 +167,25 @@ def test_calibrate_to_a_risk(capsys):
     assert (status, err) == (0, "")
     assert "no attack has a TPR above 0.0" in out
     assert "at FPR 0.01" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "line"),
+    [
+        # Numbers whose seventh digit is below five.
+        (["--tpr", "0.05", "--fpr", "0.01", "--steps", "1999"], "true_positive_rate", "TPR above"),
+        (["--advantage", "0.2", "--steps", "1998"], "advantage", "advantage above"),
+        (["--noise", "1.0000004", "--steps", "20"], "noise_multiplier", "noise multiplier"),
+        (["--noise", "1.0000004", "--steps", "20"], "epsilon", "epsilon ="),
+    ],
+)
+def test_what_may_happen_is_rounded_up(capsys, flags, name, line):
+    words = [*BUDGET, "--accountant", "prv", "--batch-size", "600", *flags]
+    _, out, _ = run(capsys, "calibrate", *words, "--relation", "add_or_remove_one")
+    (shown,) = re.findall(rf"{line} ([\d.]+)", out)
+    _, as_json, _ = run(capsys, "calibrate", *words, "--relation", "add_or_remove_one", "--json")
+    exact = json.loads(as_json)[name]
+    assert exact <= float(shown) < exact * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,20 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tfdp.cli.common import authentication, check_out, finite, printable, read_delta, read_key
+from tfdp.cli.common import (
+    authentication,
+    check_out,
+    epsilon_line,
+    finite,
+    printable,
+    read_delta,
+    read_key,
+    rounded_down,
+    rounded_up,
+)
 from tfdp.ledger import LedgerFormatError
 from tfdp.ledger.entry import Evidence
 
@@ -14,6 +26,24 @@ def test_delta_is_between_0_and_1():
     for text in ("0", "1", "-1", "nan", "inf", "small", ""):
         with pytest.raises(ValueError, match="--delta must be a number between 0 and 1"):
             read_delta(text)
+
+
+@given(st.floats(1e-12, 1e12), st.integers(2, 8))
+def test_numbers_are_rounded_to_the_side_that_is_asked_for(value, digits):
+    low, high = float(rounded_down(value, digits)), float(rounded_up(value, digits))
+    assert value * (1 - 10.0 ** (1 - digits)) <= low <= value <= high
+    assert high <= value * (1 + 10.0 ** (1 - digits)) + 1e-300
+    # So many digits are there, and no zeros behind them.
+    assert rounded_up(high, digits) == rounded_down(high, digits) == f"{high:.{digits}g}"
+
+
+def test_epsilon_is_rounded_up_and_delta_not_at_all():
+    assert epsilon_line(1.0000041, 1.23456789e-5, "prv") == (
+        "epsilon = 1.00001 at delta = 1.23456789e-05 (prv)"
+    )
+    assert epsilon_line(2.0, 1e-5, "prv") == "epsilon = 2 at delta = 1e-05 (prv)"
+    assert epsilon_line(0.0, 0.001, "prv") == "epsilon = 0 at delta = 0.001 (prv)"
+    assert epsilon_line("inf", 0.1, "prv") == epsilon_line(math.inf, 0.1, "prv")
 
 
 def test_key_is_read_as_it_is(tmp_path):

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
 from tests.cli.running import POISSON, STEP, UNKEYED, run
 from tfdp.accounting import RDPAccountant
+from tfdp.cli.common import rounded_up
 from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
@@ -41,11 +43,26 @@ ledger {ledger.ledger_id}: 14042 steps
   neighbours: add_or_remove_one, unit: example
   sum: l2 norm bound 3, noise stddev 6
   sum: l2 norm bound 0.5, noise stddev 1
-  effective noise multiplier: 0.707107
+  effective noise multiplier: 0.707106
 
 epsilon = """
     assert out.startswith(expected)
     assert out.endswith(" at delta = 1e-05 (rdp)\n")
+    epsilon = ledger.epsilon(1e-5, RDPAccountant())
+    shown = out[len(expected) :].split()[0]
+    assert epsilon <= float(shown) < epsilon * (1 + 1e-5)
+
+
+def test_replay_promises_no_less_than_was_shown(save, capsys):
+    ledger, path = save((STEP, 40))
+    flags = ["--delta", "1.23456789e-5", "--accountant", "rdp", "--every", "1"]
+    _, out, _ = run(capsys, "replay", path, *flags)
+    curve = re.findall(r"^after .*: epsilon = (\S+) \(rdp\)$", out, re.MULTILINE)
+    assert len(curve) == 40
+    for steps, shown in enumerate(curve, 1):
+        exact = RDPAccountant().compose(STEP, steps).get_epsilon(1.23456789e-5)
+        assert exact <= float(shown) < exact * (1 + 1e-5)
+    assert f"epsilon = {curve[-1]} at delta = 1.23456789e-05 (rdp)" in out
 
 
 def test_replay_as_json(save, capsys):
@@ -232,7 +249,8 @@ def test_curve_as_csv_and_as_plot(save, capsys, tmp_path):
     status, printed, err = run(capsys, "replay", path, *flags, "--every", "100")
     points = [line for line in printed.splitlines() if line.startswith("after ")]
     assert (status, err, len(points)) == (0, "", 4) and "wrote" not in printed
-    assert points[0].startswith(f"after 100 steps: epsilon = {float(rows[0]['rdp']):.6g} (rdp), ")
+    shown = rounded_up(float(rows[0]["rdp"]))
+    assert points[0].startswith(f"after 100 steps: epsilon = {shown} (rdp), ")
     found = json.loads(run(capsys, "replay", path, *flags, "--every", "100", "--json")[1])
     assert [point["steps"] for point in found["curve"]] == [100, 200, 300, 340]
     assert found["curve"][3]["epsilon"] == found["epsilon"]

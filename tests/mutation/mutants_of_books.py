@@ -20,6 +20,23 @@ PRICES = in_folder(
         f"{ACCOUNTING}/pld_test.py::test_small_deltas_are_not_below_a_proven_bound",
     ),
     (
+        "others_move_one_way",
+        "beside replaced units, a unit is only ever added by the other releases",
+        "prv.py",
+        "of_others = self._pairs(others) if others else [[]]",
+        "of_others = self._pairs(others)[-1:] if others else [[]]",
+        f"{ACCOUNTING}/prv_test.py"
+        "::test_a_replacement_beside_other_events_costs_no_less_than_they_alone",
+    ),
+    (
+        "groups_are_of_the_whole",
+        "a sample of fixed size holds no more of a group than independent draws would",
+        "sampling_rules.py",
+        "least = max(sampling.sample_size, sampling.population_size - group_size + 1)",
+        "least = sampling.population_size",
+        f"{ACCOUNTING}/groups_test.py",
+    ),
+    (
         "powers_lose_what_one_loses",
         "the power of a transform is as exact as the transform, whatever the number of steps",
         "losses/transforms.py",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.report.numbers import percent_up, plain, round_up, span
+from tfdp.report.numbers import percent_up, plain, round_down, round_up, span
 from tfdp.report.releases import Range
 
 
@@ -14,11 +14,12 @@ from tfdp.report.releases import Range
 def test_rounded_up_is_at_least_the_number_and_near_it(value):
     shown = float(round_up(value))
     assert value <= shown <= value * 1.001 + 1e-300
+    assert value * 0.999 <= float(round_down(value)) <= value
 
 
 @pytest.mark.parametrize("text", ["2.380", "0.9470", "10.00", "123500", "0.00001235"])
 def test_rounded_up_number_stays(text):
-    assert round_up(float(text)) == text
+    assert round_up(float(text)) == round_down(float(text)) == text
 
 
 @given(st.floats(0, 1))

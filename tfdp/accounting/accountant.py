@@ -1,6 +1,7 @@
 """What every accountant promises."""
 
 import contextlib
+import copy
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -72,6 +73,8 @@ class Accountant:
     takes_many_kinds: ClassVar[bool] = False
     is_predicted: ClassVar[bool] = False
     confidence: float | None = None
+    # How many neighbours the data sets are apart, each two of which on the way are priced.
+    _apart = 1
 
     def __init__(self):
         self._tally = Tally()
@@ -86,6 +89,26 @@ class Accountant:
         are added.
         """
         return self
+
+    def on_the_way(self, group_size: int) -> "Accountant":
+        """Returns an accountant of what was composed, for each two neighbours on the way between
+        data sets that are so many of them apart.
+
+        There may be fewer units on the way than an event says, and samples of fixed size cost more
+        of fewer (`tfdp.accounting.sampling_rules`). An accountant that composes in a way of its own
+        is returned as it is.
+
+        Raises:
+            UnsupportedEventError: an event cannot be priced there.
+        """
+        if group_size == 1 or not self.takes_back:
+            return self
+        made = copy.copy(self)
+        Accountant.__init__(made)
+        made._apart = self._apart * group_size
+        for event, count in self._tally.events():
+            made._add(event, count)
+        return made
 
     @property
     def neighboring_relation(self) -> NeighboringRelation | None:
@@ -218,10 +241,12 @@ class Accountant:
     def _epsilon_beside(self, failure: float, lost: float, delta: float) -> float:
         if not self._terms() and failure == 0 and lost <= delta:
             return 0.0
-        # With h(epsilon) the delta of the mechanisms, that of all is lost + (1 - lost) h(epsilon).
+        # With h(epsilon) the delta of the mechanisms, that of all is lost + (1 - lost) h(epsilon),
+        # and what failures add to it.
         if delta - lost < _SMALLEST_DELTA:
             return self._pure_epsilon() if failure == 0 and lost <= delta else math.inf
         delta, epsilon = min((delta - lost) / (1 - lost), _LARGEST_DELTA), 0.0
+        failure /= 1 - lost
         for number in itertools.count():
             # P and Q fail with this probability: P(S) <= e^epsilon Q(S) + delta becomes
             # P'(S) <= e^epsilon Q'(S) + delta + (1 + e^epsilon) failure.
@@ -269,7 +294,7 @@ class Accountant:
     def _check(self, event: Event) -> tuple[NormalForm, Protection | None]:
         if not isinstance(event, Event):
             raise TypeError(f"event must be an Event. Received: event={event!r}.")
-        form = normal_form(event)
+        form = normal_form(event, self._apart)
         if form.otherwise is not None and not self.computes_distributions:
             form = form.otherwise
         if form.run is not None:
@@ -304,6 +329,10 @@ class Accountant:
 
     def _lost_probability(self) -> float:
         return self._tally.lost_probability()
+
+    def _fails(self) -> bool:
+        """Whether there is a probability with which the mechanisms' divergences say nothing."""
+        return self._failure_probability() + self._lost_probability() > 0
 
     def _pure_epsilon(self) -> float:
         """Returns the sum of the epsilons at delta zero, infinity where there is none."""

@@ -3,11 +3,17 @@
 import math
 from typing import Protocol
 
+from tfdp.accounting.accountant import Accountant
 from tfdp.events.arguments import positive_integer, real_number
 
 
 class _PricesDelta(Protocol):
     def get_delta(self, target_epsilon: float) -> float: ...
+
+
+def _on_the_way(accountant: _PricesDelta, group_size: int) -> _PricesDelta:
+    """Returns what prices each two neighbours between data sets that are so many apart."""
+    return accountant.on_the_way(group_size) if isinstance(accountant, Accountant) else accountant
 
 
 def group_delta(accountant: _PricesDelta, group_size: int, target_epsilon: float) -> float:
@@ -21,7 +27,10 @@ def group_delta(accountant: _PricesDelta, group_size: int, target_epsilon: float
     Guarantees:
         Valid for every accountant and under every neighbouring relation, and mostly far from
         tight: `RDPAccountant(group_size=...)` and `PRVAccountant(group_size=...)` know more.
-        With records as privacy units, k is the largest number of records of one user.
+        With records as privacy units, k is the largest number of records of one user. On the way
+        from one data set to the other there may be fewer units than in either event
+        (`tfdp.accounting.sampling_rules`): tfdp's accountants price these neighbours. Whatever else
+        has a `get_delta` must do so itself.
 
     Args:
         accountant: Anything with `get_delta`.
@@ -34,6 +43,10 @@ def group_delta(accountant: _PricesDelta, group_size: int, target_epsilon: float
     """
     k = positive_integer("group_size", group_size)
     total = real_number("target_epsilon", target_epsilon, minimum=0, inclusive=True)
+    return _delta_in_a_row(_on_the_way(accountant, k), k, total)
+
+
+def _delta_in_a_row(accountant: _PricesDelta, k: int, total: float) -> float:
     epsilon = total / k
     delta = accountant.get_delta(epsilon)
     if delta == 0:
@@ -69,11 +82,13 @@ def group_epsilon(accountant: _PricesDelta, group_size: int, target_delta: float
         >>> round(accountant.get_epsilon(1e-5), 2), round(group_epsilon(accountant, 3, 1e-5), 2)
         (0.34, 1.14)
     """
+    k = positive_integer("group_size", group_size)
     delta = real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
-    if group_delta(accountant, group_size, 0.0) <= delta:
+    neighbours = _on_the_way(accountant, k)
+    if _delta_in_a_row(neighbours, k, 0.0) <= delta:
         return 0.0
     high = 1.0
-    while group_delta(accountant, group_size, high) > delta:
+    while _delta_in_a_row(neighbours, k, high) > delta:
         high *= 2
         if high > 1e6:
             return math.inf
@@ -81,7 +96,7 @@ def group_epsilon(accountant: _PricesDelta, group_size: int, target_delta: float
     # The end that is returned was seen to be within delta.
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        if group_delta(accountant, group_size, middle) > delta:
+        if _delta_in_a_row(neighbours, k, middle) > delta:
             low = middle
         else:
             high = middle

@@ -38,15 +38,22 @@ class MomentsAccountant(Accountant):
     prices = RDPAccountant.prices
 
     def get_log_moments(self) -> np.ndarray:
-        """Returns alpha(1), ..., alpha(32) of everything composed so far."""
-        if self._is_non_private():
+        """Returns alpha(1), ..., alpha(32) of everything composed so far.
+
+        They are infinite where something has no privacy, a delta of its own, or a probability of
+        failure (truncated samples, discrete noise).
+        """
+        if self._is_non_private() or self._fails():
             return np.full(_MOMENTS.shape, np.inf)
-        terms = self._terms()
-        return _MOMENTS * renyi_curve(terms)(1 + _MOMENTS) if terms else np.zeros(_MOMENTS.shape)
+        return self._log_moments() if self._terms() else np.zeros(_MOMENTS.shape)
+
+    def _log_moments(self) -> np.ndarray:
+        """Returns those of the mechanisms, of which there is one at least."""
+        return _MOMENTS * renyi_curve(self._terms())(1 + _MOMENTS)
 
     def _epsilon(self, delta: float) -> float:
-        return float(np.min((self.get_log_moments() - math.log(delta)) / _MOMENTS))
+        return float(np.min((self._log_moments() - math.log(delta)) / _MOMENTS))
 
     def _delta(self, epsilon: float) -> float:
-        log_delta = float(np.min(self.get_log_moments() - _MOMENTS * epsilon))
+        log_delta = float(np.min(self._log_moments() - _MOMENTS * epsilon))
         return math.exp(min(0.0, log_delta))

@@ -15,6 +15,7 @@ outputs that are told apart with probability delta, and are those of a pure mech
 (Kairouz, Oh and Viswanath 2015, arXiv:1311.0776, theorem 3.4).
 """
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
@@ -295,15 +296,20 @@ def _amplified(
     return [amplify(rule, each, event) for each in together]
 
 
-def normal_form(event: events.Event) -> NormalForm:
+def normal_form(event: events.Event, group_size: int = 1) -> NormalForm:
     """Returns the mechanisms that `event` amounts to.
+
+    Args:
+        event: The event.
+        group_size: How many neighbours the data sets are apart; the mechanisms are those of each
+            two of them on the way (`tfdp.accounting.sampling_rules`).
 
     Raises:
         UnsupportedEventError: the event, or one inside it, cannot be priced; the message names it.
     """
     if isinstance(event, SelectedRun):
-        return NormalForm(best_of_runs(event, collapse))
-    rule = sampling_rule(event)
+        return NormalForm(best_of_runs(event, functools.partial(collapse, group_size=group_size)))
+    rule = sampling_rule(event, group_size)
     form = _form(event, rule)
     if rule.otherwise is None or form.failure_probability >= 1:
         return form
@@ -358,16 +364,17 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     )
 
 
-def collapse(event: events.Event, count: int) -> list[tuple[Mechanism, int]]:
+def collapse(event: events.Event, count: int, group_size: int = 1) -> list[tuple[Mechanism, int]]:
     """Returns the mechanisms that `count` such events amount to, each with its number.
 
     `count` is the total over a whole ledger: begun passes over shuffled data are rounded up once.
+    `group_size` is as in `normal_form`.
 
     Raises:
         UnsupportedEventError: the event, or one inside it, cannot be priced, or mechanisms are not
             all that it costs; the message names it.
     """
-    form = normal_form(event)
+    form = normal_form(event, group_size)
     form = form.otherwise or form
     if form.run is not None:
         raise UnsupportedEventError(

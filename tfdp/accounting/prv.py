@@ -127,7 +127,7 @@ class PRVAccountant(Accountant):
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()
-        self._group_size = check_group_size(group_size)
+        self._group_size = self._apart = check_group_size(group_size)
         self._curve: tuple[_Terms, Renyi] | None = None
         self._relative_error = real_number(
             "relative_error", relative_error, minimum=0, inclusive=False, maximum=0.5
@@ -237,19 +237,18 @@ class PRVAccountant(Accountant):
             return bound_delta(self._pairs(terms), renyi, self._relative_error, delta, epsilon)
         moved = [(m.mechanism, n) for m, n in terms if isinstance(m, RemoveThenAdd)]
         others = [(m, n) for m, n in terms if not isinstance(m, RemoveThenAdd)]
+        pairs = self._pairs(moved)
+        # By what is not chained the unit may be removed or added, where it is not replaced.
+        of_others = self._pairs(others) if others else [[]]
+        seconds = [[*pairs[-1], *steps] for steps in of_others]
         halves = []
-        for direction, half in enumerate((moved, [*moved, *others])):
+        for half, steps in ((moved, pairs[:1]), ([*moved, *others], seconds)):
             renyi = self._renyi(half)
-            halves += bound_delta(
-                self._pairs(half)[direction : direction + 1],
-                renyi,
-                self._relative_error,
-                delta / 2,
-                None if epsilon is None else epsilon / 2,
-            )
-            if direction == 0:
+            share = None if epsilon is None else epsilon / 2
+            halves.append(bound_delta(steps, renyi, self._relative_error, delta / 2, share))
+            if half is moved:
                 delta *= math.exp(-min(epsilon_bound(renyi, delta / 2)[1], 100.0))
-        return [ChainBounds(*halves)] if len(halves) == 2 else []
+        return [ChainBounds(first, second) for first in halves[0] for second in halves[1]]
 
     def _pairs(self, terms: _Terms) -> list[Steps]:
         """Returns the pairs of every direction, and how many there are of each."""

@@ -162,7 +162,7 @@ class RDPAccountant(Accountant):
 
     def __init__(self, orders: Iterable[float] | None = None, *, group_size: int = 1):
         super().__init__()
-        self._group_size = check_group_size(group_size)
+        self._group_size = self._apart = check_group_size(group_size)
         self._orders: np.ndarray | None = None
         if orders is not None:
             orders = tuple(orders)
@@ -189,15 +189,15 @@ class RDPAccountant(Accountant):
             orders: Above 1, whole or not. At infinity it is the epsilon at delta zero.
 
         Returns:
-            Float64 vector as long as `orders`; infinite where something has no privacy, or a delta
-            of its own.
+            Float64 vector as long as `orders`; infinite where something has no privacy, a delta of
+            its own, or a probability of failure (truncated samples, discrete noise).
 
         Raises:
             ValueError: an order is not above 1.
             TypeError: an order is not a number.
         """
         checked = _checked(orders)
-        if self._is_non_private() or self._lost_probability() > 0:
+        if self._is_non_private() or self._fails():
             return np.full(checked.shape, np.inf)
         return self._divergence(checked) if self._terms() else np.zeros(checked.shape)
 

@@ -49,6 +49,13 @@ Of samples in which a unit's steps are at least b apart it is in at most ceil(n 
 of a pass. So a pass costs at most so many of its steps without sampling, whatever is released. What
 Gaussian sums cost is a mixture over the unit's steps (`SeparatedGaussian`).
 
+Of data sets that are k neighbours apart, of N units and of N - k, the ones on the way have fewer
+than N. One more unit is in a sample of n of them with probability n / (N - k + 1) at most, whatever
+is known of the others of the group: so many of it are in a sample, or fewer, as independent draws
+with that probability give. For groups it is q. Truncated samples are charged as those of N + k
+units are. Nothing else here depends on how many units there are, but a pass over shuffled data,
+whose steps are taken to be as many for all the data sets.
+
 Of a Poisson sample that is too large a part is dropped. For Gaussian sums neighbours then differ by
 two units at most, one that comes and one that is driven out, with the probability that the others'
 sample is so large (`tfdp.accounting.mechanisms.TruncatedGaussian`). Else, and under replace one,
@@ -56,6 +63,7 @@ and for accountants that know divergences only, the price counts such a sample a
 probability goes into delta (Chua et al. 2024, arXiv:2411.04205).
 """
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -285,8 +293,28 @@ def sampling_rules_of_others(event: events.Event) -> set[str]:
     return {f"{kind.__name__} (by {_RULES_BY[kind]})"} if kind in _RULES_BY else set()
 
 
-def sampling_rule(event: events.Event) -> SamplingRule:
+def _on_the_way(
+    sampling: events.Sampling, relation: NeighboringRelation, group_size: int
+) -> events.Sampling:
+    """Returns the dearest sampling of all neighbours on the way from one data set to the other."""
+    if relation is not _ADD or group_size == 1:
+        return sampling
+    if isinstance(sampling, events.FixedSizeSampling):
+        least = max(sampling.sample_size, sampling.population_size - group_size + 1)
+        return dataclasses.replace(sampling, population_size=least)
+    if isinstance(sampling, events.TruncatedPoissonSampling):
+        most = sampling.population_size + group_size - 1
+        return dataclasses.replace(sampling, population_size=most)
+    return sampling
+
+
+def sampling_rule(event: events.Event, group_size: int = 1) -> SamplingRule:
     """Returns how the event's sampling is priced; a bare event's: the unit is in it, for sure.
+
+    Args:
+        event: The event.
+        group_size: How many neighbours the data sets are apart; the rule is that of each two of
+            them on the way. Rules of other packages do not see it.
 
     Raises:
         UnsupportedEventError: no price is known for the policy under the relation.
@@ -299,7 +327,7 @@ def sampling_rule(event: events.Event) -> SamplingRule:
             f"{type(event.sampling).__name__} is not supported under "
             f"{event.neighboring_relation.name}: {event.sampling!r}."
         )
-    found = rule(event.sampling)
+    found = rule(_on_the_way(event.sampling, event.neighboring_relation, group_size))
     wrong = wrong_with(found) if isinstance(found, SamplingRule) else "positive factors"
     if wrong is not None:
         raise UnsupportedEventError(

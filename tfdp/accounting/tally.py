@@ -39,6 +39,10 @@ class Tally:
         self._failures: collections.Counter[float] = collections.Counter()
         self._lost: collections.Counter[float] = collections.Counter()
 
+    def events(self) -> list[tuple[Event, int]]:
+        """Returns the distinct events and how often each was added."""
+        return list(self._counts.items())
+
     def form(self, event: Event) -> NormalForm | None:
         """Returns what an event amounts to that was added before; None of another one."""
         return self._forms.get(event)

@@ -53,9 +53,17 @@ class ZCDPAccountant(Accountant):
 
     @property
     def rho(self) -> float:
-        """Of everything composed so far; infinity where there is no privacy."""
-        if self._is_non_private():
+        """Of everything composed so far.
+
+        It is infinite where something has no privacy, a delta of its own, or a probability of
+        failure (truncated samples, discrete noise).
+        """
+        if self._is_non_private() or self._fails():
             return math.inf
+        return self._rho()
+
+    def _rho(self) -> float:
+        """Returns that of the mechanisms."""
         return math.fsum(n * self.prices[type(m)](m) for m, n in self._terms())
 
     def _priced(self, mechanism: Mechanism, event: Event) -> Mechanism:
@@ -69,7 +77,7 @@ class ZCDPAccountant(Accountant):
 
     def _best(self, value: Callable[[float, float], float], *, inverse: bool) -> float:
         """Returns the smallest of value(order, divergence)."""
-        rho = self.rho
+        rho = self._rho()
 
         def values(orders: np.ndarray) -> np.ndarray:
             return np.array([value(order, rho * order) for order in orders.tolist()])

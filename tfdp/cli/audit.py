@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import decimal
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +23,12 @@ from tfdp.cli.common import (
     check_out,
     counted,
     described,
+    epsilon_line,
     finite,
     read_delta,
     read_key,
+    rounded_down,
+    rounded_up,
 )
 from tfdp.cli.predictions import (
     FILE_HELP,
@@ -130,11 +134,17 @@ def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _claim_lines(claim: dict[str, Any]) -> list[str]:
+    said = epsilon_line(claim["epsilon"], claim["delta"], claim["accountant"])
     return [
-        f"claimed by {claim['ledger']} ({claim['authentication']}): epsilon = "
-        f"{claim['epsilon']:.6g} at delta = {claim['delta']:g} ({claim['accountant']})",
+        f"claimed by {claim['ledger']} ({claim['authentication']}): {said}",
         *claim["warnings"],
     ]
+
+
+def _at_most(probability: float) -> str:
+    """Returns a probability to four places, rounded up."""
+    exact = decimal.Decimal(repr(float(probability)))
+    return str(exact.quantize(decimal.Decimal("0.0001"), decimal.ROUND_CEILING))
 
 
 # Predictions.
@@ -205,18 +215,19 @@ def _membership_lines(
             f"  advantage {interval(result['advantage_interval'])}",
         ]
         if claim is not None:
-            lines[-1] += f"; at most {claim['profile'].advantage:.4f} is claimed"
+            lines[-1] += f"; at most {_at_most(claim['profile'].advantage)} is claimed"
         for rate, found in result["true_positive_rate"].items():
             line = f"  TPR at FPR {rate}: {interval(found)}"
             if claim is not None:
-                line += f"; at most {result['claimed_true_positive_rate'][rate]:.4f} is claimed"
+                claimed = _at_most(result["claimed_true_positive_rate"][rate])
+                line += f"; at most {claimed} is claimed"
             lines.append(line)
         if claim is not None:
             lines.append(f"  verdict: {result['verdict']}")
             lines += [f"    {said}" for said in result["above_the_claim"]]
     if claim is not None:
         lines += ["", *_claim_lines(claim)]
-        lines.append(f"  an advantage of {claim['profile'].advantage:.4f} at most")
+        lines.append(f"  an advantage of {_at_most(claim['profile'].advantage)} at most")
     return lines
 
 
@@ -336,8 +347,9 @@ def _measured_line(found: dict[str, Any]) -> str:
     if found["sensitivity_factor"] == 0:
         return "  measured, if canaries are independent: nothing"
     return (
-        f"  measured, if canaries are independent: epsilon >= {found['epsilon']:.4g}, that of this "
-        f"ledger with noise divided by {found['sensitivity_factor']:.3g}"
+        f"  measured, if canaries are independent: epsilon >= "
+        f"{rounded_down(found['epsilon'], 4)}, that of this ledger with noise divided by "
+        f"{rounded_down(found['sensitivity_factor'], 3)}"
     )
 
 
@@ -346,8 +358,8 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
 
     def gaussian(found: dict[str, Any]) -> str:
         return (
-            f"mu >= {found['gaussian']['mu']:.4g}, which is epsilon >= "
-            f"{found['gaussian']['epsilon']:.4g} of a Gaussian trade-off"
+            f"mu >= {rounded_down(found['gaussian']['mu'], 4)}, which is epsilon >= "
+            f"{rounded_down(found['gaussian']['epsilon'], 4)} of a Gaussian trade-off"
         )
 
     def guessed(found: dict[str, Any]) -> str:
@@ -355,10 +367,10 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
 
     lines = [
         f"{result['canaries']} canaries, {result['inserted']} of them in; "
-        f"delta = {result['delta']:g}, confidence {result['confidence']:g} for each bound",
+        f"delta = {result['delta']!r}, confidence {result['confidence']:g} for each bound",
         "",
         f"whatever the canaries have to do with each other: {guessed(any_canaries)}",
-        f"  epsilon >= {any_canaries['epsilon']:.4g} (Steinke et al. 2023)",
+        f"  epsilon >= {rounded_down(any_canaries['epsilon'], 4)} (Steinke et al. 2023)",
         f"  {gaussian(any_canaries)} (Mahloujifar et al. 2024)",
         "",
         f"independent canaries: {guessed(independent)}",
@@ -368,12 +380,12 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
     ]
     if claim is not None:
         refuted = result["claim_refuted_if_independent"]
+        probability = rounded_up(independent["p_value_of_the_claim"], 3)
         lines += [
             "",
             *_claim_lines(claim),
-            f"  under the claim, so many right guesses have a probability of "
-            f"{independent['p_value_of_the_claim']:.3g} at most, if canaries are independent: "
-            f"{'refuted' if refuted else 'not refuted'}",
+            f"  under the claim, so many right guesses have a probability of {probability} at "
+            f"most, if canaries are independent: {'refuted' if refuted else 'not refuted'}",
             _measured_line(independent["measured"]),
         ]
         if result["epsilon_above_the_claim"]:

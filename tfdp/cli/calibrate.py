@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
-from tfdp.cli.common import counted, epsilon_line, finite, read_delta
+from tfdp.cli.common import counted, epsilon_line, finite, read_delta, rounded_up
 
 if TYPE_CHECKING:
     from tfdp.accounting.planning.training_plan import TrainingPlan
@@ -150,9 +150,9 @@ def _of_risk(arguments: argparse.Namespace, delta: float) -> str:
         )
     risk = risk_of(plan, arguments.fpr, arguments.accountant)
     if arguments.fpr is None:
-        line, found = f"no attack has an advantage above {risk:.6g}", {"advantage": risk}
+        line, found = f"no attack has an advantage above {rounded_up(risk)}", {"advantage": risk}
     else:
-        line = f"no attack has a TPR above {risk:.6g} at FPR {arguments.fpr:g}"
+        line = f"no attack has a TPR above {rounded_up(risk)} at FPR {arguments.fpr!r}"
         found = {"true_positive_rate": risk, "false_positive_rate": arguments.fpr}
     return _printed(arguments, plan, delta, found, [line])
 
@@ -252,6 +252,7 @@ def _of_run(arguments: argparse.Namespace, delta: float) -> str:
 
 def _noise_and_epsilon(result: dict[str, Any]) -> list[str]:
     return [
-        f"noise multiplier {result['noise_multiplier']:.6g}",
+        # Whoever trains with what is printed stays within epsilon.
+        f"noise multiplier {rounded_up(result['noise_multiplier'])}",
         epsilon_line(result["epsilon"], result["delta"], result["accountant"]),
     ]

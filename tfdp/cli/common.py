@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from tfdp.ledger.entry import Evidence
 from tfdp.ledger.errors import LedgerFormatError
 from tfdp.ledger.storage.files import check_regular
+from tfdp.report.numbers import round_down, round_up
 
 # A key is some bytes; whatever is longer was not meant.
 _LONGEST_KEY = 4096
@@ -60,12 +61,38 @@ def confidences(names: Sequence[str]) -> dict[str, float]:
     return {name: held for name, held in found.items() if held is not None}
 
 
+def rounded_up(value: float | str, digits: int = 6) -> str:
+    """Returns a number of at least `value`, with at most so many digits; text as it is.
+
+    Example:
+        >>> rounded_up(1.0000041), rounded_up(2.5), rounded_up(1.2e-7), rounded_up("inf")
+        ('1.00001', '2.5', '1.2e-07', 'inf')
+    """
+    return _shown(value, round_up, digits)
+
+
+def rounded_down(value: float | str, digits: int = 6) -> str:
+    """Returns a number of at most `value`, with at most so many digits; text as it is.
+
+    Example:
+        >>> rounded_down(0.7071069), rounded_down(2.5)
+        ('0.707106', '2.5')
+    """
+    return _shown(value, round_down, digits)
+
+
+def _shown(value: float | str, rounded: Callable[[float, int], str], digits: int) -> str:
+    if isinstance(value, str):
+        return value
+    # So few digits are read and written again as they are.
+    return f"{float(rounded(value, digits)) if math.isfinite(value) else value:.{digits}g}"
+
+
 def epsilon_line(epsilon: float | str, delta: float, name: str) -> str:
-    """Returns what is printed of an accountant's epsilon."""
-    shown = epsilon if isinstance(epsilon, str) else f"{epsilon:.6g}"
+    """Returns what is printed of an accountant's epsilon: not less, and delta as it is."""
     held = confidences([name]).get(name)
     certain = "" if held is None else f", an upper bound with probability {held:.9g} only"
-    return f"epsilon = {shown} at delta = {delta:g} ({name}){certain}"
+    return f"epsilon = {rounded_up(epsilon)} at delta = {float(delta)!r} ({name}){certain}"
 
 
 def add_key_argument(parser: argparse.ArgumentParser) -> None:

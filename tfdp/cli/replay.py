@@ -22,6 +22,8 @@ from tfdp.cli.common import (
     finite,
     read_delta,
     read_key,
+    rounded_down,
+    rounded_up,
 )
 from tfdp.events.step import releases
 from tfdp.ledger import codec
@@ -117,7 +119,7 @@ def _write_curve(
     lines = {
         name: [(steps, epsilons[i]) for steps, epsilons in curve] for i, name in enumerate(names)
     }
-    line_plot(out, lines, x_label="steps", y_label="epsilon", title=f"epsilon at delta = {delta:g}")
+    line_plot(out, lines, x_label="steps", y_label="epsilon", title=f"epsilon at delta = {delta!r}")
 
 
 def _summary(replayed: Any, delta: float) -> dict[str, Any]:
@@ -179,12 +181,8 @@ def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
     ]
     multiplier = mechanism["noise_multiplier"]
     if multiplier is not None:
-        lines.append(f"  effective noise multiplier: {_shown(multiplier)}")
+        lines.append(f"  effective noise multiplier: {rounded_down(multiplier)}")
     return lines
-
-
-def _shown(number: float | str) -> str:
-    return number if isinstance(number, str) else f"{number:.6g}"
 
 
 def _text(summary: dict[str, Any]) -> str:
@@ -203,7 +201,9 @@ def _text(summary: dict[str, Any]) -> str:
             f"many kinds of steps: charged with {summary['rounded_to_digits']} digits, upwards"
         )
     for point in summary.get("curve", ()):
-        shown = ", ".join(f"{_shown(value)} ({name})" for name, value in point["epsilon"].items())
+        shown = ", ".join(
+            f"{rounded_up(value)} ({name})" for name, value in point["epsilon"].items()
+        )
         lines.append(f"after {counted(point['steps'], 'step')}: epsilon = {shown}")
     for name, epsilon in summary["epsilon"].items():
         lines.append(epsilon_line(epsilon, summary["delta"], name))

@@ -15,6 +15,20 @@ def round_up(value: float, digits: int = 4) -> str:
         >>> round_up(2.37961), round_up(0.0), round_up(math.inf), round_up(12345.6)
         ('2.380', '0', 'infinite', '12350')
     """
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def round_down(value: float, digits: int = 4) -> str:
+    """Returns a number of at most `value`, with so many significant digits.
+
+    Example:
+        >>> round_down(2.37969), round_down(0.0), round_down(math.inf)
+        ('2.379', '0', 'infinite')
+    """
+    return _rounded(value, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
     if value == 0:
         return "0"
     if math.isinf(value):
@@ -22,7 +36,7 @@ def round_up(value: float, digits: int = 4) -> str:
     # The decimal number that Python writes, not its binary neighbour, which may lie just above.
     exact = decimal.Decimal(repr(float(value)))
     unit = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    rounded = exact.quantize(unit, decimal.ROUND_CEILING)
+    rounded = exact.quantize(unit, rounding)
     return format(rounded, "f" if -5 < exact.adjusted() < 15 else "g")
 
 

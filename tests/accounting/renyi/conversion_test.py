@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdp.accounting import RDPAccountant, ZCDPAccountant
+from tfdp.accounting.analytic_gaussian import gaussian_delta
 from tfdp.accounting.renyi.conversion import delta_at_order, epsilon_at_order, log_odds_of_delta
+from tfdp.events import GaussianSumEvent
 
 
 def _simple_epsilon(order, rdp, delta):
@@ -124,5 +127,28 @@ def test_huge_divergences_are_priced_at_once(rdp):
     """A search among such numbers may never end."""
     epsilon = epsilon_at_order(8.0, rdp, 1e-5)
     assert epsilon == pytest.approx(rdp, rel=1e-8)
-    assert log_odds_of_delta(8.0, rdp, epsilon / 2) == 700.0
+    assert delta_at_order(8.0, rdp, epsilon / 2) == 1
+    assert log_odds_of_delta(8.0, rdp, epsilon / 2) > 1e8
     assert log_odds_of_delta(8.0, rdp, min(2 * epsilon, 1.7e308)) < -1e8
+
+
+@pytest.mark.parametrize("rdp", [1.01e9, 3e9])
+@pytest.mark.parametrize("simple", [-20.0, -0.1, -1e-15, 0.5, 100.0])
+def test_huge_divergences_are_deltas_and_no_odds(rdp, simple):
+    """Canonne, Kamath and Steinke 2020, proposition 12; odds of that size are a smaller delta."""
+    order = 1 + 1e-9
+    a = order - 1
+    epsilon = rdp - (simple + math.log(order) - a * math.log1p(-1 / order)) / a
+    if epsilon < 0:
+        epsilon, simple = 0.0, a * (rdp + math.log1p(-1 / order)) - math.log(order)
+    assert delta_at_order(order, rdp, epsilon) == pytest.approx(
+        math.exp(min(0.0, simple)), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("make", [RDPAccountant, ZCDPAccountant])
+def test_delta_of_hardly_any_noise_is_that_of_hardly_any_privacy(make):
+    for noise in (3e-5, 2.2e-5, 1e-5):
+        accountant = make().compose(GaussianSumEvent(1.0, noise))
+        for epsilon in (0.01, 0.4 / noise**2):
+            assert accountant.get_delta(epsilon) >= gaussian_delta(1 / noise, epsilon)

@@ -13,7 +13,10 @@ import numpy as np
 
 from tfdp.accounting.losses.bounds import DeltaBounds
 
-_PARTS = np.linspace(0.3, 0.7, 41)
+# Shares of the first of the two: mostly it costs about as much as the second, but nearly nothing
+# where few steps of many have it.
+_SMALL = 0.3 / 2.0 ** np.arange(1, 11)
+_PARTS = np.concatenate([[0.0], _SMALL, np.linspace(0.3, 0.7, 41), 1 - _SMALL])
 
 
 class ChainBounds:

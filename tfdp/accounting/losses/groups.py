@@ -6,8 +6,10 @@ and each moves the sum by at most 1. So the Gaussian mechanism on it is dominate
     P = sum_i w_i N(i, z^2) and Q = N(0, z^2), and by Q and P
 
 (Charles et al. 2024, arXiv:2407.07737, by the lemma of Choquette-Choo et al. 2024,
-arXiv:2310.15526, on mixtures of Gaussians whose means are vectors). All other mechanisms are
-charged as k neighbours in a row.
+arXiv:2310.15526, on mixtures of Gaussians whose means are vectors). Of a sample of n of N units
+the number is hypergeometric instead. It is stochastically smaller than the binomial one with
+q = n / (N - k + 1), which is what is charged (`tfdp.accounting.sampling_rules`). All other
+mechanisms are charged as k neighbours in a row.
 """
 
 import math

@@ -145,7 +145,7 @@ def log_odds_of_delta(order: float, rdp: float, epsilon: float) -> float:
         return min(_HIGHEST, largest - math.log(max(-math.expm1(largest), 1e-300)))
     simple = (order - 1) * (rdp - epsilon + math.log1p(-1 / order)) - math.log(order)
     if rdp > _HUGE:
-        return min(simple, 700.0)
+        return _log_odds(simple, simple)
     if rdp < _TINY:
         # For so small a delta the odds are equal to the delta.
         return min(simple, math.log(rdp / 2) / 2)
@@ -160,10 +160,14 @@ def log_odds_of_delta(order: float, rdp: float, epsilon: float) -> float:
 
     start = _odds(math.exp(min(max(simple + math.log(order), -_LOWEST), -math.log(2))))
     exact = _maximum(log_delta, start)
-    log_smallest = min(exact, simple) if exact > -math.inf else min(simple, 0.0)
-    if log_smallest > -math.exp(1 - _HIGHEST):
+    return _log_odds(min(exact, simple) if exact > -math.inf else min(simple, 0.0), simple)
+
+
+def _log_odds(log_delta: float, simple: float) -> float:
+    """Returns log(delta / (1 - delta)); where delta is nearly 1 it grows with `simple` instead."""
+    if log_delta > -math.exp(1 - _HIGHEST):
         return _HIGHEST + max(simple, 0.0)
-    return log_smallest - math.log(-math.expm1(log_smallest))
+    return log_delta - math.log(-math.expm1(log_delta))
 
 
 def delta_at_order(order: float, rdp: float, epsilon: float) -> float:
