@@ -66,6 +66,15 @@ def test_simulation_is_the_loop_over_clients(at_once, weighted):
     making.assert_close(*results, 3e-6)
 
 
+def test_a_client_that_diverged_keeps_its_control_variate():
+    updates = [np.ones([4, 2], np.float32), np.ones([4], np.float32)]
+    updates[0][1, 1], updates[1][2], updates[1][3] = np.nan, np.inf, 1e38
+    controls = [np.full([2], 0.5, np.float32), np.float32(0.5)]
+    changes = control_changes(updates, controls, np.ones(4), 0.1)
+    np.testing.assert_allclose(changes[0][0], -10.5)
+    assert not np.any(changes[0][1:]) and not np.any(changes[1][1:])
+
+
 def test_scaffold_is_the_loop_of_the_paper():
     sgd = LocalSGD(epochs=2, batch_size=16, learning_rate=0.1)
     model = making.model(query=making.QUERIES["gaussian"](0.0))

@@ -155,6 +155,10 @@ def control_changes(
 ) -> list[np.ndarray]:
     """Returns by how much clients' control variates change: -c - update / (steps learning_rate).
 
+    Edge cases:
+        A client with a change that is not finite keeps its control variate as it is; its update
+        counts as nothing at the server. Otherwise it would count as nothing ever after.
+
     Args:
         updates: Of the weights, [clients, ...].
         controls: c, of the server.
@@ -168,6 +172,8 @@ def control_changes(
     for update, control in zip(updates, controls, strict=True):
         shape = [-1] + [1] * (update.ndim - 1)
         scale = (np.maximum(steps, 1) * learning_rate).reshape(shape)
-        change = -control - update / scale
-        changes.append(np.where(steps.reshape(shape) > 0, change, 0).astype(update.dtype))
-    return changes
+        with np.errstate(all="ignore"):  # A warning would say that some client diverged.
+            changes.append((-control - update / scale).astype(update.dtype))
+    finite = [np.isfinite(change).reshape(len(steps), -1).all(1) for change in changes]
+    takes = (steps > 0) & np.all(finite, axis=0)
+    return [np.where(takes.reshape([-1] + [1] * (c.ndim - 1)), c, 0) for c in changes]
