@@ -1,11 +1,12 @@
 """Operations along every axis there is, vectorized: of each record, what it gives by itself.
 
 `tf.vectorized_map` puts an axis of records in front and moves every other by one. Where it forgets
-that an axis may be counted from the last one, records mix.
+that an axis may be counted from the last one, records mix. It also forgets what is padded with.
 """
 
 import inspect
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -43,6 +44,16 @@ def along(make, axes=AXES):
     return lambda x, i: [make(x, axis) for axis in axes]
 
 
+def around(axis):
+    """Paddings along one axis, one place before and two after."""
+    return [[1, 2] if a == axis else [0, 0] for a in range(RANK)]
+
+
+def pad_by_places(x, i):
+    before = i[0, 0, 0]
+    return tf.pad(x, [[0, 0], [0, 0], [0, 0], [before, 1 - before]], constant_values=7.0)
+
+
 def transpose_complex(x, order):
     return tf.math.real(tf.transpose(tf.complex(x, x), order, conjugate=True))
 
@@ -60,6 +71,29 @@ OPERATIONS = {
     "gather_from_fixed": lambda x, i: [tf.gather(X[0], i, axis=a) for a in range(-3, 3)],
     "gather_places": lambda x, i: [tf.gather(x, i, axis=a, batch_dims=b) for a, b in GATHERED],
     "one_hot": lambda x, i: [tf.one_hot(i, 3, axis=a) for a in range(-1, RANK)],
+    "pad": along(lambda x, a: tf.pad(x, around(a)), range(RANK)),
+    "pad_by_places": pad_by_places,
+    "pad_fixed": lambda x, i: tf.pad(X[0], around(2)[1:], constant_values=x[0, 0, 0, 0]),
+    "pad_in_a_loop": lambda x, i: tf.while_loop(
+        lambda k, _: k < 2,
+        lambda k, y: (k + 1, tf.pad(y, around(1), constant_values=-5.0)[:, 1:-1]),
+        (0, x),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([1, None, *SHAPE[1:]])),
+    )[1],
+    "pad_with_a_number": along(
+        lambda x, a: [tf.pad(x, around(a), constant_values=c) for c in (-5.0, np.nan, -np.inf)],
+        range(RANK),
+    ),
+    "pad_with_a_number_of_a_record": along(
+        lambda x, a: tf.pad(x, around(a), constant_values=x[0, 1, 2, 0]), range(RANK)
+    ),
+    "pad_with_what_is_no_float": along(
+        lambda x, a: [
+            tf.pad(tf.cast(10 * x, tf.int32), around(a), constant_values=9),
+            tf.pad(x > 0, around(a), constant_values=True),
+        ],
+        range(RANK),
+    ),
     "reduce": along(
         lambda x, a: [
             f(x, axes, keepdims=k)
@@ -136,13 +170,34 @@ def test_every_operation_that_is_vectorized_and_has_an_axis_is_among_them():
     assert {name for name in pfor._pfor_converter_registry if has_axis(name)} <= tested
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(OPERATIONS) if "roll" in name])
-def test_tensorflow_alone_would_mix_records(name, monkeypatch):
-    """Power: without a row of its own, a roll along the last axis is one along records."""
-    unchecked = indices.Check((0, 1), lambda op, inputs: (inputs, tf.constant(True)))
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(OPERATIONS) if "roll" in name or re.match("pad_.*_a_", name)]
+)
+def test_tensorflow_alone_would_do_something_else(name, monkeypatch):
+    """Power: without rows of their own, a roll along the last axis is one along records, and what
+    is padded with a number is padded with zeros.
+    """
+    unchecked = indices.Check((0, 1, 2), lambda op, inputs: (inputs, tf.constant(True)))
     monkeypatch.setitem(indices.CHECKS, "Roll", unchecked)
+    monkeypatch.setitem(indices.CHECKS, "PadV2", unchecked)
     with pytest.raises(AssertionError):
         assert_same(OPERATIONS[name])
+
+
+PADDED = {
+    "with_a_number": lambda x: tf.pad(x, [[0, 0], [0, 2]], constant_values=-5.0),
+    "with_infinity": lambda x: tf.pad(x, [[0, 0], [0, 2]], constant_values=-np.inf),
+    "with_a_mean": lambda x: keras.ops.pad(x, [[0, 0], [1, 1]], constant_values=keras.ops.mean(x)),
+}
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "bookkeeping"])
+@pytest.mark.parametrize("name", sorted(PADDED))
+def test_gradients_of_what_is_padded_with_a_number(name, engine):
+    make = lambda: keras.layers.Lambda(lambda x: tf.exp(PADDED[name](x)))  # noqa: E731
+    loss, variables, examples = problem(model_of(make, (4,)), normal(4))
+    query = GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    assert_sums_agree(*(by_engine(loss, variables, examples, query, e) for e in (engine, "loop")))
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "bookkeeping"])

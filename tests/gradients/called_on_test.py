@@ -10,7 +10,7 @@ from tests.gradients.problems import BATCH, assert_engines_agree, by_engine, pro
 from tfdp.gradients import ModelLoss, UnsupportedModelError
 from tfdp.gradients.explaining import explain
 from tfdp.gradients.mapping import meets_records
-from tfdp.gradients.rules.rule import RecordWise
+from tfdp.gradients.rules.rule import RecordWise, rule_for
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*with a mask attached to it"),
@@ -21,6 +21,8 @@ L = keras.layers
 # As many positions and features as records, so that nothing fails where they are mixed up.
 N = BATCH
 SEQUENCE, VECTOR, MASK, MASKS, BIT = (N, N), (N,), (N,), (N, N), ()
+# Of all heads, and of each; there are as many heads as records.
+OF_HEADS, OF_EACH_HEAD = (1, N, N), (N, N, N)
 
 
 class Noted(L.Layer):
@@ -31,6 +33,28 @@ class Noted(L.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return keras.ops.mean(inputs, axis=(1, 2)) > 0.0
+
+
+class Padded(L.Layer):
+    """Hangs a mask of steps, [n, t], on what it returns."""
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return inputs[..., 0] > 0.0
+
+
+class OwnMask(L.Layer):
+    """A block that makes masks for attention, [n, 1, 1, t], of those that are hung on its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.supports_masking = L.MultiHeadAttention(N, N), True
+
+    def call(self, x, mask=None):
+        mask = None if mask is None else mask[:, None, None, :]
+        return self.attention(x, x, attention_mask=mask)
 
 
 def _attention_takes_any_rank():
@@ -64,6 +88,12 @@ MIXING = {
         [SEQUENCE, MASK],
         lambda x, m: L.GroupQueryAttention(N, 2, 1)(x, x, attention_mask=m),
     ),
+    "grouped_attention_masks_of_heads_and_of_steps": (
+        [SEQUENCE, OF_HEADS, MASK],
+        lambda x, m, steps: L.GroupQueryAttention(N, N, 2)(
+            x, x, value_mask=steps, attention_mask=m
+        ),
+    ),
     "mean_over_steps_mask": (
         [(1, N), (1, N)],
         lambda x, m: L.GlobalAveragePooling1D()(x, mask=keras.ops.exp(m)),
@@ -72,6 +102,30 @@ MIXING = {
         [SEQUENCE, MASK],
         lambda x, m: L.MultiHeadAttention(1, N)(x, x, attention_mask=m),
     ),
+    "multi_head_attention_mask_of_heads": (
+        [SEQUENCE, OF_HEADS],
+        lambda x, m: (lambda e: L.MultiHeadAttention(N, N)(e, e, attention_mask=m))(Padded()(x)),
+    ),
+    "multi_head_attention_mask_of_heads_and_of_keys": (
+        [SEQUENCE, OF_EACH_HEAD, MASK],
+        lambda x, m, steps: L.MultiHeadAttention(N, N)(
+            x, x, x, key_mask=steps, attention_mask=m, use_causal_mask=True
+        ),
+    ),
+    "multi_head_attention_mask_of_heads_for_everybody": (
+        [SEQUENCE],
+        lambda x: L.MultiHeadAttention(N, N)(
+            Padded()(x), x, attention_mask=np.tri(N, dtype=bool)[None, None]
+        ),
+    ),
+    "multi_head_attention_mask_of_each_head_with_dropout": (
+        [SEQUENCE, OF_EACH_HEAD, MASK],
+        # Even with one that drops nothing, Keras goes another way.
+        lambda x, m, steps: L.MultiHeadAttention(N, N, dropout=1e-12)(
+            x, x, value_mask=steps, attention_mask=m
+        ),
+    ),
+    "multi_head_attention_mask_in_a_block": ([SEQUENCE], lambda x: OwnMask()(Padded()(x))),
     "multi_head_attention_value_mask": (
         [SEQUENCE, BIT],
         lambda x, m: L.MultiHeadAttention(1, N)(x, x, value_mask=m),
@@ -102,6 +156,28 @@ APART = {
     "grouped_attention_mask": (
         [SEQUENCE, MASKS],
         lambda x, m: L.GroupQueryAttention(N, 2, 1)(x, x, attention_mask=m),
+    ),
+    "grouped_attention_mask_of_heads": (
+        [SEQUENCE, OF_HEADS],
+        lambda x, m: L.GroupQueryAttention(N, N, 2)(x, x, attention_mask=m, use_causal_mask=True),
+    ),
+    "multi_head_attention_mask_and_padding": (
+        [SEQUENCE, MASKS],
+        lambda x, m: (lambda e: L.MultiHeadAttention(N, N)(e, e, attention_mask=m))(Padded()(x)),
+    ),
+    "multi_head_attention_mask_of_each_head": (
+        [SEQUENCE, OF_EACH_HEAD],
+        lambda x, m: L.MultiHeadAttention(N, N)(x, x, attention_mask=m, use_causal_mask=True),
+    ),
+    "multi_head_attention_mask_of_two_axes": (
+        [(2, 2, N), (2, 2, 2, 2)],
+        lambda x, m: L.MultiHeadAttention(N, N, attention_axes=(1, 2))(x, x, attention_mask=m),
+    ),
+    "multi_head_attention_mask_of_heads_for_everybody": (
+        [SEQUENCE],
+        lambda x: L.MultiHeadAttention(N, N)(
+            x, x, attention_mask=np.tri(N, dtype=bool)[None, None], use_causal_mask=True
+        ),
     ),
     "multi_head_attention_causal_and_masked": (
         [SEQUENCE],
@@ -134,7 +210,8 @@ def make_problem(shapes, build):
     """A model whose first input goes through a dense layer; the others may be masks."""
     keras.utils.set_random_seed(1)
     first, *others = inputs = [keras.Input(shape) for shape in shapes]
-    masks = [x > 0 if x.shape[1:] in (MASK, MASKS, BIT) else x for x in others]
+    of_attention = (MASK, MASKS, BIT, OF_HEADS, OF_EACH_HEAD, (2, 2, 2, 2))
+    masks = [x > 0 if x.shape[1:] in of_attention else x for x in others]
     h = build(L.Dense(N)(first), *masks)
     model = keras.Model(inputs, L.Dense(2)(L.Flatten()(h)))
     rng = np.random.default_rng(0)
@@ -188,6 +265,25 @@ def test_attention_with_weights_of_its_own_has_their_gradients_by_record(layer):
     loss, variables, examples = make_problem([SEQUENCE], lambda x: layer([x, x]))
     assert f"{layer.name}: on the batch, with weights of its own" in explain(loss.model)
     assert_engines_agree(loss, variables, examples)
+
+
+def holds_on_records(layer, shape, **kwargs):
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, *shape])
+        return rule_for(layer).holds_on(layer, x, x, **kwargs)
+
+
+@pytest.mark.parametrize("axes, holds", [((1,), True), ((2,), False), ((1, 2), False)])
+def test_attention_holds_along_positions(axes, holds):
+    assert holds_on_records(L.MultiHeadAttention(N, N, attention_axes=axes), SEQUENCE) == holds
+
+
+@pytest.mark.parametrize(
+    "shape, holds", [((1, N, N), True), ((1, 1, N, N), True), ((1, 1, 1, N, N), False)]
+)
+def test_attention_holds_for_masks_of_no_more_axes_than_scores(shape, holds):
+    layer, mask = L.MultiHeadAttention(N, N), np.ones(shape, bool)
+    assert holds_on_records(layer, SEQUENCE, attention_mask=mask) == holds
 
 
 def back_in_front():

@@ -286,3 +286,41 @@ def test_whether_a_file_may_be_overwritten_is_asked_in_keras_words(monkeypatch, 
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
     assert internals.may_overwrite("a.weights.h5") is (answer == "y")
     assert "a.weights.h5 already exists" in asked[0]
+
+
+def test_what_keras_calls_on_a_batch_around_a_call():
+    layer, called = L.ReLU(), []
+    layer.supports_masking = True
+    for name in internals.AROUND_CALL:
+        method = getattr(layer, name, None)
+        if method is None:  # Older versions of Keras have not all of them.
+            continue
+
+        def watched(*args, name=name, method=method, **kwargs):
+            called.append(name)
+            return method(*args, **kwargs)
+
+        vars(layer)[name] = watched
+    layer(tf.ones([1, 2]))
+    # Python looks for `__call__` in classes only.
+    assert {"_assert_input_compatibility", "_set_mask_metadata"} <= set(called)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        *((name, True) for name in ("call", "layers", "_standardize_inputs", "_functional")),
+        *((name, True) for name in ("_run_through_graph", "_nodes_by_depth")),
+        *((name, False) for name in ("build", "fit", "train_step", "__init__", "_of_my_own")),
+        *((name, False) for name in ("_maybe_symbolic_build", "_symbolic_build")),
+    ],
+)
+def test_what_could_change_a_forward_pass(name, is_one):
+    assert internals.is_of_forward_pass(name) == is_one
+
+
+def test_functional_model_in_a_sequential_one():
+    sequential = keras.Sequential([keras.Input((2,)), L.Dense(1)])
+    assert type(internals.functional_in(sequential)) is internals.FUNCTIONAL
+    assert internals.functional_in(keras.Sequential([L.Dense(1)])) is None
+    assert keras.layers.Layer in internals.OF_PLAIN_MODELS

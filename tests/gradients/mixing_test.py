@@ -255,6 +255,174 @@ def test_layer_with_its_own_double_underscore_call_is_refused():
         np.testing.assert_allclose(a, e, atol=1e-6)
 
 
+class MixingPolicy(keras.DTypePolicy):
+    """Converts what a layer is called on, and mixes it."""
+
+    def convert_input(self, x, autocast, dtype):
+        x = super().convert_input(x, autocast, dtype)
+        return minus_mean(x) if tf.is_tensor(x) and x.shape.rank == 2 else x
+
+
+def policy_with_another_method():
+    policy = keras.DTypePolicy("float32")
+    policy.convert_input = MixingPolicy("float32").convert_input
+    return policy
+
+
+class MixingMetadata(L.ReLU):
+    """Hangs a mask of all records on what the layer returns."""
+
+    def _set_mask_metadata(self, inputs, outputs, previous_mask):
+        if tf.is_tensor(outputs):
+            outputs._keras_mask = minus_mean(outputs) > 0
+
+
+AROUND = {
+    "activation": (lambda: L.Activation("relu", dtype=MixingPolicy("float32")), "dtype_policy"),
+    "dense": (lambda: L.Dense(3, dtype=MixingPolicy("float32")), "dtype_policy"),
+    "dense_with_an_activation_of_ones_own": (
+        lambda: L.Dense(3, activation=minus_mean, dtype=MixingPolicy("float32")),
+        "dtype_policy",
+    ),
+    "frozen_dense": (
+        lambda: L.Dense(3, trainable=False, dtype=MixingPolicy("float32")),
+        "dtype_policy",
+    ),
+    "layer_without_a_rule": (
+        lambda: Twice(dtype=MixingPolicy("float32")),
+        "dtype_policy",
+    ),
+    "method_of_one_policy": (
+        lambda: L.Dense(3, dtype=policy_with_another_method()),
+        "dtype_policy",
+    ),
+    "masks": (MixingMetadata, "_set_mask_metadata"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(AROUND))
+def test_what_keras_runs_around_a_call_is_refused_where_it_is_not_keras(name):
+    make, what = AROUND[name]
+    # The input is no tensor of TensorFlow's default type, so Keras converts it.
+    model = keras.Sequential(
+        [keras.Input((4,)), L.Dense(4, dtype="float64"), make(), L.Dense(2, dtype="float32")]
+    )
+    loss, variables, examples = problem(model, normal(4))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match=f"its own {what}"):
+        by_engine(loss, variables, examples, query, "bookkeeping")
+    expected = by_engine(loss, variables, examples, query, "loop")
+    for a, e in zip(by_engine(loss, variables, examples, query, "auto"), expected, strict=True):
+        np.testing.assert_allclose(a, e, atol=1e-6)
+
+
+class CallsAnother(L.Layer):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, inputs):
+        # Keras converts what a layer gets by name.
+        return self.layer(inputs=inputs)
+
+
+def test_policy_of_ones_own_in_a_block_makes_it_run_record_by_record():
+    layer = L.Dense(3, name="inside", dtype=MixingPolicy("float32"))
+    model = model_of(lambda: CallsAnother(layer), (4,))
+    loss, variables, examples = problem(model, normal(4))
+    assert "inside in it has its own dtype_policy" in explain(model)
+    assert_engines_agree(loss, variables, examples)
+
+
+@pytest.mark.parametrize("make", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_policy_of_ones_own_of_a_cell_takes_the_rule_away(make):
+    layer = make(3)
+    assert rule_for(layer) is not None
+    vars(layer.cell)["_dtype_policy"] = MixingPolicy("float32")
+    assert rule_for(layer) is None
+
+
+class Standardizes(keras.Model):
+    def _standardize_inputs(self, inputs):
+        return [minus_mean(x) for x in super()._standardize_inputs(inputs)]
+
+
+class RunsGraph(keras.Model):
+    def _run_through_graph(self, *args, **kwargs):
+        outputs = super()._run_through_graph(*args, **kwargs)
+        return minus_mean(outputs) if tf.is_tensor(outputs) else outputs
+
+
+class HasInside(keras.Sequential):
+    @property
+    def _functional(self):
+        return vars(self).get("inside")
+
+    @_functional.setter
+    def _functional(self, functional):
+        vars(self)["inside"] = functional
+
+
+class HidesLayers(keras.Sequential):
+    @property
+    def layers(self):
+        return super().layers
+
+
+def sequential_with_another_inside():
+    inputs = keras.Input((4,))
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    vars(model)["_functional"] = Standardizes(inputs, model.layers[0](inputs))
+    return model
+
+
+def functional(make):
+    inputs = keras.Input((4,))
+    return make(inputs, L.Dense(3)(inputs))
+
+
+FORWARD = {
+    "standardizes": lambda: functional(Standardizes),
+    "runs_graph": lambda: functional(RunsGraph),
+    "has_inside": lambda: HasInside([keras.Input((4,)), L.Dense(3)]),
+    "hides_layers": lambda: HidesLayers([keras.Input((4,)), L.Dense(3)]),
+    "another_inside": sequential_with_another_inside,
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORWARD))
+def test_model_whose_forward_pass_is_not_all_keras_runs_record_by_record(name):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), L.Dense(4), FORWARD[name](), L.Dense(2)])
+    assert rule_for(model.layers[1]) is None
+    assert_engines_agree(*problem(model, normal(4)))
+    with pytest.raises(UnsupportedModelError, match="could do anything with a batch"):
+        loss, variables, examples = problem(FORWARD[name](), normal(4))
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+
+
+class Trains(keras.Model):
+    """Changes nothing that a batch goes through."""
+
+    _of_my_own = 3
+
+    def build(self, shape=None):
+        super().build(shape)
+
+    def compute_output_shape(self, shape):
+        return super().compute_output_shape(shape)
+
+    def train_step(self, data):
+        return super().train_step(data)
+
+    def _symbolic_build(self, *args, **kwargs):
+        return super()._symbolic_build(*args, **kwargs)
+
+
+def test_model_that_changes_only_how_it_trains_keeps_its_rule():
+    assert isinstance(rule_for(functional(Trains)), RecordWise)
+
+
 @pytest.mark.parametrize("axes", [(0, 1), (0, 2), (-4, -3)])
 def test_attention_along_records_runs_record_by_record(axes):
     keras.utils.set_random_seed(1)

@@ -17,7 +17,7 @@ from tests.gradients.problems import (
     squared_error,
     targets,
 )
-from tfdp.gradients import ModelLoss, UnsupportedModelError
+from tfdp.gradients import Explicit, LayerRule, ModelLoss, UnsupportedModelError, rules
 from tfdp.gradients.plan import plan
 
 L = keras.layers
@@ -173,6 +173,63 @@ def test_registered_model():
     keras.utils.set_random_seed(1)
     loss, variables, examples = problem(built(Registered()), normal(4))
     assert_engines_agree(loss, variables, examples)
+
+
+class Scale(L.Layer):
+    """One factor for every feature."""
+
+    def build(self, shape):
+        self.factor = self.add_weight(shape=shape[-1:], initializer="ones", name="factor")
+
+    def call(self, x):
+        return x * self.factor
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class ScaleRule(LayerRule):
+    def __init__(self, of_records, jointly):
+        self.of_records, self.jointly = of_records, jointly
+
+    def variables(self, layer):
+        return [layer.factor]
+
+    def record(self, recording, layer, call, x):
+        tap = recording.watch(call(x))
+        if self.jointly:
+            of_taps = lambda taps: [self.of_records(taps[0] * x)]  # noqa: E731
+            recording.add_joint([tap], [(layer.factor, [0])], of_taps)
+        else:
+            recording.add(tap, layer.factor, lambda g: Explicit(self.of_records(g * x)))
+        return tap.tensor
+
+
+RULES = {
+    "of_all_records": lambda g: tf.reduce_sum(g, 0, keepdims=True),
+    "of_all_records_for_each": lambda g: tf.reduce_sum(g, 0),
+    "of_a_fixed_number_of_records": lambda g: tf.ensure_shape(g, [len(targets(2)), 4]),
+    "of_fewer_features": lambda g: tf.reduce_sum(g, 1, keepdims=True),
+    "without_an_axis_of_features": lambda g: g[:, 0],
+}
+
+
+@pytest.mark.parametrize("jointly", [False, True])
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("name", [None, *sorted(RULES)], ids=str)
+def test_rule_must_give_one_gradient_for_every_record(name, steps, jointly, monkeypatch):
+    rule = ScaleRule(RULES.get(name, lambda g: g), jointly)
+    monkeypatch.setitem(rules.rule._RULES, Scale, rule)
+    layer = L.TimeDistributed(Scale()) if steps else Scale()
+    shape = (3, 4) if steps else (4,)
+    model = keras.Sequential([keras.Input(shape), layer, L.Flatten(), L.Dense(2)])
+    loss, variables, examples = problem(model, normal(*shape))
+    if name is None:
+        assert_engines_agree(loss, variables, examples)
+        return
+    for engine in ("bookkeeping", "auto"):
+        with pytest.raises(ValueError, match="gradients of .*factor by record, .n, 4."):
+            by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), engine)
 
 
 def test_quantized_layer_is_refused():

@@ -292,6 +292,19 @@ def _paddings(op, inputs):
     return [tensor, tf.where(good, paddings, after), *value], good
 
 
+def _paddings_around_a_number(op, inputs):
+    if tf.get_static_value(op.inputs[1]) is not None:
+        return inputs, tf.constant(True)
+    return _paddings(op, inputs)
+
+
+def _number_around(op, inputs):
+    # `tf.vectorized_map` would pad with zeros. TensorFlow has no gradient for the number, either.
+    tensor, paddings, number = inputs
+    inside = tf.pad(tf.ones_like(tensor, tf.bool), paddings)
+    return [tf.where(inside, tf.pad(tensor, paddings), tf.stop_gradient(number))]
+
+
 def _divisor(op, inputs):
     left, right = inputs
     good = tf.not_equal(right, tf.zeros_like(right))
@@ -377,7 +390,8 @@ CHECKS: dict[str, Check] = {
     "XlaDynamicUpdateSlice": Check((2,), _update_slice),
     "StridedSlice": Check((1, 2), _strided_slice),
     "StridedSliceGrad": Check((1, 2), _strided_slice_grad),
-    **_all("Pad PadV2", Check((1,), _paddings)),
+    "Pad": Check((1,), _paddings),
+    "PadV2": Check((0, 1, 2), _paddings_around_a_number, _number_around),
     "DenseBincount": Check((0, 1), _bins),
     **_all("Div FloorDiv FloorMod Mod TruncateDiv TruncateMod", Check((1,), _divisor)),
     "Pow": Check((1,), _exponent),

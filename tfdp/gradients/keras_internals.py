@@ -134,9 +134,42 @@ def shape_in_definition(node: Any) -> Any:
 # whoever imports this would begin at another number.
 _probe = keras.Input((1,), name="tfdp_probe")
 # The class that keras.Model(inputs, outputs) makes.
-FUNCTIONAL = type(
-    keras.Model(_probe, keras.layers.Identity(name="tfdp_identity")(_probe), name="tfdp_model")
+_functional = keras.Model(
+    _probe, keras.layers.Identity(name="tfdp_identity")(_probe), name="tfdp_model"
 )
+_sequential = keras.Sequential(name="tfdp_sequential")
+FUNCTIONAL = type(_functional)
+# What these models and sequential ones are made of.
+OF_PLAIN_MODELS = frozenset({*FUNCTIONAL.__mro__, *keras.Sequential.__mro__})
+# What Keras calls on a batch, around the `call` of a layer.
+AROUND_CALL = (
+    "__call__",
+    "_assert_input_compatibility",
+    "_resolve_and_populate_arg",
+    "_set_mask_metadata",
+)
+_PUBLIC_IN_FORWARD_PASS = (
+    *("__call__", "__getattribute__", "call", "compute_mask"),
+    *("inputs", "layers", "operations", "outputs"),
+)
+
+
+def is_of_forward_pass(name: str) -> bool:
+    """Returns whether something of this name in a class derived from functional or sequential
+    models could change what their forward pass does. Of what Keras keeps private, that is all that
+    is not for training.
+    """
+    if name in _PUBLIC_IN_FORWARD_PASS:
+        return True
+    for_training = hasattr(keras.Model, name) and not hasattr(keras.Layer, name)
+    private = name.startswith("_") and not name.startswith("__")
+    of_keras = hasattr(_functional, name) or hasattr(_sequential, name)
+    return private and of_keras and not for_training
+
+
+def functional_in(model: Any) -> Any:
+    """Returns the functional model that a sequential one runs, or None."""
+    return getattr(model, "_functional", None)
 
 
 def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:

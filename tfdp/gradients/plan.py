@@ -12,8 +12,8 @@ from tfdp.gradients.recording import wanted_of
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
-    has_own,
     is_patched,
+    own_around_call,
     registered_rule,
     rule_for,
 )
@@ -61,9 +61,10 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
             id(v) for v in rule.variables(operation)
         }:
             rule = None
-        if rule is None and has_own(operation, "__call__"):
+        around = None if rule is not None else own_around_call(operation)
+        if around is not None:
             raise UnsupportedModelError(
-                f"{type(operation).__name__} {operation.name!r} has its own __call__, which could "
+                f"{type(operation).__name__} {operation.name!r} has its own {around}, which could "
                 "do anything with a batch. Move what it does to `call`, or use "
                 "engine='vectorized'."
             )
@@ -86,8 +87,9 @@ def why_no_block(operation: Any, own: list[Any]) -> str | None:
         return why_no_rule(operation, own)
     layers = layers_in(operation) if isinstance(operation, keras.Layer) else []
     for part in (part for layer in layers for part in layers_in(layer, deep=True)):
-        if has_own(part, "__call__"):
-            return f"{part.name} in it has its own __call__"
+        around = own_around_call(part)
+        if around is not None:
+            return f"{part.name} in it has its own {around}"
         if is_quantized(part) or is_recomputed(part):
             return f"{part.name} in it is quantized, or in a keras.RematScope"
     return None

@@ -179,7 +179,9 @@ class Recording:
         """
         if variable is not None and id(variable) in self.wanted:
             together = self.summed()
-            self._uses.append(_Use(tap, variable, lambda g: together(gradients(g))))
+            self._uses.append(
+                _Use(tap, variable, lambda g: together(_checked(gradients(g), variable, g)))
+            )
 
     def add_joint(
         self,
@@ -198,7 +200,9 @@ class Recording:
         together = self.summed()
 
         def summed(at_taps):
-            return [together(Explicit(g)).explicit() for g in gradients(at_taps)]
+            pairs = zip(gradients(at_taps), variables, strict=True)
+            found = [_checked(Explicit(g), variable, at_taps[0]) for g, (variable, _) in pairs]
+            return [together(gradient).explicit() for gradient in found]
 
         self._joint_uses.append(_JointUse(list(taps), variables, summed))
 
@@ -267,7 +271,8 @@ class Recording:
 
         Raises:
             UnsupportedModelError: an output depends on a variable in a way that no layer shows.
-            ValueError: the loss does not depend on a variable.
+            ValueError: the loss does not depend on a variable, or a rule gives gradients that are
+                not one of the variable's shape for every record.
         """
         taps = [use.tap.tensor for use in self._uses]
         taps += [tap.tensor for use in self._joint_uses for tap in use.taps]
@@ -288,7 +293,8 @@ class Recording:
                 parts[id(use.variable)].append(use.gradients(unscaled(gradient)))
         self._find_joint(at_taps[len(self._uses) :])
         for variable, gradient in self._found:
-            parts[id(variable)].append(Explicit(unscaled(gradient)))
+            found = _checked(Explicit(unscaled(gradient)), variable, outputs[0])
+            parts[id(variable)].append(found)
         missing = [v.path for v in self._variables if not parts[id(v)]]
         if missing:
             raise ValueError(
@@ -364,6 +370,33 @@ class Recording:
 def copies(tensors: Sequence[Any]) -> list[tf.Tensor]:
     """Returns the tensors as others of the same values, by one operation."""
     return list(tf.identity_n([tf.convert_to_tensor(tensor) for tensor in tensors]))
+
+
+def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> PerRecordGradient:
+    """Returns the gradients that a rule gives, as far as shapes tell that there is one for every
+    record.
+
+    Args:
+        gradients: What the rule gives.
+        variable: A variable of its layer.
+        rows: Any tensor of these records, [n, ...].
+
+    Raises:
+        ValueError: explicit ones are not [n, *shape of the variable].
+    """
+    if not isinstance(gradients, Explicit):
+        return gradients
+    shape = gradients.explicit().shape
+    # A length that is known where that of the batch is not, such as 1, is not that of the batch.
+    wanted = tf.TensorShape([None if rows.shape.rank is None else rows.shape[0], *variable.shape])
+    same = shape.is_compatible_with(wanted)
+    if not same or (shape.rank is not None and shape[0] not in (None, wanted[0])):
+        raise ValueError(
+            f"A rule must give the gradients of {variable.path} by record, "
+            f"[n, {', '.join(map(str, variable.shape))}], and gives {shape} for the records of "
+            f"{rows.shape}. Never add up along the first axis, that of records."
+        )
+    return gradients
 
 
 def wanted_of(operation: Any, wanted: set[int]) -> list[Any]:

@@ -26,7 +26,7 @@ VECTOR_LAYERS = {
         4, activation=d(["linear", "relu", "tanh"]), use_bias=d([True, False])
     ),
     "layer_norm": lambda d: L.LayerNormalization(center=d([True, False]), scale=d([True, False])),
-    "prelu": lambda d: L.PReLU(),
+    "prelu": lambda d: L.PReLU("uniform", shared_axes=d([None, 0, -1])),
     "rms": lambda d: L.RMSNormalization(),
 }
 
@@ -36,9 +36,9 @@ SEQUENCE_LAYERS = VECTOR_LAYERS | {
     "conv": lambda d: L.Conv1D(
         4, d([1, 2, 3]), padding=d(["same", "causal"]), dilation_rate=d([1, 2]), groups=d([1, 2])
     ),
-    "depthwise": lambda d: L.DepthwiseConv1D(d([2, 3]), padding="same"),
+    "depthwise": lambda d: L.DepthwiseConv1D(d([1, 2, 3]), padding="same", dilation_rate=d([1, 2])),
     "separable": lambda d: L.SeparableConv1D(
-        4, d([1, 3]), padding="same", use_bias=d([True, False])
+        4, d([1, 3]), padding="same", use_bias=d([True, False]), dilation_rate=d([1, 2])
     ),
     "custom": lambda d: Position(),
 }
@@ -57,7 +57,10 @@ IMAGE_LAYERS = {
     "dilated": lambda d: L.Conv2D(4, 3, padding="same", dilation_rate=(d([1, 2]), 2)),
     "transposed": lambda d: L.Conv2DTranspose(4, d([1, 2, 3]), strides=d([1, 2]), padding="same"),
     "depthwise": lambda d: L.DepthwiseConv2D(3, strides=d([1, 2]), padding="same"),
-    "separable": lambda d: L.SeparableConv2D(4, 2, padding="same"),
+    "prelu": lambda d: L.PReLU("uniform", shared_axes=d([None, [1], [-1], [0, 2], [1, 2]])),
+    "separable": lambda d: L.SeparableConv2D(
+        4, (d([1, 2]), 2), padding="same", dilation_rate=d([1, 2])
+    ),
     "group_norm": lambda d: L.GroupNormalization(d([1, 2, 4])),
     "dense": lambda d: L.Dense(4),
 }

@@ -11,6 +11,26 @@ L = keras.layers
 # name -> (layer, shape of its input)
 LAYERS = {
     "depthwise": (lambda: L.DepthwiseConv2D(3, depth_multiplier=2, activation="tanh"), (5, 5, 2)),
+    "depthwise_single_places": (
+        lambda: L.DepthwiseConv1D(1, dilation_rate=2, padding="same"),
+        (6, 2),
+    ),
+    "depthwise_dilated": (
+        lambda: L.DepthwiseConv2D(3, dilation_rate=(2, 3), padding="same", depth_multiplier=2),
+        (7, 5, 2),
+    ),
+    "depthwise_dilated_along_one_axis": (
+        lambda: L.DepthwiseConv1D(2, dilation_rate=2, padding="same"),
+        (5, 2),
+    ),
+    "separable1d_dilated": (
+        lambda: L.SeparableConv1D(3, 3, dilation_rate=2, padding="same"),
+        (3, 2),
+    ),
+    "separable2d_dilated": (
+        lambda: L.SeparableConv2D(3, (1, 3), dilation_rate=2, padding="same"),
+        (6, 5, 2),
+    ),
     "separable1d": (lambda: L.SeparableConv1D(3, 3), (6, 2)),
     "separable2d": (lambda: L.SeparableConv2D(3, 3, depth_multiplier=2), (5, 5, 2)),
 }

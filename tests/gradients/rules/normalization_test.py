@@ -1,11 +1,24 @@
 """Layers that normalize, against the explicit loop."""
 
 import keras
+import numpy as np
 import pytest
 
 from tests.gradients.problems import assert_layer_is_exact
+from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers
+
+
+def scaled(layer):
+    """Returns a layer whose scales are not all the same."""
+
+    def prepare(shape):
+        layer.build(shape)
+        layer.scale.assign(np.random.default_rng(2).normal(size=layer.scale.shape))
+
+    layer.prepare = prepare
+    return layer
 
 
 # name -> (layer, shape of its input)
@@ -15,6 +28,11 @@ LAYERS = {
     "layer_norm_no_scale": (lambda: L.LayerNormalization(scale=False), (5, 4)),
     "layer_norm_no_center": (lambda: L.LayerNormalization(center=False), (4,)),
     "rms_norm": (lambda: L.RMSNormalization(), (5, 4)),
+    "rms_norm_all_axes": (lambda: L.RMSNormalization(axis=[2, 1]), (5, 4)),
+    # Keras takes the scale for one of the last axis.
+    "rms_norm_another_axis": (lambda: scaled(L.RMSNormalization(axis=1)), (4, 4)),
+    "rms_norm_between": (lambda: scaled(L.RMSNormalization(axis=[1, 2])), (4, 4, 4)),
+    "rms_norm_of_one": (lambda: scaled(L.RMSNormalization(axis=1)), (1, 4)),
     "group_norm": (lambda: L.GroupNormalization(2), (3, 3, 4)),
     "group_norm_channels_first": (lambda: L.GroupNormalization(2, axis=1), (4, 3, 3)),
 }
@@ -23,3 +41,12 @@ LAYERS = {
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
     assert_layer_is_exact(*LAYERS[name])
+
+
+@pytest.mark.parametrize(
+    "axis, holds",
+    [(-1, True), ([1, 2], True), ([1, -1], False), ([1, 1], False), (0, False), (-2, False)],
+    ids=str,
+)
+def test_scale_by_axes_that_are_of_records_or_twice_the_same_has_no_rule(axis, holds):
+    assert (rule_for(L.RMSNormalization(axis=axis)) is not None) == holds

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tests.gradients.problems import assert_layer_is_exact
+from tests.gradients.problems import BATCH, assert_layer_is_exact
 
 L = keras.layers
 
@@ -13,8 +13,16 @@ LAYERS = {
     "prelu": (lambda: L.PReLU(), (4,)),
     "prelu_shared": (lambda: L.PReLU(shared_axes=[1, 2]), (3, 3, 2)),
 }
+# What Keras makes of axes: the slopes that records share, and 0 and -1 are axes of theirs.
+SHARED = [None, 1, [0], [-1], [-2, -1], [1, -1], [2, 3], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
     assert_layer_is_exact(*LAYERS[name])
+
+
+@pytest.mark.parametrize("axes", SHARED, ids=str)
+def test_shared_axes(axes):
+    # As many places along each axis as there are records.
+    assert_layer_is_exact(lambda: L.PReLU("uniform", shared_axes=axes), (BATCH, BATCH, BATCH))

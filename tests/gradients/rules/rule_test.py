@@ -5,8 +5,16 @@ import pytest
 import tensorflow as tf
 
 import tfdp.gradients as tg
+from tfdp.gradients.keras_internals import AROUND_CALL
 from tfdp.gradients.rules.dense import DenseRule
-from tfdp.gradients.rules.rule import RecordWise, has_own, is_of_keras, is_patched, rule_for
+from tfdp.gradients.rules.rule import (
+    RecordWise,
+    has_own,
+    is_of_keras,
+    is_patched,
+    own_around_call,
+    rule_for,
+)
 
 L = keras.layers
 
@@ -44,6 +52,25 @@ def test_function_that_keras_does_not_keep_takes_the_rule_away():
     assert not is_patched(layer)  # An initializer never sees a batch.
     vars(layer)["transform"] = lambda x: x
     assert is_patched(layer)
+
+
+class OwnConversion(keras.DTypePolicy):
+    pass
+
+
+def test_dtype_policy_of_ones_own_takes_the_rule_away():
+    for policy in ("float32", "mixed_float16", keras.DTypePolicy("float64")):
+        assert not is_patched(L.Dense(2, dtype=policy))
+        assert own_around_call(L.Dense(2, dtype=policy)) is None
+    layer = L.Dense(2, dtype=OwnConversion("float32"))
+    assert is_patched(layer)
+    assert own_around_call(layer) == "dtype_policy"
+
+
+@pytest.mark.parametrize("name", AROUND_CALL)
+def test_what_keras_runs_around_a_call(name):
+    own = type("Own", (L.Dense,), {name: lambda *args, **kwargs: None})
+    assert own_around_call(object.__new__(own)) == name
 
 
 def test_methods_for_training_are_no_patch():

@@ -45,6 +45,10 @@ def convolve_by_channel(source: tf.Tensor, kernel: tf.Tensor, windows: Windows) 
     """Returns the depthwise convolution along two axes, [n, *windows, channels * multiplier]."""
     if is_direct(windows):
         strides = [1, *windows.strides, 1]
+        if windows.padding == "SAME" and max(windows.dilations) > 1:
+            # Here all strides are 1. TensorFlow needs the number of channels to pad by itself.
+            source = windows.padded(source, spatial_sizes(source))
+            windows = windows._replace(padding="VALID")
         return tf.nn.depthwise_conv2d(
             source, kernel, strides, windows.padding, dilations=windows.dilations
         )

@@ -48,16 +48,21 @@ def _gets_sequences_for_heads(
     """
     inputs = [query, value, *([] if key is None else [key])]
     # Keras uses the mask that is attached to the query.
-    attached = [mask_of(tensor) for tensor in inputs]
-    if not _are_sequences(inputs, [query_mask, value_mask, key_mask, *attached]):
+    masks = [query_mask, value_mask, key_mask, *(mask_of(tensor) for tensor in inputs)]
+    if not _are_sequences(inputs, masks):
         return False
+    rank, axes = query.shape.rank, getattr(layer, "attention_axes", None)
+    axes = range(1, rank - 1) if axes is None else axes
+    if any(axis >= rank - 1 for axis in axes):
+        return False  # Features, or what Keras makes of them: heads.
     if attention_mask is None:
         return True
-    axes = getattr(layer, "attention_axes", None)
-    positions = query.shape.rank - 2 if axes is None else len(axes)
+    # Keras makes one mask of [n, t, 1], [n, 1, s] and this one, and lines up their last axes: in
+    # [n, heads, t, s] their records would meet heads. Scores have so many axes.
+    most = rank + len(axes) if all(mask is None for mask in masks) else 3
     # Keras inserts further axes behind the first one where the scores have more.
-    rank = max(len(attention_mask.shape), 1 + 2 * positions)
-    return meets_records(attention_mask, rank)
+    needed = max(len(attention_mask.shape), 1 + 2 * len(axes))
+    return len(attention_mask.shape) <= most and meets_records(attention_mask, needed)
 
 
 def _are_sequences(inputs: list[Any], masks: list[Any]) -> bool:

@@ -202,10 +202,16 @@ def _channels_last(inputs: tf.Tensor, sizes: list[Any], channels: tuple[int, int
 
 
 class RMSNormalizationRule(LayerRule):
-    """With outputs = normalized * scale, the scale's gradient is gradient * normalized."""
+    """With outputs = normalized * scale, the scale's gradient is gradient * normalized.
+
+    Keras lines up the axes of the scale with the last ones of the input, whatever axes they are of.
+    """
 
     def holds_for(self, layer: Any) -> bool:
-        return super().holds_for(layer) and _is_within_records(layer)
+        axes = _axes(layer)
+        # Axes that are the same could be more than a record has.
+        distinct = len(set(axes)) == len(axes) and (-1 not in axes or len(axes) == 1)
+        return super().holds_for(layer) and _is_within_records(layer) and distinct
 
     def variables(self, layer: Any) -> Iterable[Any]:
         return [layer.scale]
@@ -215,15 +221,15 @@ class RMSNormalizationRule(LayerRule):
     ) -> Any:
         with recording.values([(layer.scale, tf.ones(layer.scale.shape, layer.scale.dtype))]):
             normalized = call(inputs, **kwargs)
-        rank = inputs.shape.rank
-        axes = [axis % rank for axis in _axes(layer)]
-        shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
-        outputs = tf.cast(normalized, layer.scale.dtype) * tf.reshape(layer.scale.value, shape)
+        outputs = tf.cast(normalized, layer.scale.dtype) * layer.scale.value
         tap = recording.watch(tf.cast(outputs, normalized.dtype))
+        shape = layer.scale.shape
 
         def gradients(g):
-            others = [axis for axis in range(1, rank) if axis not in axes]
-            return Explicit(tf.reduce_sum(g * tf.cast(normalized, g.dtype), others))
+            others = range(1, g.shape.rank - len(shape))
+            sums = tf.reduce_sum(g * tf.cast(normalized, g.dtype), others)
+            single = [axis for axis, size in enumerate(shape, 1) if size == 1]
+            return Explicit(tf.reduce_sum(sums, single, keepdims=True))
 
         recording.add(tap, layer.scale, gradients)
         return tap.tensor

@@ -22,10 +22,12 @@ class PReLURule(LayerRule):
         self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
     ) -> Any:
         tap = recording.watch(call(inputs, **kwargs))
+        # `layer.shared_axes` may count from the last axis, and 0 is the last one there, too.
+        shared = [axis for axis, size in enumerate(layer.alpha.shape, 1) if size == 1]
 
         def gradients(g):
             slopes = g * -tf.nn.relu(-to_accumulate(inputs))
-            return Explicit(tf.reduce_sum(slopes, list(layer.shared_axes or ()), keepdims=True))
+            return Explicit(tf.reduce_sum(slopes, shared, keepdims=True))
 
         recording.add(tap, layer.alpha, gradients)
         return tap.tensor

@@ -7,7 +7,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import FUNCTIONAL, WRAPPED_METHODS, layers_in, replaced
+from tfdp.gradients.keras_internals import (
+    AROUND_CALL,
+    FUNCTIONAL,
+    OF_PLAIN_MODELS,
+    WRAPPED_METHODS,
+    functional_in,
+    is_of_forward_pass,
+    layers_in,
+    replaced,
+)
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import Recording
 from tfdp.gradients.rules import activation
@@ -244,15 +253,32 @@ def rule_but_for_functions(operation: Any) -> tuple[LayerRule, list[Any]] | None
 def is_patched(operation: Any) -> bool:
     """Returns whether somebody has given this one object code that its class does not have. This is
     a method in the place of another, or, in a layer of Keras, a function in an attribute where
-    Keras keeps none.
+    Keras keeps none. A dtype policy that is not Keras' own is code, too.
 
     Methods that models have for training, such as `fit`, do not count.
     """
-    return any(
+    return _has_own_policy(operation) or any(
         _replaces_method(type(operation), name) or _is_foreign(operation, name, value)
         for name, value in vars(operation).items()
         if name not in WRAPPED_METHODS
     )
+
+
+def own_around_call(operation: Any) -> str | None:
+    """Returns the name of something that Keras runs on a batch around an operation's `call`, and
+    that is not Keras' own; None where there is nothing.
+    """
+    if _has_own_policy(operation):
+        return "dtype_policy"
+    return next((name for name in AROUND_CALL if has_own(operation, name)), None)
+
+
+def _has_own_policy(operation: Any) -> bool:
+    """Returns whether what converts an operation's inputs is not Keras' own."""
+    policy = getattr(operation, "dtype_policy", None)
+    if policy is None:
+        return False
+    return not is_of_keras(type(policy)) or any(map(callable, vars(policy).values()))
 
 
 def _replaces_method(owner: type, name: str) -> bool:
@@ -299,7 +325,11 @@ def _is_known(function: Any) -> bool:
 
 def _runs_as_keras_functional(operation: Any) -> bool:
     """Returns whether an operation is a functional or sequential model that runs as Keras' own."""
-    methods = ("__call__", "call", "compute_mask")
-    return isinstance(operation, (keras.Sequential, FUNCTIONAL)) and not any(
-        has_own(operation, name) for name in methods
+    if not isinstance(operation, (keras.Sequential, FUNCTIONAL)):
+        return False
+    own = (c for c in type(operation).__mro__ if c not in OF_PLAIN_MODELS)
+    names = {name for c in own for name in vars(c) if is_of_forward_pass(name)}
+    inside = functional_in(operation)
+    return not any(has_own(operation, name) for name in names) and (
+        inside is None or (type(inside) is FUNCTIONAL and not is_patched(inside))
     )
