@@ -18,9 +18,11 @@ from tfdp.sampling import (
     Poisson,
     SamplingPolicy,
     Shuffled,
+    Source,
+    Users,
     batches,
 )
-from tfdp.sampling.arrays import _Calls, _rows
+from tfdp.sampling.arrays import _Calls, _rows, samples
 
 
 class Scripted(SamplingPolicy):
@@ -344,3 +346,29 @@ def test_the_end_does_not_wait_where_no_samples_are_left(monkeypatch):
     gc.collect(0)  # What is young: all that the tests before have left would take long.
     calls.end()
     assert not waits
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">u2"])
+@pytest.mark.parametrize("map", [None, lambda example: example], ids=["arrays", "mapped"])
+def test_bytes_in_another_order_are_the_same_numbers(map, dtype):
+    x = np.arange(8, dtype=dtype).reshape(8, 1)
+    policy = FullBatch().resolve(8, 8)
+    for data in (x, Source(x, map=map), Source(list(x), map=map)):
+        drawn = samples(data, None, None, policy)
+        assert drawn.signature[0].dtype == x.dtype.newbyteorder("=")
+        for found in (next(drawn.make())[0], next(iter(drawn.dataset())).x.numpy()):
+            assert found.dtype.isnative
+            np.testing.assert_array_equal(found, x)
+    floats = Source(np.arange(8.0)).with_floats(">f4")
+    assert floats.read(np.array([3]))[0].dtype == np.dtype("f4").newbyteorder("=")
+
+
+@pytest.mark.parametrize(
+    ("rows", "per_unit", "users"),
+    [(12, 1, None), (8, 1, None), (12, 2, None), (12, 1, Users(np.arange(12) // 2, 2))],
+)
+def test_a_policy_for_another_number_of_units_is_refused(rows, per_unit, users):
+    policy = FullBatch().resolve(10, 10)
+    for data in (np.arange(rows), Source(np.arange(rows))):
+        with pytest.raises(ValueError, match="draws from 10 units, and the data have"):
+            batches(data, None, None, policy, per_unit, users=users)

@@ -1,6 +1,7 @@
 """Records of files by position are those that TensorFlow reads one after another."""
 
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -193,6 +194,49 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path):
 def test_what_cannot_be_laid_out_is_refused(data, tmp_path):
     with pytest.raises(ValueError, match="must be known|must hold numbers"):
         memory_map(data, tmp_path / "examples")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tf.data.Dataset.range(4).repeat(3),
+        tf.data.Dataset.range(4).batch(2, drop_remainder=True),
+        tf.data.Dataset.range(4).batch(2, drop_remainder=True).map(tf.reduce_mean),
+    ],
+)
+def test_what_repeats_or_batches_records_is_refused(data, tmp_path):
+    with pytest.raises(ValueError, match="Every element must be one record"):
+        memory_map(data, tmp_path / "examples")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("other", [7, 6])
+def test_a_folder_that_somebody_else_has_just_written_is_opened(other, tmp_path, monkeypatch):
+    rename = os.rename
+
+    def late(draft, folder):
+        monkeypatch.setattr(os, "rename", rename)
+        memory_map(_dataset(other), folder)
+        rename(draft, folder)
+
+    monkeypatch.setattr(os, "rename", late)
+    if other == 7:
+        _, is_even = memory_map(_dataset(), tmp_path / "examples")
+        np.testing.assert_array_equal(is_even, np.arange(7) % 2 == 0)
+    else:
+        with pytest.raises(SourceError, match="another data set"):
+            memory_map(_dataset(), tmp_path / "examples")
+    assert [path.name for path in tmp_path.iterdir()] == ["examples"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    def fails(draft, folder):
+        raise OSError("disk")
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(OSError, match="disk"):
+        memory_map(_dataset(), tmp_path / "examples")
     assert not list(tmp_path.iterdir())
 
 

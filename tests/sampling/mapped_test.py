@@ -69,6 +69,28 @@ def _external(file, folder, x):
     file.create_dataset("x", data=x, external=place)
 
 
+def _of_type(file, x, stored):
+    space = h5py.h5s.create_simple(x.shape)
+    h5py.h5d.create(file.id, b"x", stored, space).write(h5py.h5s.ALL, h5py.h5s.ALL, x)
+
+
+def _of_16_bits(file, folder, x):
+    """As bfloat16, which the library gives as float32."""
+    stored = h5py.h5t.IEEE_F32LE.copy()
+    stored.set_fields(15, 7, 8, 0, 7)
+    stored.set_precision(16)
+    stored.set_size(2)
+    stored.set_ebias(127)
+    _of_type(file, x, stored)
+
+
+def _of_24_bits(file, folder, x):
+    stored = h5py.h5t.STD_I32LE.copy()
+    stored.set_precision(24)
+    stored.set_offset(8)
+    _of_type(file, x.astype(np.int32), stored)
+
+
 # What does not lie in its file as it is in memory, and how to make it.
 IN_OTHER_WAYS = {
     "compressed": lambda file, folder, x: file.create_dataset("x", data=x, compression="gzip"),
@@ -78,6 +100,8 @@ IN_OTHER_WAYS = {
     "half written": _half_written,
     "user block": lambda file, folder, x: file.create_dataset("x", data=x),
     "user block, pieces": lambda file, folder, x: file.create_dataset("x", data=x, chunks=(7, 3)),
+    "16 bits": _of_16_bits,
+    "24 bits": _of_24_bits,
     "virtual": _virtual,
     "external": _external,
     "open for writing": lambda file, folder, x: file.create_dataset("x", data=x),

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -402,6 +403,109 @@ def test_draws_that_end_are_all_taken(name, tmp_path):
     drawn = list(policy.draw(Repeats()))
     for parts, units in zip(found, drawn, strict=True):
         np.testing.assert_array_equal(parts[0][parts[-1]], X[units])
+
+
+class Labelled:
+    """As a Series of pandas whose rows were shuffled: [i] is the row that is called i."""
+
+    def __init__(self, rows, labels):
+        self._rows, self._labels = rows, labels
+        self.iloc = None
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __getitem__(self, label):
+        return self._rows[self._labels.tolist().index(label)]
+
+
+class Convertible(Labelled):
+    def to_numpy(self):
+        return self._rows
+
+
+def test_rows_that_have_names_are_read_by_position():
+    order = RNG.permutation(N)
+    rows = np.array([7, 0, 39, 7])
+    for source in (
+        Source((X[order], Convertible(Y[order], order))),
+        Source((X[order], Convertible(Y[order], order)), map=lambda example: example),
+    ):
+        x, y = source.read(rows)
+        np.testing.assert_array_equal(x, X[order][rows])
+        np.testing.assert_array_equal(y, Y[order][rows])
+    with pytest.raises(TypeError, match="Pass an array"):
+        Source((X[order], Labelled(Y[order], order)))
+
+
+def test_pandas_is_read_by_position():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed.")
+    order = RNG.permutation(N)
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y}).iloc[order]
+    for data in ((frame[["a", "b"]], frame["y"]), {"x": frame[["a", "b"]], "y": frame["y"]}):
+        x, y = Source(data).read(np.arange(N))
+        np.testing.assert_array_equal(x, X[order, :2], strict=True)
+        np.testing.assert_array_equal(y, Y[order], strict=True)
+    twice = pandas.concat([frame["y"], frame["y"]])
+    np.testing.assert_array_equal(Source(twice).read(np.arange(N))[0], Y[order])
+    texts = Source(frame["y"].astype(str), map=lambda text: np.int64(text))
+    np.testing.assert_array_equal(texts.read(np.array([3]))[0], Y[order[[3]]])
+
+
+def test_objects_are_examples_that_are_looked_at():
+    source = Source(np.array([1, 2, 2.5], object))
+    assert source.read(np.array([1]))[0] == 2
+    with pytest.raises(SourceError, match="Example 2 differs in shape or dtype"):
+        source.read(np.array([2]))
+
+
+def test_what_has_no_end_is_refused():
+    class Endless(Examples):
+        def __len__(self):
+            return 2**63 - 1
+
+    with pytest.raises(ValueError, match="must have an end"):
+        Source(Endless())
+
+
+def test_data_sets_of_grain_in_which_a_record_is_not_one_element_are_refused():
+    grain = pytest.importorskip("grain", reason="Grain is not installed.")
+    data = grain.MapDataset.source(X)
+
+    class Halves(grain.experimental.FlatMapTransform):
+        max_fan_out = 2
+
+        def flat_map(self, element):
+            return [element, element]
+
+    for changed in (
+        data.repeat(3),
+        data.repeat(),
+        data.seed(1).shuffle().repeat().map(lambda x: x)[:N],
+        data.batch(2),
+        data.batch(2).map(lambda x: x.mean(0)),
+        grain.experimental.ZipMapDataset([data, data[:5].repeat(8)]),
+        grain.experimental.FlatMapMapDataset(data, Halves()),
+    ):
+        with pytest.raises(ValueError, match="Every element must be one record"):
+            Source((X[: len(changed)], changed) if len(changed) <= N else changed)
+    shuffled = data.seed(1).shuffle().map(lambda x: x)[::2]
+    assert len(Source(shuffled)) == N // 2
+    assert len(Source(grain.experimental.WindowShuffleMapDataset(data, window_size=4, seed=0))) == N
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("map", [None, lambda example: example], ids=["arrays", "mapped"])
+def test_nothing_tells_of_a_number_that_does_not_fit(map, workers):
+    """A warning, or an error where NumPy is asked for one, would say that it was sampled."""
+    wide = X.astype(np.float64)
+    wide[5] = 1e300
+    source = Source(wide, map=map, workers=workers).with_floats("float32")
+    policy = FullBatch().resolve(N, N)
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        (x, _) = next(samples(source, None, None, policy).make())
+    assert np.isinf(x[5]).all() and np.isfinite(np.delete(x, 5, 0)).all()
 
 
 def _rows(source):

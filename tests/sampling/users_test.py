@@ -1,13 +1,18 @@
 """Which rows of users a step sees, and what that may depend on."""
 
 import datetime
+import itertools
+import tracemalloc
 import uuid
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from tests.sampling.draws import subset_p_value
 from tfdp.noise import host_generator
 from tfdp.sampling import Poisson, Users, batches
+from tfdp.sampling import users as users_module
 
 UUIDS = [uuid.UUID(int=i) for i in (7, 3, 7)]
 
@@ -138,3 +143,71 @@ def test_missing_texts_are_nobodys(missing):
     dtype = np.dtypes.StringDType(na_object=missing)
     ids = np.array(["a", "b", missing, "c", "a"], dtype)
     assert rows_of_all(ids) == [[0, 4], [1], [3]]
+
+
+@pytest.mark.parametrize(("rows", "most"), [(6, 3), (7, 2), (5, 4), (9, 1), (4, 3)])
+def test_every_set_of_a_users_rows_is_as_likely(rows, most):
+    sets = list(itertools.combinations(range(rows), most))
+    users = Users(np.zeros(rows, int), most)
+    drawn = users.rows_of(np.zeros(200 * len(sets), int), host_generator())
+    assert subset_p_value(drawn, dict.fromkeys(sets, 1 / len(sets))) > 1e-9
+
+
+def test_the_test_of_sets_tells():
+    """Where a row that was drawn already is replaced by the next one, neighbours come together."""
+    sets = list(itertools.combinations(range(6), 3))
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(200 * len(sets)):
+        drawn: list[int] = []
+        for row in rng.integers(0, 6, 3).tolist():
+            while row in drawn:
+                row = (row + 1) % 6
+            drawn.append(row)
+        found.append(np.array(drawn))
+    assert subset_p_value(found, dict.fromkeys(sets, 1 / len(sets))) < 1e-9
+
+
+def test_rows_of_users_do_not_depend_on_each_other():
+    users = Users([0] * 3 + [1] * 3, 1)
+    drawn = users.rows_of(np.tile([0, 1], 1800), host_generator()).reshape(-1, 2)
+    counts = np.zeros((3, 3), int)
+    np.add.at(counts, (drawn[:, 0], drawn[:, 1] - 3), 1)
+    assert stats.chisquare(counts.ravel()).pvalue > 1e-9
+
+
+def test_integers_below_a_number_are_exactly_uniform(monkeypatch):
+    # Of 0 .. 7 the last two are no whole round of 3: without rejection 0 comes in 3 of 8 draws.
+    monkeypatch.setattr(users_module, "_INTEGERS", 8)
+    drawn = users_module._below(np.full((300, 100), 3), host_generator())
+    assert drawn.shape == (300, 100)
+    assert stats.chisquare(np.bincount(drawn.ravel(), minlength=3)).pvalue > 1e-9
+
+
+class Counted:
+    """Notes how many random numbers were asked for."""
+
+    def __init__(self):
+        self.asked = []
+        self._generator = host_generator()
+
+    def integers(self, *limits, size):
+        self.asked.append((limits, size))
+        return self._generator.integers(*limits, size=size)
+
+
+def test_what_a_draw_takes_does_not_follow_how_many_rows_a_user_has():
+    """Time would else tell that a user of very many is in the sample."""
+    users = Users(np.concatenate([np.zeros(300_000, int), np.arange(1, 100)]), 4)
+    asked, memory = [], []
+    for drawn in ([0, 1, 2], [3, 1, 2]):
+        generator = Counted()
+        users.rows_of(np.array(drawn), generator)  # What is done once only.
+        tracemalloc.start()
+        table = users.rows_of(np.array(drawn), generator)
+        memory.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert (table >= 0).sum() == (6 if 0 in drawn else 3)
+        asked.append(generator.asked)
+    assert asked[0] == asked[1]
+    assert max(memory) < 1 << 16  # All rows of the first user are 2.4 MB.

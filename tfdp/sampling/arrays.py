@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.noise import host_generator
-from tfdp.sampling.mapped import ask_for, is_mapped, taken
+from tfdp.sampling.mapped import ask_for, is_mapped, native, taken
 from tfdp.sampling.pipelines import untuned
 from tfdp.sampling.policy import SamplingPolicy
 from tfdp.sampling.source import Source
@@ -115,6 +115,9 @@ def batches(
         constant_size: Whether samples are padded to `policy.padded_size` units, which few exceed,
             so that XLA compiles one step and shapes say next to nothing about a sample. Else they
             are padded to multiples of `policy.size_step`, which takes less time.
+
+    Raises:
+        ValueError: the policy was made for another number of units.
     """
     options = examples_per_unit, generator, row_multiple, users, constant_size
     return samples(x, y, sample_weight, policy, *options).dataset()
@@ -153,6 +156,13 @@ def samples(
     if users is not None:
         examples_per_unit = users.max_examples
         row_multiple *= examples_per_unit  # Replicas share users, and not their rows.
+    population = -(-num_examples // examples_per_unit) if users is None else len(users)
+    declared = getattr(policy, "population_size", None)
+    if declared not in (None, population):
+        raise ValueError(
+            f"The policy draws from {declared} units, and the data have another number: samples "
+            "would be others than the ledger says. Use policy.resolve(number of units, batch_size)."
+        )
     units_of_step = policy.padded_size if constant_size else policy.size_step
     rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
     generator = generator or host_generator()
@@ -190,7 +200,9 @@ def samples(
             if source is None:
                 places = np.zeros(len(draw.mask), np.int64)
                 places[draw.mask] = draw.chosen
-                parts = [*(_rows(array, places, draw.mask) for array in arrays), draw.mask]
+                found = [_rows(array, places, draw.mask) for array in arrays]
+                found = [rows.astype(native(rows.dtype), copy=False) for rows in found]
+                parts = [*found, draw.mask]
             else:
                 leaves = source.read(draw.chosen, draw.seeds, pool, len(draw.mask))
                 parts = [*(_spread(leaf, draw.mask) for leaf in leaves), draw.mask]

@@ -37,11 +37,12 @@ class BallsInBins(SamplingPolicy):
     number of bands does not matter. `RandomAllocation` draws anew for every pass instead, which
     costs independent noise less, and correlated noise has no price there.
 
-    Bins follow from `key` alone. A policy without one draws it, and keeps it over its calls of
-    `fit`. **Whoever goes on in another process has to keep `policy.key`, as secret as the data, and
-    give it again**, with the same data in the same order. The ledger holds a number that names the
-    key and tells nothing of it. So a run of correlated noise that went on with other bins is
-    refused; steps with independent noise are then charged as about another draw.
+    Bins follow from `key` and the numbers of bins and units. A policy without a key draws it, and
+    keeps it over its calls of `fit`. **Whoever goes on in another process has to keep `policy.key`,
+    as secret as the data, and give it again**, with the same data in the same order. The ledger
+    holds a number that names the bins, and tells nothing of what they follow from. So a run of
+    correlated noise that went on with other bins is refused; steps with independent noise are then
+    charged as about another draw.
 
     For a new run take a new policy. Two runs with the same bins are charged as if bins were known.
 
@@ -106,7 +107,9 @@ class BallsInBins(SamplingPolicy):
             raise ValueError(
                 "Declare the number of bins: sampling=tfdp.sampling.BallsInBins(num_bins=...)."
             )
-        digest = hashlib.sha256(b"tfdp name of a draw of bins" + self.key).digest()
+        # Bins of other sizes are others, and so is their name, also where N is not public.
+        named = b"tfdp name of a draw of bins" + self.key + self._sizes()
+        digest = hashlib.sha256(named).digest()
         population_size = None if self.hides_population else self.population_size
         return events.BallsInBinsSampling(
             self.num_bins,
@@ -141,9 +144,13 @@ class BallsInBins(SamplingPolicy):
             return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
         return None
 
+    def _sizes(self) -> bytes:
+        """Returns what bins follow from, besides the key."""
+        return f"{self.num_bins} bins, {self.population_size} units".encode()
+
     def _bins(self) -> np.ndarray:
         """Returns the bin of every unit, [population_size], always the same."""
-        sizes = f"{self.num_bins} bins, {self.population_size} units".encode()
+        sizes = self._sizes()
         seed = hashlib.sha256(b"tfdp bins" + self.key + sizes).digest()
         generator = HostGenerator(SeededFill(int.from_bytes(seed, "big")))
         return generator.integers(self.num_bins, size=self.population_size)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.sampling.pipelines import check_elements
 from tfdp.sampling.source import SourceError
 
 # Around the data of a record: its length and a check of that before, a check of the data after.
@@ -89,15 +90,16 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
 
     Args:
         dataset: Of single examples, each a record, of known cardinality and fixed shapes. A batch,
-            a window or a cut of several examples into one would be one record.
+            a window or a cut of several examples into one would be one record, and what is
+            repeated would be as many records; data sets with such steps are refused.
         folder: Where they are, in a NumPy file for each part of an element.
 
     Returns:
         The structure of an element, of NumPy memory maps, [cardinality, ...].
 
     Raises:
-        ValueError: the number of elements or a shape is not known before they are read, or a part
-            is no number.
+        ValueError: the number of elements or a shape is not known before they are read, a part is
+            no number, or the data set repeats, batches or cuts up.
         SourceError: there are more or fewer elements than the data set says, or the folder holds
             others than this data set's, by number, structure, shape or dtype.
 
@@ -123,6 +125,7 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
             "with dataset.apply(tf.data.experimental.assert_cardinality(number)). Received "
             f"cardinality: {size}."
         )
+    check_elements(dataset)
     described = {
         "version": 1,
         "size": size,
@@ -170,7 +173,12 @@ def _write_elements(
         for place in maps:
             place.flush()
         (draft / _SPEC).write_text(json.dumps(described), encoding="utf-8")
-        os.rename(draft, folder)
+        try:
+            os.rename(draft, folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            # Somebody else was faster: what is there is looked at like any other.
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

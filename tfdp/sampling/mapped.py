@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from h5py import h5t
 
 from tfdp.noise import memory
 
@@ -98,6 +99,9 @@ def mapped(column: Any) -> Any:
     is_elsewhere = column.is_virtual or column.external
     if not is_plain or is_elsewhere or not column.size or column.dtype.kind not in "biuf":
         return column
+    # The library gives numbers of other forms, such as 16 bits of a 32-bit float, as NumPy's.
+    if not column.id.get_type().equal(h5t.py_create(column.dtype, logical=True)):
+        return column
     if column.chunks is None:
         offset = column.id.get_offset()
         if offset is None:
@@ -175,6 +179,15 @@ def ask_for(column: Any, rows: np.ndarray) -> None:
     elif isinstance(column, np.ndarray) and column.nbytes >= _WORTH_ASKING_BYTES:
         if column.flags.c_contiguous:
             _read_ahead(column, rows * column.strides[0], column.strides[0])
+
+
+def native(dtype: np.dtype) -> np.dtype:
+    """Returns a dtype with the bytes of its numbers in this machine's order, as tensors have them.
+
+    Args:
+        dtype: Any.
+    """
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def memory_of(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

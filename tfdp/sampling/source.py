@@ -10,7 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
-from tfdp.sampling.mapped import Chunks, ask_for, mapped, memory_of, take, taken
+from tfdp.sampling.mapped import Chunks, ask_for, mapped, memory_of, native, take, taken
+from tfdp.sampling.pipelines import check_elements
+
+# The length of what has no end is said to be 2^63 - 1.
+_NO_END = 1 << 62
 
 
 class SourceError(ValueError):
@@ -25,7 +29,10 @@ class Source:
     of single examples, a list, or a class of your own. A tuple is (x,), (x, y) or (x, y,
     sample_weight), of such. So is an example that is a tuple; any other is x. Tuples and dicts are
     structures, and a list is one array. Where there is `__getitems__`, it is given all positions at
-    once.
+    once. A Series or DataFrame of pandas is read by position, as what its `to_numpy` returns.
+
+    A record must stand at one position, and alone. Data sets of Grain that repeat, batch or cut up
+    are refused. Of other data nobody sees it: a list that holds a record twice has two records.
 
     Guarantees:
         A record is one example. Which are read follows the draw of the sample alone, so that a
@@ -48,7 +55,8 @@ class Source:
     Raises:
         TypeError: `data` has no length or no positions, `map` is no function, or an example holds
             something else than numbers.
-        ValueError: there are no examples, or the parts of a tuple differ in their lengths.
+        ValueError: there are no examples, or examples without end, the parts of a tuple differ in
+            their lengths, or a data set of Grain repeats, batches or cuts up.
 
     Example:
         >>> x, y = np.zeros([100, 3], np.float32), np.arange(100)
@@ -76,7 +84,7 @@ class Source:
         self._map = map
         self._structure = _opaque(data)
         parts = [p.data for p in tf.nest.flatten(self._structure) if p is not None]
-        self._columns = [mapped(part) if _is_hdf5(part) else part for part in parts]
+        self._columns = [_by_position(part) for part in parts]
         for column in self._columns:
             if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
                 raise TypeError(
@@ -88,6 +96,11 @@ class Source:
             raise ValueError(
                 "The parts of a source must have one length, of at least one example. Received "
                 f"lengths: {lengths}."
+            )
+        if lengths[0] >= _NO_END:
+            raise ValueError(
+                "A source must have an end: how many records there are says what a sample costs. "
+                f"Leave out what repeats them. Received length: {lengths[0]}."
             )
         self._sizes = [_size(column) for column in self._columns]
         self._start, self._length = 0, lengths[0]
@@ -125,7 +138,7 @@ class Source:
             dtype: A floating-point dtype.
         """
         changed = copy.copy(self)
-        changed._floats = np.dtype(dtype)
+        changed._floats = native(np.dtype(dtype))
         return changed
 
     def part(self, start: int, end: int) -> "Source":
@@ -228,7 +241,8 @@ class Source:
         rows = rows + self._start
         if self._is_plain and len(rows):
             for column, place in zip(self._columns, places, strict=True):
-                _take(column, rows, place)
+                with _silent_casts():
+                    _take(column, rows, place)
             return
         for index, raw in enumerate(self._raw(rows)):
             row = int(rows[index])
@@ -246,11 +260,12 @@ class Source:
                     f"instead of {_words(wanted)}. Let map make them alike."
                 )
             for place, leaf in zip(places, leaves, strict=True):
-                place[index] = leaf
+                with _silent_casts():
+                    place[index] = leaf
 
     def _dtype(self, leaf: np.ndarray) -> np.dtype:
         is_float = np.issubdtype(leaf.dtype, np.floating)
-        return self._floats if is_float and self._floats is not None else leaf.dtype
+        return self._floats if is_float and self._floats is not None else native(leaf.dtype)
 
     def _raw(self, rows: np.ndarray) -> list[Any]:
         """Returns examples as they are in the data."""
@@ -315,8 +330,33 @@ def _arrays(value: Any) -> Any:
     return None if value is None else np.asarray(value)
 
 
+def _by_position(part: Any) -> Any:
+    """Returns a part of the data as something whose [i] is what stands in place i."""
+    if _is_hdf5(part):
+        return mapped(part)
+    check_elements(part)
+    if not hasattr(part, "iloc"):
+        return part
+    # What pandas has under [i] is the row that is called i.
+    if not hasattr(part, "to_numpy"):
+        raise TypeError(
+            "Under [i] these data may have another row than the one in place i. Pass an array of "
+            f"them. Received: {type(part).__name__}."
+        )
+    return part.to_numpy()
+
+
+def _silent_casts() -> np.errstate:
+    """Returns a context in which no warning or error tells that a number does not fit: its record
+    would be known to be in the sample. The settings of NumPy are each thread's own.
+    """
+    return np.errstate(all="ignore")
+
+
 def _is_array(column: Any) -> bool:
-    return isinstance(column, (np.ndarray, Chunks)) or _is_hdf5(column)
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind != "O"  # Of objects each is an example, and looked at.
+    return isinstance(column, Chunks) or _is_hdf5(column)
 
 
 def _is_hdf5(column: Any) -> bool:

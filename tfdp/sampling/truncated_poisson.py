@@ -18,7 +18,8 @@ class TruncatedPoisson(SamplingPolicy):
     """Poisson samples, of which `max_sample_size` units are kept at most, drawn uniformly.
 
     All batches have one shape, so that XLA compiles one step and time says nothing of the size of a
-    sample.
+    sample. From a `Source` only what was drawn is read and mapped, and the time of that does tell
+    the size: train from arrays where somebody can time it.
 
     Args:
         max_sample_size: Units that are kept at most. With arrays it is, by default, three standard

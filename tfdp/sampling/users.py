@@ -8,6 +8,8 @@ import numpy as np
 from tfdp.events.arguments import positive_integer
 
 _NOBODY = -1
+# Random integers below it are taken modulo smaller numbers.
+_INTEGERS = 1 << 62
 
 
 class Users:
@@ -43,22 +45,61 @@ class Users:
         """Returns rows of some users, int64 [number of users, K]; -1 where there is none.
 
         Of a user of more than K rows each set of K is as likely as any other, whatever is in them
-        and whoever else is there. It is drawn anew at every call.
+        and whoever else is there. It is drawn anew at every call. What that takes does not follow
+        how many rows anybody has: time would tell whether a user of very many is in the sample.
 
         Args:
             users: int64, in 0 .. len(self) - 1.
             generator: Source of the draws.
         """
-        counts = self._counts[users]
-        owners = np.repeat(np.arange(len(users)), counts)
-        places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows = self._rows[self._starts[users][owners] + places]
-        if (counts > self.max_examples).any():
-            rows = rows[np.lexsort((generator.random(len(rows)), owners))]
-        kept = places < self.max_examples
-        table = np.full((len(users), self.max_examples), _NOBODY, np.int64)
-        table[owners[kept], places[kept]] = rows[kept]
-        return table
+        most = self.max_examples
+        counts = self._counts[users][:, None]
+        drawn = _distinct(np.maximum(counts, most), most, generator)
+        places = np.where(counts > most, drawn, np.arange(most))
+        exist = places < counts
+        rows = self._rows[np.where(exist, self._starts[users][:, None] + places, 0)]
+        return np.where(exist, rows, _NOBODY)
+
+
+def _distinct(ends: np.ndarray, number: int, generator: Any) -> np.ndarray:
+    """Returns int64 [n, number]: in each row so many distinct integers of 0 .. end - 1. Each set of
+    them is equally likely, and what it takes does not depend on the ends.
+
+    This is Floyd's algorithm (Bentley and Floyd 1987, Programming pearls: a sample of brilliance).
+    In turn i, t is drawn from 0 .. end - number + i. If t is in the set already, the last of these,
+    which cannot be, comes in its place.
+
+    Args:
+        ends: int64 [n, 1], at least `number`.
+        number: At least one.
+        generator: Source of the draws.
+    """
+    turns = np.arange(number)
+    lasts = ends - number + turns
+    drawn = _below(lasts + 1, generator)
+    # What was drawn before is in the set.
+    order = np.argsort(drawn, axis=1, kind="stable")
+    ascending = np.take_along_axis(drawn, order, 1)
+    is_in = np.zeros(drawn.shape, bool)
+    np.put_along_axis(is_in, order[:, 1:], ascending[:, 1:] == ascending[:, :-1], 1)
+    # So is the last integer of an earlier turn if the draw of that turn was. Where none was drawn,
+    # a turn follows itself, and others are followed twice as far each time.
+    turn_of = drawn - lasts[:, :1]
+    turn_of = np.where(turn_of < 0, turns, turn_of)
+    for _ in range(number.bit_length()):
+        is_in |= np.take_along_axis(is_in, turn_of, 1)
+        turn_of = np.take_along_axis(turn_of, turn_of, 1)
+    return np.where(is_in, lasts, drawn)
+
+
+def _below(ends: np.ndarray, generator: Any) -> np.ndarray:
+    """Returns int64 like the ends, each uniform over 0 .. end - 1, exactly."""
+    flat = ends.reshape(-1)
+    limits = _INTEGERS - _INTEGERS % flat
+    drawn = generator.integers(_INTEGERS, size=len(flat))
+    while len(again := np.flatnonzero(drawn >= limits)):
+        drawn[again] = generator.integers(_INTEGERS, size=len(again))
+    return (drawn % flat).reshape(ends.shape)
 
 
 def _numbers_of(ids: Any) -> np.ndarray:
