@@ -259,3 +259,42 @@ def test_trees_train_as_other_noise_does():
 def test_a_tree_needs_to_be_known(arguments, error, message):
     with pytest.raises(error, match=message):
         DPFTRLTreeAggregationOptimizer(1.0, 3.0, [np.zeros(3)], BATCH, **arguments)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("policy", [FixedOrder, BallsInBins], ids=lambda made: made.__name__)
+def test_a_backup_from_the_middle_of_a_turn_says_so_and_goes_on_at_a_second_call(
+    policy, jit_compile, tmp_path
+):
+    sampling = policy()
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=PERIOD - 1)
+
+    with pytest.raises(KeyboardInterrupt):
+        _fit(_model(jit_compile=jit_compile), 2, sampling, callbacks=[backup(), _StopsAfter(4)])
+    model = _model(jit_compile=jit_compile)
+    with pytest.raises(NotPrivateError, match=r"about part 3: keras.callbacks.BackupAndRestore"):
+        _fit(model, 2, sampling, callbacks=[backup()])
+    assert model.ledger.total_count == model.optimizer.step_of_run() == PERIOD - 1
+    _fit(model, 2, sampling, callbacks=[backup()])
+    assert _places(model) == [(t, t % PERIOD) for t in range(len(model.ledger))]
+    assert model.ledger.total_count == PERIOD - 1 + 2 * PERIOD
+    assert _epsilon(model.ledger) == pytest.approx(_runs(1))
+
+
+@pytest.mark.parametrize("how", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+def test_a_step_that_is_refused_moves_no_run(how):
+    model = _model(num_steps=12, **how)
+
+    def refuses_the_third(ledger, event):
+        if ledger.total_count == 2:
+            raise RuntimeError("no third step")
+
+    model.optimizer.charging.add_guard(refuses_the_third)
+    with pytest.raises(RuntimeError, match="no third step"):
+        _fit(model, 2)
+    assert model.optimizer.step_of_run() == model.ledger.total_count == 2
+    model.optimizer.charging.remove_guard(refuses_the_third)
+    _fit(model)
+    assert _places(model) == [(t, t % PERIOD) for t in range(len(model.ledger))]

@@ -1,5 +1,7 @@
 """What `fit` takes as data: lengths, splits, weights of classes, and first looks at data sets."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,3 +65,15 @@ def test_first_look_at_an_iterator_takes_nothing_away():
 def test_empty_data_set_is_refused():
     with pytest.raises(ValueError, match="are empty"):
         peek(iter([]))
+
+
+@pytest.mark.parametrize("value", [1.0, np.inf, 1e300])
+def test_no_warning_tells_of_a_number_that_is_too_large(value):
+    x = np.ones((3, 1))
+    x[1] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = weighted_arrays(x, x, x[:, 0], None)
+    for array in found:
+        assert array.dtype == "float32"
+        assert array[1] == (1.0 if value == 1 else np.inf)

@@ -288,3 +288,36 @@ def test_denominator_is_compared_with_what_a_policy_of_ones_own_draws(denominato
         model.fit(x, np.zeros(64, "int32"), sampling=QuarterOfAll(), verbose=0)
     assert ("16 records on average" in caplog.text) == said
     assert "32 records" not in caplog.text
+
+
+HIDDEN = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def moved_by_units(n, **kwargs):
+    """Returns how far a step on all of n examples, in units of which the third is opposed to the
+    others, moves a model.
+    """
+    optimizer = tfdp.keras.DPOptimizer(
+        *(keras.optimizers.SGD(1.0), toy.query(denominator=1), 4), privacy_unit="microbatch"
+    )
+    plain = keras.Sequential([keras.Input((1,)), L.Dense(1, use_bias=False)])
+    model = toy.private(plain, optimizer, loss=lambda y, p: p[:, 0])
+    x = np.full((n, 1), 9.0, "float32")
+    x[16:24] = -9.0
+    before = toy.weights(model)[0]
+    sampling = tfdp.sampling.FullBatch(neighboring_relation=HIDDEN)
+    model.fit(x, np.zeros(n), sampling=sampling, verbose=0, **kwargs)
+    return (before - toy.weights(model)[0]).item(), list(model.ledger)
+
+
+def test_units_of_a_hidden_population_are_as_large_as_was_told():
+    moves, ledgers = zip(*(moved_by_units(n, batch_size=32) for n in (32, 33, 40)), strict=True)
+    np.testing.assert_allclose(moves, [2, 3, 3], rtol=1e-4)  # Once the bound for one unit more.
+    assert ledgers[0] == ledgers[1] == ledgers[2]
+
+
+@pytest.mark.parametrize("n", [32, 33])
+def test_units_of_a_hidden_population_do_not_follow_it(n):
+    with pytest.raises(ValueError, match="Give batch_size, a public") as caught:
+        moved_by_units(n)
+    assert str(n) not in str(caught.value)

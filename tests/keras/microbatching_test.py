@@ -10,6 +10,7 @@ from toy import N, X, Y, matrix, squared_error
 import tfdp
 from tfdp.keras import (
     DPOptimizer,
+    NotPrivateError,
 )
 from tfdp.keras.microbatching import Microbatching
 from tfdp.sampling import FullBatch, Poisson, Shuffled
@@ -205,3 +206,116 @@ def test_microbatch_ids_of_the_caller():
         toy.dp().private_gradients(
             squared_error(variable), [variable], EXAMPLES, microbatch_ids=ids
         )
+
+
+def test_another_size_holds_for_a_while():
+    microbatching = Microbatching(2, "microbatch")
+    microbatching.set_batch_size(6)
+    with pytest.raises(KeyError), microbatching.of_size(2.0):
+        ids, _ = microbatching.assign(tf.constant(6), None)
+        assert ids.numpy().tolist() == [0, 0, 1, 1, 2, 2]
+        raise KeyError
+    assert microbatching.examples_each == 3
+
+
+# Where a model goes on with units of a size, although the optimizer was told of another one.
+
+
+def units(**kwargs):
+    """Returns a model that a step moves by the sum of the clipped means of four units."""
+    plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    optimizer = DPOptimizer(
+        *(keras.optimizers.SGD(1.0), toy.query(denominator=1), 4), privacy_unit="microbatch"
+    )
+    return toy.private(plain, optimizer, loss=lambda y, p: p[:, 0], **kwargs)
+
+
+def fit_units(model, x, **kwargs):
+    model.fit(x, np.zeros(len(x)), **{"sampling": FullBatch(), "verbose": 0, **kwargs})
+
+
+def one_unit(rows, each):
+    """Rows of which only the first unit has a gradient, of more than the bound."""
+    x = np.zeros((rows, 1), "float32")
+    x[:each] = 100.0
+    return x
+
+
+def fits_units_of_two(model):
+    fit_units(model, np.zeros((8, 1), "float32"))
+
+
+def model_like(model):
+    """Returns a plain model of the same variables."""
+    return keras.Sequential([keras.Input((1,)), *model.layers])
+
+
+def trains_units_of_four(model):
+    model.optimizer.set_batch_size(16)
+    model.train_on_batch(np.zeros((16, 1), "float32"), np.zeros(16))
+
+
+def makes_a_step_for_units_of_four(model):
+    model.optimizer.set_batch_size(16)
+    model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(
+    "do", [fits_units_of_two, trains_units_of_four, makes_a_step_for_units_of_four]
+)
+def test_units_of_a_fit_stay_as_they_are_whatever_a_callback_trains(do, run_eagerly):
+    model = units(run_eagerly=run_eagerly)
+    moves = toy.Moves(do)
+    fit_units(model, one_unit(32, 8), steps_per_epoch=4, callbacks=[moves])
+    np.testing.assert_allclose(moves.moves, [toy.CLIP] * 4, rtol=1e-4)
+
+
+def test_a_fit_within_a_fit_leaves_the_optimizer_its_size():
+    model = units()
+    sizes = []
+
+    def within(model):
+        fits_units_of_two(model)
+        sizes.append(model.optimizer.examples_per_microbatch)
+
+    fit_units(model, one_unit(32, 8), steps_per_epoch=3, callbacks=[toy.Moves(within)])
+    assert sizes == [8]
+    fits_units_of_two(model)  # At its end nothing goes on.
+    assert model.optimizer.examples_per_microbatch == 2
+
+
+def told_by_hand(model):
+    model.optimizer.set_batch_size(16)
+
+
+def told_by_another_model(model):
+    other = toy.private(model_like(model), model.optimizer, loss=lambda y, p: p[:, 0])
+    fit_units(other, np.zeros((16, 1), "float32"), batch_size=16)
+
+
+@pytest.mark.parametrize("tell", [told_by_hand, told_by_another_model])
+def test_a_step_is_traced_for_the_units_of_its_fit(tell):
+    model = units()
+    fit_units(model, np.zeros((32, 1), "float32"))
+    tell(model)
+    before = toy.weights(model)[0]
+    fit_units(model, one_unit(16, 4))
+    assert (before - toy.weights(model)[0]).item() == pytest.approx(toy.CLIP, rel=1e-4)
+
+
+def test_a_training_function_for_other_units_is_refused():
+    model = units()
+    fit_units(model, np.zeros((32, 1), "float32"))
+    x, steps = tf.constant(one_unit(16, 4)), model.ledger.total_count
+    old = model.train_function
+    model.optimizer.set_batch_size(16)
+    with pytest.raises(NotPrivateError, match="records of another kind"):
+        model.train_function(iter([(x, tf.zeros(16))]))
+    assert model.ledger.total_count == steps
+    before = toy.weights(model)[0]
+    model.make_train_function()(iter([(x, tf.zeros(16))]))
+    assert (before - toy.weights(model)[0]).item() == pytest.approx(toy.CLIP, rel=1e-4)
+    with pytest.raises(NotPrivateError, match="records of another kind"):
+        old(iter([(x, tf.zeros(16))]))
+    assert model.ledger.total_count == steps + 1

@@ -254,3 +254,39 @@ def test_a_place_that_does_not_exist_leaves_out_its_record():
         sums.append(toy.weights(model))
     for one, other in zip(*sums, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+ZERO = np.zeros((1, 1), "float32")
+
+
+def _by_batch(model):
+    model.train_on_batch(ZERO, ZERO)
+
+
+def _by_fit(model):
+    model.fit(ZERO, ZERO, sampling=FullBatch(), verbose=0, views=3)
+
+
+def _while_evaluating(model):
+    trains = keras.callbacks.LambdaCallback(on_test_begin=lambda logs: _by_batch(model))
+    model.evaluate(ZERO, ZERO, verbose=0, callbacks=[trains])
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("do", [_by_batch, _by_fit, _while_evaluating])
+def test_a_fit_keeps_its_views_whatever_a_callback_trains(do, run_eagerly):
+    query = tfdp.GaussianAverageQuery(1e3, stddev=0.0, denominator=1)
+    model = toy.private(
+        keras.Sequential([keras.Input((1,)), L.Dense(1, use_bias=False)]),
+        DPOptimizer(keras.optimizers.SGD(1.0), query),
+        lambda y, p: p[:, 0],
+        run_eagerly=run_eagerly,
+    )
+    trains, x = toy.Moves(do), np.ones((1, 1), "float32")
+    model.fit(
+        *(x, x),
+        **{"sampling": FullBatch(), "steps_per_epoch": 4, "verbose": 0, "views": 2},
+        augment=lambda x, seed: 10 * x,
+        callbacks=[trains],
+    )
+    np.testing.assert_allclose(trains.moves, [10] * 4, rtol=1e-5)

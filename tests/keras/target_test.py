@@ -104,3 +104,14 @@ def test_a_delta_as_large_as_a_record_is_named(caplog):
         assert "delta = 0.5 is not below 1 / population (64)" in caplog.text
     fitted(caplog, toy.dp(stddev=5.0), callbacks=[tfdp.keras.EpsilonLogger(1e-3)], epochs=1)
     assert "is not below" not in caplog.text
+
+
+@pytest.mark.parametrize("initial_epoch", [2, 3])
+def test_a_finished_run_that_is_started_again_does_nothing_and_says_nothing(initial_epoch, caplog):
+    model, said = fitted(caplog, made(), initial_epoch=initial_epoch)
+    assert said == [] and model.ledger.total_count == 0
+    model, said = fitted(caplog, made(), epochs=4)  # Beyond the budget, and says so.
+    assert len(said) == 1
+    caplog.clear()
+    model.fit(X, Y, batch_size=16, epochs=2, initial_epoch=initial_epoch, verbose=0)
+    assert "was made for" not in caplog.text

@@ -130,3 +130,23 @@ def step_by_hand(model, record_losses, penalty=None, clip=CLIP, denominator=10, 
 def assert_weights(model, expected, tolerance=1e-6):
     for actual, wanted in zip(weights(model), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=0, atol=tolerance)
+
+
+class Moves(keras.callbacks.Callback):
+    """Notes how far every step of `fit` moves a model of one weight.
+
+    Args:
+        do: What is called with the model after the second step.
+    """
+
+    def __init__(self, do):
+        super().__init__()
+        self.do, self.moves = do, []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.before = weights(self.model)[0]
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.moves.append((self.before - weights(self.model)[0]).item())
+        if batch == 1:
+            self.do(self.model)

@@ -228,3 +228,90 @@ def test_steps_without_ids_after_steps_with_them_are_refused():
         model.train_on_batch(X, Y)
     assert model.ledger.total_count == steps
     model.fit(X, Y, batch_size=2, verbose=0, **GIVEN)
+
+
+def test_ids_that_do_not_fit_are_forgotten():
+    model = toy.private(toy.linear(), optimizer=user_optimizer())
+    with pytest.raises(ValueError, match="one id for each row"):
+        model.fit(X, Y, batch_size=2, verbose=0, **{**GIVEN, "privacy_unit": IDS[:-1]})
+    model.fit(X, Y, batch_size=2, verbose=0)  # Each row is a user, as before.
+    assert model.ledger.total_count > 0
+
+
+def _by_training_function(model, data):
+    model.make_train_function()(iter([data]))
+
+
+def _by_train_step(model, data):
+    model.train_step(data)
+
+
+def _by_private_step(model, data, **kwargs):
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    model.optimizer.private_step(loss, model.trainable_variables, data, **kwargs)
+
+
+def _by_private_gradients(model, data):
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    model.optimizer.private_gradients(loss, model.trainable_variables, data)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    "step",
+    [
+        _by_training_function,
+        _by_train_step,
+        _by_private_step,
+        _by_private_gradients,
+    ],
+)
+def test_steps_by_hand_on_rows_of_users_are_refused(step, views):
+    model = toy.private(toy.linear(), optimizer=user_optimizer())
+    model.fit(X, Y, batch_size=2, verbose=0, views=views, **GIVEN)
+    steps, before = model.ledger.total_count, toy.weights(model)
+    with pytest.raises(ValueError, match="each row would be a user of its own"):
+        step(model, (tf.constant(X), tf.constant(Y)))
+    toy.assert_weights(model, before, 0)
+    assert model.ledger.total_count == steps
+
+
+def test_steps_by_hand_may_say_which_rows_are_a_users():
+    model = toy.private(toy.linear(), optimizer=user_optimizer())
+    model.fit(X, Y, batch_size=2, verbose=0, **GIVEN)
+    steps = model.ledger.total_count
+    _by_private_step(model, (tf.constant(X), tf.constant(Y)), examples_per_record=3)
+    assert model.ledger.total_count == steps + 1
+
+
+def _slope(**kwargs):
+    """Returns a model that a step moves by the gradients of records, which are not clipped."""
+    plain = keras.Sequential([keras.Input((1,)), L.Dense(1, use_bias=False)])
+    optimizer = DPOptimizer(
+        keras.optimizers.SGD(1.0), toy.query(clip=1e3, denominator=1), privacy_unit="user"
+    )
+    return toy.private(plain, optimizer, loss=lambda y, p: p[:, 0], **kwargs)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_a_fit_within_a_fit_leaves_that_its_sum_over_rows(run_eagerly):
+    model = _slope(run_eagerly=run_eagerly)
+    x, given = np.ones((3, 1), "float32"), {"privacy_unit": [0, 0, 0], "max_examples_per_user": 3}
+    given |= {"batch_size": 1, "sampling": FullBatch(), "verbose": 0}
+    trains = toy.Moves(lambda model: model.fit(0 * x, np.zeros(3), **given))
+    model.fit(x, np.zeros(3), **given, user_gradient="sum", steps_per_epoch=4, callbacks=[trains])
+    np.testing.assert_allclose(trains.moves, [3] * 4, rtol=1e-5)
+
+
+def test_a_fit_without_ids_ends_where_ids_are_given_within_it():
+    model = toy.private(toy.linear(), optimizer=user_optimizer())
+    steps = []
+
+    def with_ids(model):
+        model.fit(X, Y, batch_size=2, verbose=0, **GIVEN)
+        steps.append(model.ledger.total_count)
+
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: with_ids(model))
+    with pytest.raises(ValueError, match="each row would be a user of its own"):
+        model.fit(X, Y, batch_size=2, verbose=0, callbacks=[note])
+    assert [model.ledger.total_count] == steps

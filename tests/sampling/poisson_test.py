@@ -226,6 +226,13 @@ def test_poisson_refuses_to_contradict_the_data():
         Poisson(population_size=50).resolve(100, 10)
 
 
+def test_a_contradiction_does_not_tell_a_number_that_is_not_public():
+    hidden = Poisson(0.2, 50, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    with pytest.raises(ValueError, match="was made for") as caught:
+        hidden.resolve(4321, 10)
+    assert "4321" not in str(caught.value)
+
+
 def test_poisson_batches_are_padded_for_three_standard_deviations():
     # 256 + 3 sqrt(256 (1 - q)) = 303.9, up to a multiple of 8; never more than the population.
     assert Poisson().resolve(60000, 256).padded_size == 304

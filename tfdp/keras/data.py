@@ -163,7 +163,9 @@ def _as_arrays(name: str, part: Any) -> Any:
             return None
         array = as_array(name, leaf)
         if np.issubdtype(array.dtype, np.floating):
-            array = array.astype(keras.config.floatx(), copy=False)
+            # NumPy would warn of a number that is too large: of one record.
+            with np.errstate(all="ignore"):
+                array = array.astype(keras.config.floatx(), copy=False)
         return array
 
     return None if part is None else keras.tree.map_structure(convert, part)

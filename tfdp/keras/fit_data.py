@@ -64,7 +64,10 @@ def prepare(
     constant_size = _constant_size(arguments, optimizer, is_compiled)
     if is_dataset(arguments["x"]):
         return _of_dataset(arguments, policy, optimizer, strategy)
-    return _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps)
+    data = _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps)
+    if users is not None:
+        optimizer.knows_ids = True
+    return data
 
 
 def _constant_size(arguments: dict[str, Any], optimizer: DPOptimizer, is_compiled: bool) -> bool:
@@ -142,7 +145,7 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
                 f"array with the id of each row's user. Received: max_examples_per_user={most!r}, "
                 f"user_gradient={gradient!r}."
             )
-        check_ids_given(optimizer)
+        optimizer.check_ids_given()
         return None
     if isinstance(ids, str):
         raise TypeError(
@@ -175,23 +178,7 @@ def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:
             "Private metrics and private batch normalization take means over a user's rows. Use "
             "user_gradient='mean'."
         )
-    optimizer.knows_ids = True
     return Users(ids, most)
-
-
-def check_ids_given(optimizer: DPOptimizer) -> None:
-    """Refuses steps without ids of users after steps with them.
-
-    Raises:
-        ValueError: the optimizer has seen that users have several rows.
-    """
-    if optimizer.knows_ids:
-        raise ValueError(
-            "Steps of this optimizer were about users of several rows, and without ids each row "
-            "would be a user of its own, who has as many parts in a step as rows. Give "
-            "fit(..., privacy_unit=ids). For data in which every user has one row make a new "
-            "optimizer."
-        )
 
 
 def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, between_steps):
@@ -316,7 +303,15 @@ def _resolve(
     else:
         batch_size = policy.default_batch_size(num_examples)
         told = None if policy.hides_population else batch_size
-    if optimizer.privacy_unit != "microbatch":
+    is_unit = optimizer.privacy_unit == "microbatch"
+    if is_unit and told is None and policy.hides_population:
+        raise ValueError(
+            "Under ADD_OR_REMOVE_ONE the number of examples is not public, so that the size of a "
+            "microbatch, which is the unit here, cannot follow it. Give batch_size, a public "
+            "number: a unit is batch_size / num_microbatches examples. Received: batch_size=None, "
+            f"num_microbatches={optimizer.num_microbatches}."
+        )
+    if not is_unit:
         resolved = policy.resolve(num_examples, batch_size)
         return resolved, _as_expected(resolved, told), 1
     if batch_size is None or batch_size % optimizer.num_microbatches:

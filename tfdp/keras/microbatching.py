@@ -1,7 +1,9 @@
 """How the examples of a batch become records."""
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -99,6 +101,24 @@ class Microbatching:
             return False
         self._examples_each = 1.0
         return True
+
+    @property
+    def examples_each(self) -> float | None:
+        """Examples that a microbatch is expected to hold; None where that is not known."""
+        return self._examples_each
+
+    @contextlib.contextmanager
+    def of_size(self, examples_each: float | None) -> Iterator[None]:
+        """Makes microbatches hold so many examples meanwhile, and what they did before at the end.
+
+        Args:
+            examples_each: From `examples_each`.
+        """
+        before, self._examples_each = self._examples_each, examples_each
+        try:
+            yield
+        finally:
+            self._examples_each = before
 
     @property
     def sensitivity_factor(self) -> int:

@@ -196,6 +196,35 @@ class DPOptimizer(WrappingOptimizer):
         """What one addition or removal is."""
         return self._microbatching.privacy_unit
 
+    @property
+    def examples_per_microbatch(self) -> float | None:
+        """Examples that a microbatch is expected to hold; None where that is not known."""
+        return self._microbatching.examples_each
+
+    def with_microbatches_of(
+        self, examples: float | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Makes microbatches hold so many examples meanwhile, and what they did before at the end.
+
+        Args:
+            examples: From `examples_per_microbatch`.
+        """
+        return self._microbatching.of_size(examples)
+
+    def check_ids_given(self) -> None:
+        """Refuses steps without ids of users after steps with them.
+
+        Raises:
+            ValueError: the optimizer has seen that users have several rows.
+        """
+        if self.knows_ids:
+            raise ValueError(
+                "Steps of this optimizer were about users of several rows, and without ids each "
+                "row would be a user of its own, who has as many parts in a step as rows. Give "
+                "fit(..., privacy_unit=ids), or examples_per_record in a loop of your own. For "
+                "data in which every user has one row make a new optimizer."
+            )
+
     # The ledger and the sampling of steps.
 
     @property
@@ -252,8 +281,12 @@ class DPOptimizer(WrappingOptimizer):
 
     def step_of_run(self) -> int:
         """Returns which step of a run of correlated noise is next; 0 where there are no runs."""
+        return self.position_of_run() or 0
+
+    def position_of_run(self) -> int | None:
+        """Returns which step of a run of correlated noise is next; None where there are no runs."""
         state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
-        return self._step().event_of_state(state).step_of_run() or 0
+        return self._step().event_of_state(state).step_of_run()
 
     # Variables: the state of the query, and the place of these weights in their ledger.
 
@@ -416,6 +449,8 @@ class DPOptimizer(WrappingOptimizer):
     def _take(self, arguments: StepArguments, use: Use) -> tuple[Any, Any, list[tf.Tensor]]:
         """Returns (what `use` makes of a step's noised gradients, aux, noised statistics)."""
         self._released.check_step(arguments.has_statistics)
+        if arguments.examples_per_record is None:
+            self.check_ids_given()
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_arguments(self.query, self._microbatching, arguments)
         step = self._step()

@@ -1,4 +1,4 @@
-"""How `fit` makes records out of rows: several rows of a user, several views of a row."""
+"""How `fit` makes records of rows: of several rows of a user or microbatch, of views of a row."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,12 +26,14 @@ class RecordsOfFit(NamedTuple):
             gradient of a row is the mean over its views (De et al. 2022, Unlocking high-accuracy
             differentially private image classification through scale, arXiv:2204.13650, sec. 3.2).
         augment: What makes a view of an example; None where only the model draws.
+        examples_per_microbatch: As `DPOptimizer` has it.
     """
 
     max_examples_per_user: int | None = None
     user_gradient: str = "mean"
     views: int = 1
     augment: Augment | None = None
+    examples_per_microbatch: float | None = 1.0
 
     def of_batch(self, data: PaddedBatch) -> tuple[PaddedBatch, int | None]:
         """Returns (batch of rows with a mask, how many consecutive rows are a record); None where
@@ -44,7 +46,7 @@ class RecordsOfFit(NamedTuple):
             NotPrivateError: how many rows a user has is not known to the graph.
             ValueError: `augment` returned something else than inputs of the model.
         """
-        together = _rows_of_user(data.mask)
+        together = rows_of_user(data.mask)
         if together is not None:
             data = tf.nest.map_structure(_one_axis_less, data)
         rows = tf.shape(next(leaf for leaf in tf.nest.flatten(data.x) if leaf is not None))[0]
@@ -91,8 +93,12 @@ def records_of_fit(
     return RecordsOfFit(max_examples_per_user, user_gradient, views, augment)
 
 
-def _rows_of_user(mask: tf.Tensor | None) -> int | None:
-    """Returns how many rows of a batch each user has, by its mask; None where rows are records."""
+def rows_of_user(mask: tf.Tensor | None) -> int | None:
+    """Returns how many rows of a batch each user has, by its mask; None where rows are records.
+
+    Raises:
+        NotPrivateError: the graph does not know it.
+    """
     if mask is None or mask.shape.rank == 1:
         return None
     if mask.shape.rank != 2 or mask.shape[1] is None:

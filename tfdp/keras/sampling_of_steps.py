@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tfdp.events import Event, NeighboringRelation, SampledEvent, Sampling
@@ -35,6 +35,7 @@ class Fitting:
         sizes: Of its samples, where they are declared.
         step_is_due: Whether the next thing that it does is a step.
         runs_step: Whether it runs one now.
+        has_begun: Whether a step of it is in the ledger.
         order_was_cut: Whether an epoch ended before all parts of the data had their turn.
     """
 
@@ -42,6 +43,7 @@ class Fitting:
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     step_is_due: bool = False
     runs_step: bool = False
+    has_begun: bool = False
     order_was_cut: bool = False
 
 
@@ -177,6 +179,11 @@ class SamplingOfSteps:
             fit.runs_step = False
 
     @property
+    def fit_goes_on(self) -> bool:
+        """Whether a `fit`, or a loop over rounds, has begun and not ended."""
+        return self._fit is not None
+
+    @property
     def fit_runs_step(self) -> bool:
         """Whether the steps that the model runs now are those of `fit`."""
         return self._fit is not None and self._fit.runs_step
@@ -193,6 +200,30 @@ class SamplingOfSteps:
                 "A training step was started while fit() runs another one, from a data generator "
                 "or another thread. Train before or after fit(), or in a callback."
             )
+
+    def check_run_is_as_it_was(self, position: Callable[[], int | None]) -> None:
+        """Refuses the first step of a `fit` if its samples begin where the run is no more.
+
+        Args:
+            position: Returns which step of a run is next; None where there are no runs.
+
+        Raises:
+            NotPrivateError: says what puts a run back after `fit` was called.
+        """
+        fit = self._fit
+        if fit is None or fit.has_begun or not fit.clock.drawn:
+            return
+        place, step = fit.clock.peek().place, position()
+        if place is None or step is None or step % place[1] == place[0]:
+            return
+        raise NotPrivateError(
+            f"The samples of this fit begin with part {place[0]} of {place[1]}, where the run was "
+            f"when fit was called. Since then a callback put the run to step {step}, which is "
+            f"about part {step % place[1]}: keras.callbacks.BackupAndRestore does so when training "
+            "begins. Nothing was charged. Call fit again with the same arguments, and it begins "
+            "where the run is. Backups at the ends of epochs (save_freq='epoch') need no second "
+            "call."
+        )
 
     def next_sampled(self, event: Event, privacy_unit: str) -> SampledEvent:
         """Returns `event` with the sampling of the next step: of `fit`, if it runs."""
@@ -269,3 +300,6 @@ class SamplingOfSteps:
     def advance(self, batch: Batch, sampling: Sampling) -> None:
         """Counts a step on this batch, that was described so, once it is in the ledger."""
         self._clock_of(batch).advance(sampling)
+        fit = self._fit_of(batch)
+        if fit is not None:
+            fit.has_begun = True

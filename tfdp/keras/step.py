@@ -133,8 +133,10 @@ class PrivateStep:
         variables.fingerprint.assign(fingerprint)
         with tf.control_dependencies([tf.convert_to_tensor(variables.fingerprint.value)]):
             variables.position.assign(position)
-        for variable, value in zip(variables.state, state, strict=True):
-            variable.assign(value)
+        with tf.control_dependencies(paid):
+            # What is next may follow from the state alone, which is there before the charge.
+            for variable, value in zip(variables.state, state, strict=True):
+                variable.assign(value)
         used, statistics = used
         return used, aux, statistics
 

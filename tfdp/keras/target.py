@@ -52,15 +52,17 @@ class SaysBeyondTarget(keras.callbacks.Callback):
 
     Args:
         optimizer: The `DPOptimizer`.
-        epochs: How many are to come.
+        epochs: How many are to come; none or fewer where `fit` has nothing to do.
     """
 
     def __init__(self, optimizer: Any, epochs: int):
         super().__init__()
         self._optimizer, self._epochs = optimizer, epochs
-        self._has_said = False
+        self._has_said = epochs < 1
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if self._has_said:
+            return
         steps, event = self.params.get("steps"), self._optimizer.next_event()
         # Events of passes differ from pass to pass, and those of a run are priced as a whole.
         independent = self._optimizer.charging.samples.are_independent

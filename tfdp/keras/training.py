@@ -32,17 +32,19 @@ from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.prepared import Prepared, prepare
 from tfdp.keras.private_metrics import ShownMetrics
-from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit
+from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit, rows_of_user
 from tfdp.keras.small_samples import SmallSamples
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 
 def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes other threads that train with the same optimizer wait."""
+    """Makes other threads that train with the same optimizer wait, and leaves a `fit` that goes on
+    its steps.
+    """
 
     @functools.wraps(method)
     def taking_turns(self, *args, **kwargs):
-        with self._dp_optimizer().charging.turn:
+        with self._dp_optimizer().charging.turn, self._steps_kept():
             return method(self, *args, **kwargs)
 
     return taking_turns
@@ -230,7 +232,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             and not self.run_eagerly,
         )
         self._set_batch_size(data.batch_size)
-        self._set_records(records)
+        self._set_records(
+            records._replace(examples_per_microbatch=optimizer.examples_per_microbatch)
+        )
         self._build_for(*data.example)
         self._is_watched = verbose != 0 and self.train_function is None
         with (
@@ -273,6 +277,23 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         finally:
             self._activity, self._small_samples = before
 
+    @contextlib.contextmanager
+    def _steps_kept(self) -> Iterator[None]:
+        """Puts the steps of a `fit` that goes on back at the end: what a callback trains meanwhile
+        may make records in another way.
+        """
+        optimizer = self._dp_optimizer()
+        if not optimizer.charging.samples.fit_goes_on:
+            yield
+            return
+        records, train_function = self._records, self.train_function
+        try:
+            with optimizer.with_microbatches_of(optimizer.examples_per_microbatch):
+                yield
+        finally:
+            if self.optimizer is optimizer and self._records != records:
+                self._records, self.train_function = records, train_function
+
     @_in_turn
     def train_on_batch(
         self,
@@ -302,14 +323,14 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 "train_on_batch would give the whole batch to every replica, and count each record "
                 "as often. Use fit()."
             )
-        fit_data.check_ids_given(self._dp_optimizer())
+        optimizer = self._dp_optimizer()
+        optimizer.check_ids_given()
         x, y, sample_weight = weighted_arrays(x, y, sample_weight, class_weight)
-        self._set_records(RecordsOfFit())
         self._build_for(
             *tf.nest.map_structure(lambda a: None if a is None else a[:1], (x, y, sample_weight))
         )
-        if self._dp_optimizer().notice_rows(rows_of_batch(x, y, sample_weight)):
-            self.train_function = None
+        optimizer.notice_rows(rows_of_batch(x, y, sample_weight))
+        self._set_records(RecordsOfFit(examples_per_microbatch=optimizer.examples_per_microbatch))
         with self._during(None), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
 
@@ -320,8 +341,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
 
     def _set_batch_size(self, batch_size: float | None) -> None:
         optimizer = self._dp_optimizer()
-        if optimizer.set_batch_size(batch_size):
-            self.train_function = None
+        optimizer.set_batch_size(batch_size)
         inputs.warn_of_denominator(optimizer.query, optimizer.num_microbatches or batch_size)
 
     def _build_for(self, x: Any, y: Any, sample_weight: Any) -> None:
@@ -347,20 +367,49 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         `jit_compile` asks.
         """
         validation.check_steps(self)
+        if self._activity is None:  # Else it is known what the step is for.
+            self._set_records(self._records_by_hand())
         if self.train_function is not None and not force:
             return self.train_function
         with without_jit_compile(self):
             super().make_train_function(force=True)
         step = tf.function(self.train_step, autograph=False)
-        self.train_function = functools.partial(self._run_steps, self.train_function, step)
+        self.train_function = functools.partial(
+            self._run_steps, self.train_function, step, self._records
+        )
         return self.train_function
 
-    def _run_steps(self, train_function: Any, step: Any, iterator: Any) -> Any:
+    def _records_by_hand(self) -> RecordsOfFit:
+        """How steps make records that `fit` does not run: the optimizer knows the microbatches."""
+        size = self._dp_optimizer().examples_per_microbatch
+        return self._records._replace(examples_per_microbatch=size)
+
+    def _check_made_for(self, records: RecordsOfFit, is_of_fit: bool) -> None:
+        """Refuses a step that would make other records than is supposed now."""
+        if records.max_examples_per_user is None:
+            self._dp_optimizer().check_ids_given()
+        if records != (self._records if is_of_fit else self._records_by_hand()):
+            raise NotPrivateError(
+                "This training function was made for records of another kind: other views, users "
+                "or sizes of microbatches. Call make_train_function(force=True) again, after "
+                "set_batch_size, and use what it returns."
+            )
+
+    def _run_steps(
+        self, train_function: Any, step: Any, records: RecordsOfFit, iterator: Any
+    ) -> Any:
         """Runs steps on what an iterator yields; in `fit`, where no data set holds its samples, a
         step on the next of them. If the ledger or a guard raised an error inside the graph, that
         error itself is raised here.
+
+        Args:
+            train_function: Of Keras.
+            step: One step, as a graph.
+            records: For which both were made.
+            iterator: Of batches.
         """
-        charging = self._dp_optimizer().charging
+        optimizer = self._dp_optimizer()
+        charging = optimizer.charging
         charging.samples.check_no_step_of_fit()
         is_fitting = self._activity == "fit"
         of_fit = charging.samples.step_of_fit() if is_fitting else contextlib.nullcontext()
@@ -368,7 +417,13 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         is_watched, self._is_watched = self._is_watched, False
         first = said_where_slow() if is_watched else contextlib.nullcontext()
         try:
-            with of_fit, first:
+            with of_fit, first, contextlib.ExitStack() as stack:
+                self._check_made_for(records, charging.samples.fit_runs_step)
+                if charging.samples.fit_runs_step:
+                    charging.samples.check_run_is_as_it_was(optimizer.position_of_run)
+                    # Whatever a callback told the optimizer of batches of its own.
+                    size = records.examples_per_microbatch
+                    stack.enter_context(optimizer.with_microbatches_of(size))
                 if self._small_samples is not None and charging.samples.fit_runs_step:
                     return self._small_samples.take_step(step, iterator)
                 return train_function(iterator)
@@ -389,8 +444,10 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 "The model must be built before its first step. Give it an Input, or call it once "
                 "on a batch, and use fit() or train_on_batch()."
             )
-        data, examples_per_record = self._records.of_batch(data)
         optimizer = self._dp_optimizer()
+        if rows_of_user(data.mask) is None:
+            optimizer.check_ids_given()
+        data, examples_per_record = self._records.of_batch(data)
         record_loss, shown = self._prepared.record_loss, self._prepared.shown
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None

@@ -155,9 +155,11 @@ def fill(policy: SamplingPolicy, **sizes: int) -> SamplingPolicy:
     for name, value in sizes.items():
         declared = getattr(policy, name)
         if declared is not None and declared != value:
+            hidden = name == "population_size" and policy.hides_population
+            found = f"another {name}, which is not public" if hidden else f"{name}={value}"
             raise ValueError(
                 f"{type(policy).__name__} was made for {name}={declared}, but the data have "
-                f"{name}={value}. Leave {name} out, or give matching data."
+                f"{found}. Leave {name} out, or give matching data."
             )
     return dataclasses.replace(policy, **sizes)
 
