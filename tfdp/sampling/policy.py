@@ -226,6 +226,6 @@ def check_batch(batch_size: int, population_size: int) -> None:
     positive_integer("batch_size", batch_size)
     if batch_size > population_size:
         raise ValueError(
-            f"batch_size must be at most the number of units. Received: batch_size={batch_size}, "
-            f"number of units={population_size}."
+            "batch_size must be at most the number of units. Where it is left out, it is 32, as in "
+            f"Keras. Received: batch_size={batch_size}, number of units={population_size}."
         )
