@@ -686,7 +686,7 @@ TRAINING = in_folder(
         "gradients_applied_to_others",
         "private gradients change variables that nobody paid for",
         "issued.py",
-        "holder is not charges.holder(v) for holder, v in zip(paid, variables, strict=True)",
+        "charges.holder(own) is not charges.holder(v) for own, v in zip(paid, given, strict=True)",
         "False for _ in paid",
         f"{KERAS}/issued_test.py::test_gradients_are_applied_to_their_own_variables_only",
     ),

@@ -75,15 +75,17 @@ class CarriesLedger:
         """Checks the weights before they are trained, and notes them afterwards."""
         optimizer = self._dp_optimizer()
         self._join(optimizer)
+        is_done = False
         try:
             yield
-        except BaseException:
+            is_done = True
+        finally:
             # What ended it may be that something else changed the weights.
-            charges.note(charges.moved(self.weights))
-            charges.note_followers(charges.moved(optimizer.slots))
-            raise
-        charges.note(self.weights)
-        charges.note_followers(optimizer.slots)
+            weights, slots = (
+                each if is_done else charges.moved(each) for each in (self.weights, optimizer.slots)
+            )
+            charges.note(weights)
+            charges.note_followers(slots)
 
     @contextlib.contextmanager
     def _left_alone(self, while_fitting: bool, callbacks: Any) -> Iterator[None]:

@@ -18,6 +18,7 @@ class Issued:
     """
 
     def __init__(self) -> None:
+        # By their identity: gradients, and with respect to which variables they were taken.
         self._issued: dict[tuple[int, int], dict[int, tuple[Any, Any]]] = {}
 
     @staticmethod
@@ -34,16 +35,18 @@ class Issued:
             gradients: The gradients.
             variables: With respect to which they were taken.
         """
-        holders = map(charges.holder, variables)
-        pairs = zip(gradients, holders, strict=True)
-        self._issued[self._taker()] = {id(g): (g, holder) for g, holder in pairs}
+        pairs = zip(gradients, variables, strict=True)
+        self._issued[self._taker()] = {id(g): (g, variable) for g, variable in pairs}
 
-    def take(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def take(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
         """Takes the gradients that are about to be applied.
 
         Args:
             gradients: The gradients.
-            variables: Which they are to change.
+            variables: Which they are to change; by default those that they were taken for.
+
+        Returns:
+            The variables.
 
         Raises:
             NotPrivateError: one of them is not of the last step, or of another variable.
@@ -61,14 +64,15 @@ class Issued:
                 "the same thread. Private gradients that you have processed further may go to "
                 "optimizer.inner_optimizer.apply."
             )
-        paid = [holder for _, holder in found]
-        if len(paid) != len(variables) or any(
-            holder is not charges.holder(v) for holder, v in zip(paid, variables, strict=True)
+        paid = [variable for _, variable in found]
+        given = paid if variables is None else list(variables)
+        if len(paid) != len(given) or any(
+            charges.holder(own) is not charges.holder(v) for own, v in zip(paid, given, strict=True)
         ):
             raise NotPrivateError(
                 "Private gradients are to be applied to other variables than those that they were "
                 "taken for, which are the ones that were paid for. Pass the same list to "
-                "private_gradients and to apply. Where all of the optimizer's variables are meant, "
-                "that is what apply(gradients) without a list does."
+                "private_gradients and to apply, or none to apply."
             )
         self._issued[taker] = {}
+        return given

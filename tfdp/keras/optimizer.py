@@ -476,7 +476,8 @@ class DPOptimizer(WrappingOptimizer):
         *,
         jit_compile: bool = False,
     ) -> None:
-        """Updates the variables with gradients from `private_gradients`.
+        """Updates variables with gradients from `private_gradients`, by default those that these
+        were taken for.
 
         `jit_compile` compiles the update with XLA: one pass over the variables, where Adam takes
         several. Under a strategy it is not compiled, because optimizers of Keras leave the replica
@@ -486,10 +487,7 @@ class DPOptimizer(WrappingOptimizer):
             NotPrivateError: a gradient did not come from there, or is of another variable.
         """
         grads = list(grads)
-        self._issued.take(
-            grads, self._trainable_variables if trainable_variables is None else trainable_variables
-        )
-        self._update(grads, trainable_variables, jit_compile)
+        self._update(grads, self._issued.take(grads, trainable_variables), jit_compile)
 
     def _update(self, grads: list[Any], variables: list[Any] | None, jit_compile: bool) -> None:
         def update():
