@@ -734,8 +734,8 @@ TRAINING = in_folder(
         "other_ledgers_are_forgotten",
         "of two ledgers that paid for a weight at the same time one is forgotten",
         "charges.py",
-        "charges[key] = (*(c for c in others if not c.is_held_by(charge.ledger)), charge)",
-        "charges[key] = (charge,)",
+        "after = (*(c for c in others if not c.is_held_by(charge.ledger)), charge)",
+        "after = (charge,)",
         f"{KERAS}/weights_and_ledgers_test.py"
         "::test_a_charge_of_another_ledger_stays_until_one_holds_both",
     ),

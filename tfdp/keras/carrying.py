@@ -116,8 +116,8 @@ class CarriesLedger:
             raise NotPrivateError(
                 f"evaluate or predict changed weights while fit trains: {names}. A layer that "
                 "assigns where training is false leaves something of raw data behind, which no "
-                "noise covers. Freeze what it assigns, or take it out; set the weights back to "
-                "earlier values of this run, or say what they are: tfdp.keras.declare_weights."
+                "noise covers. Take the assignment out. Then set the weights back to earlier "
+                "values of this run, or say what they are: tfdp.keras.declare_weights."
             )
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class CarriesLedger:
         if not _swaps_averages(callbacks):
             yield
             return
-        slots = getattr(getattr(self, "optimizer", None), "slots", [])
+        slots = _slots(self)
         charges.look([*self.weights, *slots])
         try:
             yield
@@ -211,7 +211,7 @@ class CarriesLedger:
         self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any
     ) -> None:
         """As in Keras: weights, the optimizer's state, and the ledger, all or nothing."""
-        charges.look([*self.weights, *getattr(getattr(self, "optimizer", None), "slots", [])])
+        charges.look([*self.weights, *_slots(self)])
         charges.know(self.weights)
         if not overwrite and os.path.exists(filepath) and not may_overwrite(filepath):
             return
@@ -247,7 +247,7 @@ class CarriesLedger:
         if optimizer is not None and self.built and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(self.trainable_variables)
-        unread = charges.digests([*self.weights, *(optimizer.slots if optimizer else ())])
+        unread = charges.digests([*self.weights, *_slots(self)])
         with contextlib.ExitStack() as stack:
             stack.enter_context(charges.kept_unless_done(self.variables))
             if optimizer is not None:
@@ -294,6 +294,11 @@ class CarriesLedger:
         if optimizer is not None:
             charges.take(optimizer.slots, restored, unread)
             optimizer.charging.join(self.weights)
+
+
+def _slots(model: keras.Model) -> list[Any]:
+    """Returns what the optimizer of a private model keeps of gradients; none without one."""
+    return getattr(getattr(model, "optimizer", None), "slots", [])
 
 
 def _swaps_averages(callbacks: Any) -> bool:
@@ -346,7 +351,8 @@ def declare_weights(model: keras.Model, origin: str) -> None:
     ledgers = {id(c.ledger): c.ledger for c in charges.charges_of(model.weights)}
     if isinstance(model, CarriesLedger) and (ledgers or getattr(model, "optimizer", None)):
         ledgers[id(model.ledger)] = model.ledger
-    if not ledgers or (origin == "post_processed" and not any(map(_holds_any, ledgers.values()))):
+    steps = sum(ledger.total_count for ledger in ledgers.values())
+    if not ledgers or (origin == "post_processed" and not steps):
         raise NotPrivateError(
             "Nothing was paid for these weights, so there is no ledger to say it in. Compile a "
             "private model of them first, with the ledger of the run that they come from "
@@ -356,8 +362,4 @@ def declare_weights(model: keras.Model, origin: str) -> None:
         for ledger in ledgers.values():
             ledger.append(NonPrivateEvent())
     charges.note(model.weights)
-    charges.note_followers(getattr(getattr(model, "optimizer", None), "slots", []))
-
-
-def _holds_any(ledger: PrivacyLedger) -> bool:
-    return ledger.total_count > 0
+    charges.note_followers(_slots(model))

@@ -112,14 +112,16 @@ def paid(variables: Sequence[Any], charge: Charge) -> None:
     What its ledger does not hold stays with them: another thread may have paid since the ledger was
     looked at.
     """
-    charges: dict[int, tuple[Charge, ...]] = {}
+    # Many variables have the same tuple. Those of before stay alive, so that no other is at `id`.
+    found: dict[int, tuple[tuple[Charge, ...], tuple[Charge, ...]]] = {}
     for variable in variables:
         before = past(variable)
         key = id(before.charges)
-        if key not in charges:
+        if key not in found:
             others = (c for c in before.charges if c.ledger is not charge.ledger)
-            charges[key] = (*(c for c in others if not c.is_held_by(charge.ledger)), charge)
-        _set(variable, Past(charges[key], None, before.start))
+            after = (*(c for c in others if not c.is_held_by(charge.ledger)), charge)
+            found[key] = before.charges, after
+        _set(variable, Past(found[key][1], None, before.start))
 
 
 def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
@@ -194,9 +196,7 @@ def note(variables: Sequence[Any]) -> None:
     paid for them, it also recognizes them in other variables.
     """
     for variable in variables:
-        before, digest = past(variable), _digest(variable)
-        _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
-        _know(variable, before, digest)
+        _know(variable, past(variable), _see(variable))
 
 
 def note_followers(variables: Sequence[Any]) -> None:
@@ -204,8 +204,13 @@ def note_followers(variables: Sequence[Any]) -> None:
     other variables they are not recognized, because some are the same in every run.
     """
     for variable in variables:
-        before, digest = past(variable), _digest(variable)
-        _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
+        _see(variable)
+
+
+def _see(variable: Any) -> Digest:
+    before, digest = past(variable), _digest(variable)
+    _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
+    return digest
 
 
 def moved(variables: Sequence[Any]) -> list[Any]:
