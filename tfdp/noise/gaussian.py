@@ -117,7 +117,7 @@ def uniforms_from_words(words: tf.Tensor) -> tf.Tensor:
     return power * (1 - v / 2)
 
 
-@functools.partial(traced_once, any_sizes=True)
+@functools.partial(traced_once, any_shapes=True)
 def _pairs(columns: list[tf.Tensor], dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     radius_words, angle_words = columns[: _RADIUS_WORDS[dtype]], columns[_RADIUS_WORDS[dtype] :]
     radius = tf.sqrt(_twice_exponential(radius_words, dtype))

@@ -11,7 +11,7 @@ from tfdp.numerics import rounding
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def traced_once(function: Function, inlined: bool = True, any_sizes: bool = False) -> Function:
+def traced_once(function: Function, inlined: bool = True, any_shapes: bool = False) -> Function:
     """Makes a function of tensors trace its operations once for each kind of arguments.
 
     The first step of a deep model is slow because each of its layers adds hundreds of operations
@@ -29,7 +29,7 @@ def traced_once(function: Function, inlined: bool = True, any_sizes: bool = Fals
         function: Its results follow from its arguments and from `rounding.factor_error()` alone.
             Tensors are float or int; what else it takes can be hashed.
         inlined: Whether calls are replaced by what they do.
-        any_sizes: Whether arguments of other sizes share a graph, too, in which the sizes are not
+        any_shapes: Whether arguments of other shapes share a graph, too, in which the shapes are not
             known.
     """
     attributes = None if inlined else {"_noinline": True}
@@ -46,10 +46,10 @@ def traced_once(function: Function, inlined: bool = True, any_sizes: bool = Fals
         if tf.executing_eagerly():
             return function(*args, **kwargs)
         error = rounding.factor_error()
-        if any_sizes:
-            # TensorFlow takes a graph for arguments of any size, where there is one, before it
-            # makes one for the sizes at hand.
-            general = tf.nest.map_structure(_of_any_size, (args, kwargs))
+        if any_shapes:
+            # TensorFlow takes a graph for arguments of any shape, where there is one, before it
+            # makes one for the shapes at hand.
+            general = tf.nest.map_structure(_of_any_shape, (args, kwargs))
             kind = (error, *tf.nest.flatten(general))
             if kind not in kinds:
                 shared.get_concrete_function(error, *general)
@@ -59,8 +59,5 @@ def traced_once(function: Function, inlined: bool = True, any_sizes: bool = Fals
     return wrapper  # type: ignore[return-value]
 
 
-def _of_any_size(leaf: Any) -> Any:
-    if not tf.is_tensor(leaf):
-        return leaf
-    rank = leaf.shape.rank
-    return tf.TensorSpec(None if rank is None else [None] * rank, leaf.dtype)
+def _of_any_shape(leaf: Any) -> Any:
+    return tf.TensorSpec(None, leaf.dtype) if tf.is_tensor(leaf) else leaf
