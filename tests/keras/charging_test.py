@@ -20,6 +20,17 @@ class Refused(Exception):
     pass
 
 
+def test_a_load_that_is_refused_leaves_the_passes_of_fit_in_their_ledger():
+    charging = Charging()
+    ledger = charging.ledger
+    with charging.samples.fitting(Shuffled(4, 8), drawn=True) as fit:
+        with pytest.raises(Refused), charging.kept_unless_done():
+            charging.ledger = tfdp.PrivacyLedger()
+            raise Refused
+        assert charging.ledger is fit.clock.ledger is ledger
+    assert charging.is_unused
+
+
 def test_guards_of_a_block_stay_where_one_that_began_before_ends():
     charging = Charging()
     one, other = charging.temporary_guards(), charging.temporary_guards()

@@ -319,3 +319,29 @@ def test_a_training_function_for_other_units_is_refused():
     with pytest.raises(NotPrivateError, match="records of another kind"):
         old(iter([(x, tf.zeros(16))]))
     assert model.ledger.total_count == steps + 1
+
+
+@pytest.mark.parametrize("unit", ["microbatch", "example"])
+def test_a_graph_of_somebodys_own_for_other_units_is_refused(unit):
+    variable = matrix()
+    optimizer = toy.dp(num_microbatches=4, privacy_unit=unit)
+    optimizer.set_batch_size(8)
+    examples = toy.examples()
+    examples = tf.nest.map_structure(lambda leaf: tf.concat([leaf] * 2, 0)[:16], examples)
+
+    @tf.function(autograph=False)
+    def step(examples):
+        optimizer.private_step(squared_error(variable), [variable], examples)
+
+    step(examples)
+    optimizer.set_batch_size(16)
+    if unit == "example":
+        step(examples)  # It is charged for what it does.
+        assert optimizer.ledger.total_count == 2
+        return
+    with pytest.raises(tf.errors.OpError, match="traced for units of another size"):
+        step(examples)
+    assert optimizer.ledger.total_count == 1
+    optimizer.set_batch_size(8)
+    step(examples)
+    assert optimizer.ledger.total_count == 2

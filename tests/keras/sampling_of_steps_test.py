@@ -21,6 +21,7 @@ from tfdp.events import (
 )
 from tfdp.keras import NotPrivateError
 from tfdp.keras.sampling_of_steps import Batch, SamplingOfSteps
+from tfdp.ledger import PrivacyLedger
 from tfdp.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -357,3 +358,20 @@ def test_microbatches_of_a_hidden_population_do_not_follow_its_size(n, caplog):
     factors = [event.event.l2_norm_bound for event in events]
     assert factors == [2 * toy.CLIP, toy.CLIP] * 2
     assert not any(number in text for text in said for number in ("8.5", "16", "17"))
+
+
+def test_a_new_pass_that_is_declared_within_a_drawn_one_gets_a_number_beside_its_own():
+    """A drawn pass of three steps ends where it did: no number is of steps of two draws."""
+    samples = SamplingOfSteps(PrivacyLedger())
+    with samples.fitting(Shuffled(4, 10), drawn=True) as fit:
+        numbers = []
+        for step in range(9):
+            if step in (1, 5, 6):
+                samples.begin_pass()
+            sampling = fit.clock.peek()
+            samples._clock.ledger.append(
+                SampledEvent(sampling, GaussianSumEvent(1.0, 1.0), NeighboringRelation.ZERO_OUT)
+            )
+            fit.clock.advance(sampling)
+            numbers.append(sampling.pass_index)
+    assert numbers == [0, 1, 1, 2, 2, 3, 4, 4, 4]

@@ -315,3 +315,20 @@ def test_a_fit_without_ids_ends_where_ids_are_given_within_it():
     with pytest.raises(ValueError, match="each row would be a user of its own"):
         model.fit(X, Y, batch_size=2, verbose=0, callbacks=[note])
     assert [model.ledger.total_count] == steps
+
+
+def test_a_graph_that_was_traced_before_there_were_ids_is_refused():
+    model = toy.private(optimizer=user_optimizer())
+    optimizer, loss = model.optimizer, tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        optimizer.private_step(loss, model.trainable_variables, (x, y))
+
+    optimizer.build(model.trainable_variables)
+    step(tf.constant(X), tf.constant(Y))
+    toy.fit_step(model, privacy_unit=IDS, max_examples_per_user=6)
+    count = model.ledger.total_count
+    with pytest.raises(tf.errors.OpError, match="privacy_unit=ids"):
+        step(tf.constant(X), tf.constant(Y))
+    assert model.ledger.total_count == count

@@ -174,6 +174,24 @@ def test_a_loop_on_top_of_a_private_base_continues_its_ledger():
     assert base.ledger.total_count == 2
 
 
+@pytest.mark.parametrize("end", ["compile", "declare_weights"])
+def test_what_changes_weights_after_a_loop_of_ones_own_is_noticed(end):
+    plain = toy.linear()
+    model = tfdp.keras.make_private(plain)
+    loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+    optimizer = noisy()
+    for _ in range(2):
+        optimizer.private_step(loss, model.trainable_variables, (X, Y))
+        if end == "compile":
+            compiled(model)
+        else:
+            tfdp.keras.declare_weights(model, "post_processed")
+    train_plainly(plain, None)
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        train(model) if end == "compile" else compiled(model)
+    assert optimizer.ledger.total_count == 2
+
+
 def train_plainly(plain, private):
     plain.compile(keras.optimizers.SGD(0.1), loss=toy.LOGITS_LOSS, run_eagerly=True)
     plain.fit(X, Y, verbose=0)
@@ -524,6 +542,34 @@ def test_what_an_inner_optimizer_keeps_of_gradients_carries_its_ledger(name):
     model.compile(noisy(make()), toy.LOGITS_LOSS)
     train(model)
     assert model.ledger.total_count == 1
+
+
+@pytest.mark.parametrize("name", ["momentum", "moments"])
+def test_copies_of_what_an_inner_optimizer_keeps_carry_its_ledger(name):
+    make, _ = KEEPS[name]
+
+    def new():
+        model = compiled(toy.linear(), noisy(make()))
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    run, model = trained(toy.linear, optimizer=noisy(make())), new()
+    for slot, value in zip(model.optimizer.slots, run.optimizer.slots, strict=True):
+        slot.assign(value)
+    assert train(model).ledger is run.ledger
+    assert run.ledger.total_count == 2
+
+
+def test_counters_of_an_inner_optimizer_are_nobodys_copy():
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(tfdp.GaussianSumEvent(1.0, 1.0))
+    kept, copies = (
+        [tf.Variable(value) for value in (7.0, [0.1, 0.1], [0.1, 0.2])] for _ in range(2)
+    )
+    charges.paid(kept, charges.Charge(ledger, *ledger.watermark()))
+    charges.note_followers(kept)
+    charges.look(copies)
+    assert [bool(charges.past(copy).charges) for copy in copies] == [False, False, True]
 
 
 @pytest.mark.parametrize("copied", [False, True])

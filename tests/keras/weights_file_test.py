@@ -23,7 +23,7 @@ from tests.keras.trained import (
     train,
     trained,
 )
-from tfdp.keras import LedgerMismatchError, weights_file
+from tfdp.keras import LedgerMismatchError, charges, weights_file
 from tfdp.ledger import LedgerFormatError
 
 X, Y = toy.X, toy.Y
@@ -250,6 +250,165 @@ def test_tuner_that_builds_again_and_loads_the_best(tmp_path, another_process):
         best.load_weights(tmp_path / f"{number}.weights.h5")
         assert best.ledger == trial.ledger
         toy.assert_weights(best, toy.weights(trial), 0)
+
+
+# Functions of Keras read the file, which end without a word.
+
+
+def loaded_by_keras(path, form, **arguments):
+    if path.name.endswith(".keras"):
+        return keras.models.load_model(path)
+    model = tfdp.keras.make_private(FORMS[form]())
+    keras.saving.load_weights(model, path, **arguments)
+    return model
+
+
+BY_KERAS = [(form, f"run.weights.{kind}") for form in FORMS for kind in ("h5", "json")]
+BY_KERAS.append(("DPModel", "run.keras"))
+
+
+@pytest.fixture
+def saved(tmp_path, another_process):
+    """Saves a model that was trained, and forgets it."""
+
+    def save(form, name):
+        model, path = trained(FORMS[form]), tmp_path / name
+        sharded = {"max_shard_size": 1.1e-6} if name.endswith("json") else {}
+        (model.save if name.endswith(".keras") else model.save_weights)(path, **sharded)
+        another_process()
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize(("form", "name"), BY_KERAS)
+def test_weights_that_changed_after_a_load_by_keras_are_noticed(form, name, saved):
+    path = saved(form, name)
+    assert train(compiled(loaded_by_keras(path, form))).ledger.total_count == 2
+    model = loaded_by_keras(path, form)
+    model.weights[0].assign_add(np.ones((4, 2), "f"))
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        compiled(model)
+    tfdp.keras.declare_weights(model, "post_processed")
+    assert train(compiled(model)).ledger.total_count == 2
+
+
+@keras.saving.register_keras_serializable("tests")
+class PrivateNames(tfdp.keras.DPModel):
+    """Keras reads attributes of such names after the ledger."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._zzz = keras.layers.Dense(3)
+        self._я = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self._я(self._zzz(x))
+
+
+def test_a_load_by_keras_ends_after_the_last_layer(tmp_path, another_process):
+    def make():
+        model = PrivateNames()
+        model(X)
+        return model
+
+    trained(make).save_weights(tmp_path / "run.weights.h5")
+    another_process()
+    model = make()
+    keras.saving.load_weights(model, tmp_path / "run.weights.h5")
+    charges.look(model.weights)
+    assert train(compiled(model)).ledger.total_count == 2
+
+
+def test_a_private_model_within_another_is_loaded_by_keras(tmp_path, another_process):
+    def around(private):
+        return keras.Sequential([keras.Input((4,)), private, keras.layers.Dense(2)])
+
+    around(trained(functional)).save(tmp_path / "run.keras")
+    another_process()
+    inner = keras.models.load_model(tmp_path / "run.keras").layers[0]
+    assert inner.ledger.total_count == 1
+    inner.weights[0].assign_add(np.ones((4, 2), "f"))
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        compiled(inner)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_a_load_by_keras_into_another_dtype_is_no_change(dtype, saved):
+    path = saved("functional", "run.weights.h5")
+    inputs = keras.Input((4,))
+    layer = keras.layers.Dense(2, name="only", dtype=dtype)
+    model = tfdp.keras.make_private(keras.Model(inputs, layer(inputs)))
+    keras.saving.load_weights(model, path)
+    charges.look(model.weights)
+    assert model.ledger.total_count == 1
+    model.weights[0].assign_add(np.ones((4, 2), "f"))
+    with pytest.raises(LedgerMismatchError):
+        charges.look(model.weights)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
+def test_a_load_by_keras_into_a_trained_model_goes_on(tmp_path, another_process):
+    def make():
+        return noisy(keras.optimizers.SGD(0.1, momentum=0.9))
+
+    model = trained(toy.linear, optimizer=make())
+    model.save_weights(tmp_path / "run.weights.h5")
+    train(model)
+    another_process()  # It knows neither the weights nor the momentum of before.
+    keras.saving.load_weights(model, tmp_path / "run.weights.h5")
+    assert train(model).ledger.total_count == 3
+    toy.linear().save_weights(tmp_path / "plain.weights.h5")
+    keras.saving.load_weights(model, tmp_path / "plain.weights.h5")
+    assert train(model).ledger.total_count == 4
+
+
+@pytest.mark.filterwarnings("ignore:A total of 1 objects could not be loaded")
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
+def test_a_load_by_keras_that_fits_nothing_hides_no_change(tmp_path):
+    def wide():
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False)])
+
+    wide().save_weights(tmp_path / "wide.weights.h5")
+    model = trained(toy.linear)
+    model.weights[0].assign_add(np.ones((4, 2), "f"))
+    keras.saving.load_weights(model, tmp_path / "wide.weights.h5", skip_mismatch=True)
+    with pytest.raises(LedgerMismatchError, match="declare_weights"):
+        train(model)
+
+
+@pytest.mark.filterwarnings("ignore:A total of 1 objects could not be loaded")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("skip_mismatch", [False, True])
+def test_a_load_by_keras_without_a_readable_ledger_is_refused(form, skip_mismatch, saved):
+    path = saved(form, "run.weights.h5")
+    with h5py.File(path, "a") as file:
+        file["_dp_ledger/vars/ledger_0"][5] ^= 1
+    model = tfdp.keras.make_private(FORMS[form]())
+    if skip_mismatch:
+        keras.saving.load_weights(model, path, skip_mismatch=True)
+    else:
+        with pytest.raises(ValueError, match="ledger in this file of weights is damaged"):
+            keras.saving.load_weights(model, path)
+    for optimizer in (noisy(), noisy(ledger=tfdp.PrivacyLedger())):
+        with pytest.raises(LedgerMismatchError, match="Restore the file from a copy"):
+            compiled(model, optimizer)
+    tfdp.keras.declare_weights(model, "fresh_start")
+    assert train(compiled(model)).ledger.total_count == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("version"), OSError("read"), RuntimeError("link")])
+def test_what_hdf5_cannot_read_is_no_file_without_a_ledger(error):
+    class Store(dict):
+        def __getitem__(self, name):
+            raise error
+
+    model = tfdp.keras.make_private(toy.linear())
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            model._dp_ledger.load_own_variables(Store(version=1))
+    with pytest.raises(LedgerMismatchError):
+        compiled(model)
 
 
 def test_tensorflow_checkpoint_of_public_weights_is_a_start(tmp_path):

@@ -170,3 +170,28 @@ def test_declared_passes_are_never_fewer_than_there_were(drop_remainder, sizes_a
         if sizes_are_known or drop_remainder:
             # No number stands for steps of two passes, and so for two steps with one unit.
             assert all(len(real) == 1 for real in counted.values())
+
+
+@pytest.mark.parametrize("before", range(5))
+@pytest.mark.parametrize("moves", [False, True])
+def test_no_number_is_of_two_draws_where_a_drawn_pass_gets_another(before, moves):
+    """A unit may be in any step of each draw: in two steps of one number, if that is of two."""
+    clock = PassClock(POLICY, _ledger())
+    numbers = [("before", number) for number in _passes(clock, before)]
+    if moves:
+        clock = clock.moved_to(_ledger())
+    else:
+        clock.renumber()
+    ledger = "after" if moves else "before"
+    numbers += [(ledger, number) for number in _passes(clock, 8)]
+    draws_of = {}
+    for step, number in enumerate(numbers):
+        draws_of.setdefault(number, set()).add(step // 3)
+    assert all(len(draws) == 1 for draws in draws_of.values())
+
+
+def test_declared_passes_begin_where_they_are_renumbered():
+    clock = PassClock(POLICY, _ledger(), drawn=False)
+    assert [_step(clock, 4).pass_index for _ in range(2)] == [0, 0]
+    clock.renumber()
+    assert [_step(clock, 4).pass_index for _ in range(2)] == [1, 1]

@@ -71,3 +71,9 @@ def test_owner_who_is_there_twice_is_there_once():
 def test_what_tells_no_owners_is_refused(owners, most, error, message):
     with pytest.raises(error, match=message):
         bound_contributions(owners, most)
+
+
+def test_an_error_does_not_say_whose_a_row_is():
+    with pytest.raises(TypeError) as error:
+        bound_contributions([["Dan"], "Ann Example"], 1)
+    assert "Ann" not in str(error.value) and "row 1: str" in str(error.value)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from tests.sampling.draws import subset_p_value
 from tfdp.noise import host_generator
-from tfdp.sampling import Poisson, Users, batches
+from tfdp.sampling import FullBatch, Poisson, Users, batches
 from tfdp.sampling import users as users_module
 
 UUIDS = [uuid.UUID(int=i) for i in (7, 3, 7)]
@@ -211,3 +211,16 @@ def test_what_a_draw_takes_does_not_follow_how_many_rows_a_user_has():
         asked.append(generator.asked)
     assert asked[0] == asked[1]
     assert max(memory) < 1 << 16  # All rows of the first user are 2.4 MB.
+
+
+@pytest.mark.parametrize("number", [1, 11, 13])
+def test_ids_of_other_rows_are_refused(number):
+    x = np.zeros([12, 1], "float32")
+    users = Users(np.arange(number), 1)
+    with pytest.raises(ValueError, match="ids and rows differ in number"):
+        batches(x, None, None, FullBatch().resolve(number, number), users=users)
+
+
+def test_arrays_of_other_lengths_are_refused():
+    with pytest.raises(ValueError, match="one number of rows"):
+        batches(np.zeros([12, 1]), np.zeros(11), None, FullBatch().resolve(12, 12))

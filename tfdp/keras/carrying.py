@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from tfdp.keras.errors import LedgerMismatchError, NotPrivateError
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.optimizer_checks import check_private_steps
 from tfdp.keras.saved_form import with_ledger_found
-from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile
+from tfdp.keras.weights_file import ATTRIBUTE, LedgerInFile, slots_of
 from tfdp.keras.whole_files import check_whole, written_whole
 from tfdp.ledger import PrivacyLedger
 
@@ -58,6 +58,8 @@ class CarriesLedger:
             # optimizer would go on using it.
             _checked(value)
             self._join(value)
+            for weight in self.weights:  # A loop of one's own that trained them is over.
+                charges.see(weight)
             self.train_function = None
         super().__setattr__(name, value)
 
@@ -130,21 +132,13 @@ class CarriesLedger:
         if not _swaps_averages(callbacks):
             yield
             return
-        slots = _slots(self)
+        slots = slots_of(self)
         charges.look([*self.weights, *slots])
         try:
             yield
         finally:
             charges.note(self.weights)
             charges.note_followers(slots)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """As in Keras; a copy notes its weights as soon as it has them."""
-        reduced: Any = super().__reduce__()
-        make, arguments, *rest = reduced
-        if rest:
-            return make, arguments, *rest
-        return _noted, (make, arguments)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras. The quantized weights are new variables, and carry what was paid for the old
@@ -170,6 +164,11 @@ class CarriesLedger:
             # Keras must not see this assignment: it would save the object under this name, too.
             object.__setattr__(self, "_ledger_in_file", LedgerInFile(self))
         return self._ledger_in_file
+
+    def load_own_variables(self, store: Any) -> None:
+        """As in Keras, which calls it before it reads anything else of a file."""
+        self._dp_ledger.begin()
+        super().load_own_variables(store)
 
     def get_compile_config(self) -> dict[str, Any]:
         return {}
@@ -211,7 +210,7 @@ class CarriesLedger:
         self, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any
     ) -> None:
         """As in Keras: weights, the optimizer's state, and the ledger, all or nothing."""
-        charges.look([*self.weights, *_slots(self)])
+        charges.look([*self.weights, *slots_of(self)])
         charges.know(self.weights)
         if not overwrite and os.path.exists(filepath) and not may_overwrite(filepath):
             return
@@ -247,7 +246,7 @@ class CarriesLedger:
         if optimizer is not None and self.built and not optimizer.built:
             with self.distribute_strategy.scope():
                 optimizer.build(self.trainable_variables)
-        unread = charges.digests([*self.weights, *_slots(self)])
+        unread = charges.digests([*self.weights, *slots_of(self)])
         with contextlib.ExitStack() as stack:
             stack.enter_context(charges.kept_unless_done(self.variables))
             if optimizer is not None:
@@ -296,21 +295,9 @@ class CarriesLedger:
             optimizer.charging.join(self.weights)
 
 
-def _slots(model: keras.Model) -> list[Any]:
-    """Returns what the optimizer of a private model keeps of gradients; none without one."""
-    return getattr(getattr(model, "optimizer", None), "slots", [])
-
-
 def _swaps_averages(callbacks: Any) -> bool:
     found = keras.tree.flatten(getattr(callbacks, "callbacks", callbacks))
     return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in found)
-
-
-def _noted(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Returns the model that the function makes, with its weights noted."""
-    model = make(*arguments)
-    charges.look(model.weights)
-    return model
 
 
 def _checked(optimizer: Any) -> DPOptimizer:
@@ -362,4 +349,4 @@ def declare_weights(model: keras.Model, origin: str) -> None:
         for ledger in ledgers.values():
             ledger.append(NonPrivateEvent())
     charges.note(model.weights)
-    charges.note_followers(_slots(model))
+    charges.note_followers(slots_of(model))

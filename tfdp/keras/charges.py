@@ -23,6 +23,9 @@ from tfdp.ledger import PrivacyLedger
 # and of TensorFlow accept new attributes.
 _ATTRIBUTE = "_tfdp_past"
 
+# The position of a charge that no ledger holds.
+_LOST = 2**62
+
 # How many values are remembered. The oldest are forgotten first.
 _MOST_KNOWN = 100_000
 
@@ -54,16 +57,13 @@ class Past(NamedTuple):
 
     Attributes:
         charges: What was paid for its value.
-        digest: Of the value when it was last seen; None where private steps have changed it since,
-            or a file.
+        digest: Of the value when it was last seen; None where private steps have changed it since.
         start: Of the last value for which nothing had been paid.
-        is_restored: Whether a value was read from a file and is yet to be seen.
     """
 
     charges: tuple[Charge, ...] = ()
     digest: Digest | None = None
     start: Digest | None = None
-    is_restored: bool = False
 
 
 _UNKNOWN = Past()
@@ -124,11 +124,16 @@ def paid(variables: Sequence[Any], charge: Charge) -> None:
         _set(variable, Past(found[key][1], None, before.start))
 
 
-def add(variables: Sequence[Any], restored: Sequence[Charge]) -> None:
-    """Notes what was paid for values that are being restored."""
+def lost() -> Charge:
+    """Returns a charge that no ledger holds, for values whose ledger cannot be read."""
+    return Charge(PrivacyLedger(), _LOST, 0)
+
+
+def add(variables: Sequence[Any], more: Sequence[Charge]) -> None:
+    """Notes that more was paid for the values of the variables."""
     for variable in variables:
         before = past(variable)
-        _set(variable, Past((*before.charges, *restored), None, before.start, is_restored=True))
+        _set(variable, before._replace(charges=(*before.charges, *more)))
 
 
 def digests(variables: Sequence[Any]) -> dict[int, Digest]:
@@ -174,9 +179,7 @@ def look(variables: Sequence[Any]) -> None:
     charged = bool(charges_of(variables))
     for variable in variables:
         before, digest = past(variable), _digest(variable)
-        if before.charges and before.is_restored:
-            new = Past(before.charges, digest, before.start)
-        elif digest == before.digest or (before.digest is None and before.charges):
+        if digest == before.digest or (before.digest is None and before.charges):
             new = before
         elif digest in _known:
             new = Past((*before.charges, *_known[digest]), digest, before.start)
@@ -196,18 +199,21 @@ def note(variables: Sequence[Any]) -> None:
     paid for them, it also recognizes them in other variables.
     """
     for variable in variables:
-        _know(variable, past(variable), _see(variable))
+        _know(variable, past(variable), see(variable))
 
 
 def note_followers(variables: Sequence[Any]) -> None:
-    """Notes the values of what follows gradients beside weights. The next `look` expects them; in
-    other variables they are not recognized, because some are the same in every run.
+    """As `note`, of what follows gradients beside weights. Counters, and what no gradient has moved
+    yet, are the same in every run, and are not recognized in other variables.
     """
     for variable in variables:
-        _see(variable)
+        before, digest = past(variable), see(variable)
+        if not _is_constant(variable):
+            _know(variable, before, digest)
 
 
-def _see(variable: Any) -> Digest:
+def see(variable: Any) -> Digest:
+    """Makes the next `look` expect the present value, and returns its digest."""
     before, digest = past(variable), _digest(variable)
     _set(variable, Past(before.charges, digest, before.start if before.charges else digest))
     return digest
@@ -259,6 +265,12 @@ def _is_usual_start(variable: Any) -> bool:
     return bool(np.all(array == 0) or np.all(array == 1))
 
 
+def _is_constant(variable: Any) -> bool:
+    """Returns whether all numbers are the same."""
+    array = np.asarray(tf.convert_to_tensor(holder(variable)))
+    return bool(np.all(array == array.flat[:1]))
+
+
 def forget(variables: Sequence[Any]) -> None:
     """Makes the present values starting values, for which nothing was paid."""
     for variable in variables:
@@ -302,6 +314,12 @@ def mismatch(charges: Sequence[Charge], ledger: PrivacyLedger) -> str:
     """Returns the words for charges that the ledger does not hold."""
     missing = [c for c in charges if not c.is_held_by(ledger)]
     position = max(c.position for c in missing)
+    if position == _LOST:
+        return (
+            "The weights were read from a file whose ledger is damaged or of a newer version, so "
+            "that nobody knows what was paid for them. Restore the file from a copy, and load it "
+            "into a new model."
+        )
     return (
         f"The weights come from a run that had written {position} events to its ledger, steps "
         f"reserved ahead included, which is not this one (of {ledger.total_count} events). Set "

@@ -152,7 +152,9 @@ class Charging:
             undo.pop_all()
 
     def _put_back(self, ledger: PrivacyLedger, is_chosen: bool) -> None:
-        self._ledger, self._is_chosen = ledger, is_chosen
+        if ledger is not self._ledger:
+            self._continue(ledger)  # Passes of a `fit` that goes on are numbered in it again.
+        self._is_chosen = is_chosen
 
     def take_over(
         self, restored: Sequence[charges.Charge], variables: Sequence[Any]

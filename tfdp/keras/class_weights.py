@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tfdp.events.arguments import real_number
 
+_ONE_CLASS = "class_weight needs one class of every example: y must be [n], [n, 1] or [n, classes]."
+
 
 def _by_class(class_weight: Any) -> dict[int, float]:
     """Returns class weights by class.
@@ -42,20 +44,23 @@ def weights_of_classes(y: Any, class_weight: Any) -> np.ndarray:
     is no class.
 
     Args:
-        y: Array [n], [n, 1] or one-hot [n, classes].
+        y: Array [n], [n, 1] or one-hot [n, classes]. Floating-point classes are rounded.
         class_weight: Weights by class.
 
     Raises:
-        ValueError: y is not one array.
+        ValueError: y is not one array, or has more axes.
         TypeError: `class_weight` is not a dict of numbers.
     """
     weights_by_class = _by_class(class_weight)
     if isinstance(y, (list, tuple, dict)) or y is None:
         raise ValueError("class_weight needs a model with one output. Use sample_weight.")
     labels = np.asarray(y)
-    if labels.ndim > 1:
-        is_one_hot = labels.ndim == 2 and labels.shape[-1] > 1
-        labels = labels.argmax(-1) if is_one_hot else labels.reshape(len(labels), -1)[:, 0]
+    if labels.ndim > 2:
+        raise ValueError(f"{_ONE_CLASS} Received y of {labels.ndim} axes.")
+    if labels.ndim == 2:
+        labels = labels.argmax(-1) if labels.shape[-1] > 1 else labels[:, 0]
+    if labels.dtype.kind == "f":
+        labels = np.round(labels.astype(np.float64))  # In which every class is itself.
     weights = np.ones(len(labels), keras.config.floatx())
     for label, weight in weights_by_class.items():
         weights[labels == label] = weight
@@ -66,9 +71,9 @@ def with_class_weights(dataset: Any, class_weight: Any) -> tf.data.Dataset:
     """Returns a data set whose examples have the weights of their classes.
 
     Raises:
-        ValueError: its batches hold weights, no y or several outputs, or it is another kind of data
-            set.
-        TypeError: `class_weight` is not a dict of numbers.
+        ValueError: its batches hold weights, no y or several outputs, it is another kind of data
+            set, or y has more axes than two or a number of them that is not known.
+        TypeError: `class_weight` is not a dict of numbers, or y holds no numbers.
     """
     weights_by_class = _by_class(class_weight)
     if not isinstance(dataset, tf.data.Dataset):
@@ -85,11 +90,30 @@ def with_class_weights(dataset: Any, class_weight: Any) -> tf.data.Dataset:
             raise ValueError("Give class_weight or sample_weight, not both.")
         if not tf.is_tensor(y):
             raise ValueError("class_weight needs a model with one output. Use sample_weight.")
-        is_one_hot = y.shape.rank == 2 and y.shape[-1] != 1
-        labels = tf.argmax(y, -1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0], -1])[:, 0]
+        labels = _classes(y)
         weights = tf.ones(tf.shape(labels), keras.config.floatx())
         for label, weight in weights_by_class.items():
-            weights = tf.where(tf.equal(labels, tf.cast(label, labels.dtype)), weight, weights)
+            if label <= labels.dtype.max:
+                weights = tf.where(tf.equal(labels, tf.cast(label, labels.dtype)), weight, weights)
         return x, y, weights
 
     return dataset.map(weighted)
+
+
+def _classes(y: tf.Tensor) -> tf.Tensor:
+    """Returns int64 or float64 [n], in which no class is taken for another: of labels of another
+    type, 300 might be 44.
+    """
+    if not (y.dtype.is_integer or y.dtype.is_floating or y.dtype.is_bool):
+        raise TypeError(f"The classes in y must be numbers. Received: {y.dtype.name}.")
+    if y.shape.rank not in (1, 2):
+        raise ValueError(f"{_ONE_CLASS} Received y of shape {y.shape}.")
+    # No unsigned integer becomes a class: the largest are negative.
+    numbers_of = tf.round(tf.cast(y, tf.float64)) if y.dtype.is_floating else tf.cast(y, tf.int64)
+    if y.shape.rank == 1:
+        return numbers_of
+    if y.shape[1] == 1:
+        return numbers_of[:, 0]
+    # As many as there are columns, which the graph may not know.
+    one_hot = tf.cast(tf.argmax(tf.cast(y, tf.float64), -1), numbers_of.dtype)
+    return one_hot if y.shape[1] else tf.where(tf.shape(y)[1] == 1, numbers_of[:, 0], one_hot)

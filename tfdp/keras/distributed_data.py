@@ -138,7 +138,7 @@ def _part(
             "strategy of several processes use tfdp.sampling.Poisson (the default) or FullBatch."
         )
     if size < count:
-        raise ValueError(f"There are {size} examples for {count} processes.")
+        raise ValueError(f"There are fewer examples than processes. Received: {count} processes.")
     part = tf.nest.map_structure(lambda a: _slice(a, start, end), arrays)
     return part, part_policy
 
@@ -174,7 +174,7 @@ def _check_same(strategy: tf.distribute.Strategy, arrays: tuple[Any, Any, Any]) 
         raise NotPrivateError(
             "The processes of the strategy were given different arrays. Each trains on its own "
             "part of what must be one data set, in one order: pass the same x, y and sample_weight "
-            f"to fit in every process. Digests by replica: {digests}."
+            "to fit in every process."
         )
 
 

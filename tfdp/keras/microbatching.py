@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
 from tfdp.gradients.microbatches import assign_microbatches, consecutive_microbatches
+from tfdp.keras.errors import NotPrivateError
 
 _logger = logging.getLogger("tfdp")
 
@@ -106,6 +107,23 @@ class Microbatching:
     def examples_each(self) -> float | None:
         """Examples that a microbatch is expected to hold; None where that is not known."""
         return self._examples_each
+
+    def check_units_of(self, examples_each: float | None) -> None:
+        """Refuses a step whose units are of another size than units are now. Where examples are the
+        unit, a step that was traced before goes on to charge for the records that it makes.
+
+        Args:
+            examples_each: When the step was traced.
+
+        Raises:
+            NotPrivateError: they are.
+        """
+        if self.privacy_unit == "microbatch" and examples_each != self._examples_each:
+            raise NotPrivateError(
+                "This step was traced for units of another size: a unit as it is now would be in "
+                "several of its records. Trace it again after set_batch_size: a new tf.function. "
+                f"Received: {examples_each} examples of a unit then, {self._examples_each} now."
+            )
 
     @contextlib.contextmanager
     def of_size(self, examples_each: float | None) -> Iterator[None]:

@@ -451,6 +451,8 @@ class DPOptimizer(WrappingOptimizer):
         self._released.check_step(arguments.has_statistics)
         if arguments.examples_per_record is None:
             self.check_ids_given()
+            # A graph that is traced now may run when there are ids.
+            arguments = arguments._replace(check=self.check_ids_given)
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_arguments(self.query, self._microbatching, arguments)
         step = self._step()

@@ -104,10 +104,12 @@ class SamplingOfSteps:
         self._clock = clock
 
     def begin_pass(self) -> None:
-        """Says that a new pass over the data begins, for policies that have passes."""
+        """Says that a new pass over the data begins, for policies that have passes. One that a
+        `fit` draws goes on, by another number.
+        """
         self._clock.begin_pass()
         if self._fit is not None:
-            self._fit.clock.begin_pass()
+            self._fit.clock.renumber()
 
     def end_epoch(self, fit: Fitting) -> None:
         """Says that a `fit` goes through the data from their beginning again.
@@ -294,8 +296,8 @@ class SamplingOfSteps:
             )
 
     def begin_pass_of(self, batch: Batch) -> None:
-        """Says that a new pass begins with this batch."""
-        self._clock_of(batch).begin_pass()
+        """Says that a new pass begins with this batch, or another number of one that is drawn."""
+        self._clock_of(batch).renumber()
 
     def advance(self, batch: Batch, sampling: Sampling) -> None:
         """Counts a step on this batch, that was described so, once it is in the ledger."""

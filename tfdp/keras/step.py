@@ -48,6 +48,7 @@ class StepArguments(NamedTuple):
     has_statistics: bool = False  # Whether aux is (aux, statistics).
     examples_per_record: int | None = None  # As in `clipped_gradient_sum`.
     record_gradient: str = "mean"  # Likewise.
+    check: Callable[[], None] | None = None  # Asked at every run, also of a graph.
 
 
 class StepVariables(NamedTuple):
@@ -242,6 +243,8 @@ class PrivateStep:
         # If the query has no state that changes, all steps of this graph have the same event.
         constant = None if variables.state else self._release_event(None, factor)
         unit = self.microbatching.privacy_unit
+        # What this graph makes records of, whatever the optimizer is told before it runs.
+        examples_each = self.microbatching.examples_each
         # A batch is what all replicas have together; groups of examples have other sizes.
         records = records_present(mask, arguments.examples_per_record or 1)
         sizes = [tf.reduce_sum(tf.cast(records, tf.int64))] if unit != "microbatch" else []
@@ -254,6 +257,9 @@ class PrivateStep:
                 batch = Batch(arguments.of_fit, None if size is None else int(size))
 
                 def event():
+                    self.microbatching.check_units_of(examples_each)
+                    if arguments.check is not None:
+                        arguments.check()
                     release = self._release_event(values, factor) if values else constant
                     return self.charging.samples.sampled(release, unit, batch)
 

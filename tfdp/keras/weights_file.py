@@ -32,9 +32,9 @@ class LedgerInFile(keras.losses.Loss):
         The ledgers in a file hold everything that was paid for the weights in it.
 
     Attributes:
-        found: What was in the file, while `load_weights` of a private model runs; None if the file
-            has no place for a ledger. At other times what is found is noted for the model's weights
-            at once.
+        found: What was in the file that is being read; None if it has no place for a ledger. What
+            functions of Keras read is noted for the model's weights at once, and what
+            `load_weights` of a private model reads is left to it.
         error: Why that could not be read; where mismatches are skipped Keras would only warn.
     """
 
@@ -45,6 +45,18 @@ class LedgerInFile(keras.losses.Loss):
         self.found: list[Charge] | None = None
         self.error: Exception | None = None
         self._is_listening = False
+        self._unread: dict[int, charges.Digest] = {}
+
+    def begin(self) -> None:
+        """Says that nothing of a file has been read yet."""
+        if not self._is_listening:
+            self.found, self.error = None, None
+            self._unread = charges.digests(self._carriers())
+
+    def _carriers(self) -> list[Any]:
+        """Returns the variables that carry what was paid."""
+        model = self._reference()
+        return [*model.weights, *slots_of(model)]
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -55,7 +67,7 @@ class LedgerInFile(keras.losses.Loss):
         try:
             yield
         finally:
-            self._is_listening = False
+            self.found, self.error, self._is_listening = None, None, False
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         raise NotImplementedError("This is no loss.")
@@ -76,13 +88,21 @@ class LedgerInFile(keras.losses.Loss):
         store["version"] = np.int64(_VERSION)
 
     def load_own_variables(self, store: Any) -> None:
-        if not self._is_listening:
-            charges.add(self._reference().weights, _from_store(store))
-        elif len(store.keys()):
-            try:
+        try:
+            if len(store.keys()):
                 self.found = _from_store(store)
-            except LedgerFormatError as error:
-                self.error = error
+        except (KeyError, LedgerFormatError, OSError, RuntimeError) as error:  # Also those of h5py.
+            self.error = error
+        if self._is_listening:
+            return
+        # Keras has read layers and optimizer: it reads attributes last whose names begin with an
+        # underscore.
+        if self.error is not None:
+            # Whoever catches the error, or lets Keras skip what does not fit, has the weights. And
+            # Keras looks once more, by another name of this attribute, and finds nothing there.
+            charges.add(self._carriers(), [charges.lost()])
+            raise self.error
+        charges.take(self._carriers(), self.found or [], self._unread)
 
 
 class LedgerOfPlainModel(LedgerInFile):
@@ -111,6 +131,11 @@ class LedgerOfPlainModel(LedgerInFile):
             charges.take([weight], () if is_present and charges.known([weight]) else restored)
         charges.know(model.weights)
         delattr(model, ATTRIBUTE)
+
+
+def slots_of(model: keras.Model) -> list[Any]:
+    """Returns what the optimizer of a private model keeps of gradients; none without one."""
+    return getattr(getattr(model, "optimizer", None), "slots", [])
 
 
 def _to_save(model: keras.Model) -> list[Charge]:

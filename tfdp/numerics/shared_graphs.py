@@ -29,7 +29,7 @@ def traced_once(function: Function, inlined: bool = True, any_shapes: bool = Fal
         function: Its results follow from its arguments and from `rounding.factor_error()` alone.
             Tensors are float or int; what else it takes can be hashed.
         inlined: Whether calls are replaced by what they do.
-        any_shapes: Whether arguments of other shapes share a graph, too, in which the shapes are not
+        any_shapes: Whether arguments of other shapes share a graph, too, in which shapes are not
             known.
     """
     attributes = None if inlined else {"_noinline": True}

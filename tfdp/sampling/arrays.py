@@ -117,7 +117,8 @@ def batches(
             are padded to multiples of `policy.size_step`, which takes less time.
 
     Raises:
-        ValueError: the policy was made for another number of units.
+        ValueError: the policy was made for another number of units, or arrays, or ids of users,
+            have another number of rows.
     """
     options = examples_per_unit, generator, row_multiple, users, constant_size
     return samples(x, y, sample_weight, policy, *options).dataset()
@@ -153,9 +154,16 @@ def samples(
     flat = tf.nest.flatten(structure)
     arrays = [leaf for leaf in flat if leaf is not None]
     num_examples = len(arrays[0]) if source is None else len(source)
+    if source is None and any(len(array) != num_examples for array in arrays):
+        raise ValueError("x, y and sample_weight must have one number of rows, and differ in it.")
     if users is not None:
         examples_per_unit = users.max_examples
         row_multiple *= examples_per_unit  # Replicas share users, and not their rows.
+        if users.num_rows != num_examples:
+            raise ValueError(
+                "Every row has one id of a user, and ids and rows differ in number: rows would be "
+                "other users' than the ids say, or nobody's. Pass the ids of these data."
+            )
     population = -(-num_examples // examples_per_unit) if users is None else len(users)
     declared = getattr(policy, "population_size", None)
     if declared not in (None, population):

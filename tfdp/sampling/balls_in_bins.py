@@ -22,6 +22,7 @@ from tfdp.sampling.policy import (
     fill_number,
     nearly_whole,
     three_deviations_above,
+    told,
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
@@ -126,14 +127,15 @@ class BallsInBins(SamplingPolicy):
         population, q = self.population_size, 1 / self.num_bins
         if population is not None:
             if sizes.largest > population:
-                return f"a sample of {sizes.largest} units"
+                return told(self, f"a sample of {sizes.largest} units")
             # Chernoff, for one bin: sizes depend on each other, but by convexity no average of them
             # is far from what is expected with a larger probability than one of them.
             share = sizes.total / (sizes.steps * population)
             if q < 1 and -population * divergence(share, q) < IMPOSSIBLE:
-                return (
+                return told(
+                    self,
                     f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
-                    f"where {q * population:g} are expected"
+                    f"where {q * population:g} are expected",
                 )
         # In the first half of the first turn sizes are, given those before, binomial with a
         # probability of at most 2q; later ones are known. See `RandomAllocation`.
@@ -141,7 +143,9 @@ class BallsInBins(SamplingPolicy):
         likeliest = -0.5 * math.log(max(1.0, 2 * math.e * mean * max(0.0, 1 - 2 * q)))
         free = min(sizes.steps, self.num_bins // 2)
         if sizes.smallest == sizes.largest and (free - 1) * likeliest < IMPOSSIBLE:
-            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            return told(
+                self, f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            )
         return None
 
     def _sizes(self) -> bytes:

@@ -27,11 +27,23 @@ class PassClock:
         self._steps = 0
         self._taken = 0
         self._pass_index = -1
+        self._is_renumbered = False
         policy.description(0)  # A policy that cannot describe its steps says so now.
 
     def begin_pass(self) -> None:
-        """Starts a new pass, unless the present one has not begun."""
+        """Starts a new pass, unless the present one has not begun: of drawn samples, that they are
+        drawn anew from here on. Where they go on, it is `renumber`.
+        """
         self._steps = 0
+
+    def renumber(self) -> None:
+        """Gives what is left of the present pass a number of its own. Of drawn samples it ends
+        where it did: else a later pass would begin within one that is drawn, and a unit could be in
+        two steps of one number.
+        """
+        self._is_renumbered = self.drawn and self._steps > 0
+        if not self.drawn:
+            self.begin_pass()
 
     @property
     def is_within_order(self) -> bool:
@@ -40,11 +52,12 @@ class PassClock:
         return place is not None and self._taken % place[1] != 0
 
     def moved_to(self, ledger: PrivacyLedger) -> "PassClock":
-        """Returns a clock that goes on in another ledger: with a new pass, and where the parts of
-        the data are.
+        """Returns a clock that goes on in another ledger: with a new pass, where the parts of the
+        data and drawn passes are.
         """
         moved = PassClock(self.policy, ledger, self.drawn)
-        moved._taken = self._taken
+        moved._taken, moved._steps = self._taken, self._steps
+        moved.renumber()
         return moved
 
     def peek(self, size: int | None = None) -> Sampling:
@@ -56,12 +69,19 @@ class PassClock:
         """Counts a step that `peek` described so, once it is in the ledger."""
         self._taken += 1
         index = sampling.pass_number
-        if index != self._pass_index:
-            self._pass_index, self._steps = index, 0
+        if index != self._pass_index and not self._goes_on:
+            self._steps = 0
+        self._pass_index, self._is_renumbered = index, False
         self._steps += 1
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the next step is of the same draw as the last, though of another number."""
+        return self._is_renumbered and self._steps != self.policy.steps_per_pass
+
     def _next_index(self, size: int | None) -> int:
-        return self.ledger.next_pass if self._begins(size) else self._pass_index
+        begins = self._is_renumbered or self._begins(size)
+        return self.ledger.next_pass if begins else self._pass_index
 
     def _begins(self, size: int | None) -> bool:
         if not self._steps:

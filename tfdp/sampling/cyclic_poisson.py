@@ -15,6 +15,7 @@ from tfdp.sampling.policy import (
     fill,
     nearly_whole,
     three_deviations_above,
+    told,
 )
 from tfdp.sampling.sizes import Sizes
 
@@ -111,7 +112,7 @@ class CyclicPoisson(SamplingPolicy):
         if self.population_size is None:
             return None
         most = -(-self.population_size // self.num_groups)
-        return f"a sample of {sizes.largest} units" if sizes.largest > most else None
+        return told(self, f"a sample of {sizes.largest} units") if sizes.largest > most else None
 
     @property
     def steps_per_epoch(self) -> int:

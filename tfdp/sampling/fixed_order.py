@@ -8,7 +8,7 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.known_size import KnownBatchSize
-from tfdp.sampling.policy import SamplingPolicy, check_fields
+from tfdp.sampling.policy import SamplingPolicy, check_fields, told
 from tfdp.sampling.sizes import Sizes
 
 
@@ -50,7 +50,11 @@ class FixedOrder(KnownBatchSize):
         return events.FixedOrderSampling(batch_size, population_size, index)
 
     def contradiction(self, sizes: Sizes) -> str | None:
-        return f"a batch of {sizes.largest} units" if sizes.largest > self.batch_size else None
+        return (
+            told(self, f"a batch of {sizes.largest} units")
+            if sizes.largest > self.batch_size
+            else None
+        )
 
     @property
     def steps_per_epoch(self) -> int:

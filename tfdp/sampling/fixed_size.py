@@ -8,7 +8,7 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.known_size import KnownBatchSize
-from tfdp.sampling.policy import check_fields
+from tfdp.sampling.policy import check_fields, told
 from tfdp.sampling.sizes import Sizes
 
 
@@ -35,7 +35,7 @@ class FixedSize(KnownBatchSize):
 
     def contradiction(self, sizes: Sizes) -> str | None:
         wrong = {sizes.smallest, sizes.largest} - {self.batch_size}
-        return f"a sample of {max(wrong)} units" if wrong else None
+        return told(self, f"a sample of {max(wrong)} units") if wrong else None
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         while True:

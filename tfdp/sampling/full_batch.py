@@ -7,7 +7,7 @@ import numpy as np
 
 from tfdp import events
 from tfdp.events import NeighboringRelation
-from tfdp.sampling.policy import SamplingPolicy, check_fields, fill
+from tfdp.sampling.policy import SamplingPolicy, check_fields, fill, told
 from tfdp.sampling.sizes import Sizes
 
 
@@ -55,7 +55,7 @@ class FullBatch(SamplingPolicy):
         wrong = {sizes.smallest, sizes.largest} - {self.population_size}
         if self.population_size is None or not wrong:
             return None
-        return f"a batch of {max(wrong)} units"
+        return told(self, f"a batch of {max(wrong)} units")
 
     def description(self, pass_index: int) -> events.Sampling:
         return events.FullBatchSampling(None if self.hides_population else self.population_size)

@@ -17,6 +17,7 @@ from tfdp.sampling.policy import (
     fill,
     nearly_whole,
     three_deviations_above,
+    told,
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
@@ -159,14 +160,15 @@ class MinSeparationPoisson(SamplingPolicy):
         free = math.inf
         if population is not None:
             if sizes.largest > population:
-                return f"a sample of {sizes.largest} units"
+                return told(self, f"a sample of {sizes.largest} units")
             # Chernoff, for one step: sizes depend on each other, but by convexity no average of
             # them is far from what is expected with a larger probability than one of them.
             share = sizes.total / (sizes.steps * population)
             if -population * divergence(share, self._share) < IMPOSSIBLE:
-                return (
+                return told(
+                    self,
                     f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
-                    f"where {self._share * population:g} are expected"
+                    f"where {self._share * population:g} are expected",
                 )
             free = population - (self.min_separation - 1) * sizes.largest
         # Beyond the first b - 1 steps of a pass a size is binomial, given those before, among the
@@ -177,7 +179,9 @@ class MinSeparationPoisson(SamplingPolicy):
         passes = 1 if self.num_steps is None else -(-sizes.steps // self.num_steps)
         counted = sizes.steps - passes * (self.min_separation - 1)
         if sizes.smallest == sizes.largest and (counted - 1) * likeliest < IMPOSSIBLE:
-            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            return told(
+                self, f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            )
         return None
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:

@@ -71,7 +71,7 @@ def _owners_of(row: int, ids: Any) -> frozenset[Hashable]:
     if isinstance(ids, (str, bytes, dict)) or not isinstance(ids, Iterable):
         raise TypeError(
             "The owners of every row must be a list, tuple, set or array of ids; of one owner, a "
-            f"list of one. Received for row {row}: {ids!r}."
+            f"list of one. Received for row {row}: {type(ids).__name__}."
         )
     listed = list(ids)
     if any(is_missing(owner) for owner in listed):

@@ -17,6 +17,7 @@ from tfdp.sampling.policy import (
     fill,
     nearly_whole,
     three_deviations_above,
+    told,
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
@@ -111,14 +112,15 @@ class Poisson(SamplingPolicy):
         q, population = self.sampling_probability, self.population_size
         if population is not None:
             if sizes.largest > population:
-                return f"a sample of {sizes.largest} units"
+                return told(self, f"a sample of {sizes.largest} units")
             trials = sizes.steps * population
             # Chernoff: such a share of so many trials, or one further away, is less likely than
             # this.
             if -trials * divergence(sizes.total / trials, q) < IMPOSSIBLE:
-                return (
+                return told(
+                    self,
                     f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
-                    f"where {q * population:g} are expected"
+                    f"where {q * population:g} are expected",
                 )
         # No size of binomial samples is likelier than (2 e v)^-1/2, where v is their variance
         # (Herzog 1947).
@@ -126,7 +128,9 @@ class Poisson(SamplingPolicy):
         likeliest = -0.5 * math.log(max(1.0, 2 * math.e * mean * (1 - q)))
         same = sizes.smallest == sizes.largest
         if same and (sizes.steps - 1) * likeliest < IMPOSSIBLE:
-            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            return told(
+                self, f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            )
         return None
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:

@@ -164,6 +164,13 @@ def fill(policy: SamplingPolicy, **sizes: int) -> SamplingPolicy:
     return dataclasses.replace(policy, **sizes)
 
 
+def told(policy: SamplingPolicy, sizes: str) -> str:
+    """Returns what an error may say about sizes of samples: not them, where they follow a
+    population that is not public.
+    """
+    return "the sizes of these batches, which are not public" if policy.hides_population else sizes
+
+
 def nearly_whole(size: float) -> float:
     """Returns an expected size, an integer where no more than rounding is between it and one.
 

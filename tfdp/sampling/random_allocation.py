@@ -18,6 +18,7 @@ from tfdp.sampling.policy import (
     fill_number,
     nearly_whole,
     three_deviations_above,
+    told,
 )
 from tfdp.sampling.sizes import IMPOSSIBLE, Sizes, divergence
 
@@ -104,13 +105,14 @@ class RandomAllocation(SamplingPolicy):
         q = self.participations / t
         if population is not None:
             if sizes.largest > population:
-                return f"a sample of {sizes.largest} units"
+                return told(self, f"a sample of {sizes.largest} units")
             # Chernoff, as for Poisson samples: sizes of one pass are negatively associated.
             trials = sizes.steps * population
             if q < 1 and -trials * divergence(sizes.total / trials, q) < IMPOSSIBLE:
-                return (
+                return told(
+                    self,
                     f"{sizes.steps} samples of {sizes.total / sizes.steps:g} units on average, "
-                    f"where {q * population:g} are expected"
+                    f"where {q * population:g} are expected",
                 )
         # In the first half of a pass sizes are, given those before, binomial with a probability of
         # at most 2q. No size of binomial samples with variance v is likelier than (2 e v)^-1/2
@@ -121,7 +123,9 @@ class RandomAllocation(SamplingPolicy):
         whole, rest = divmod(sizes.steps, t)
         free = whole * (t // 2) + min(rest, t // 2)
         if sizes.smallest == sizes.largest and (free - 1) * likeliest < IMPOSSIBLE:
-            return f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            return told(
+                self, f"{sizes.steps} samples of {sizes.largest} units each, where sizes are random"
+            )
         return None
 
     def _steps_of_units(self, generator: np.random.Generator) -> np.ndarray:

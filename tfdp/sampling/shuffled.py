@@ -8,7 +8,7 @@ import numpy as np
 from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.sampling.known_size import KnownBatchSize
-from tfdp.sampling.policy import check_fields
+from tfdp.sampling.policy import check_fields, told
 from tfdp.sampling.sizes import Sizes
 
 
@@ -48,7 +48,11 @@ class Shuffled(KnownBatchSize):
         return steps > whole or (steps == whole and (size is None or size > rest))
 
     def contradiction(self, sizes: Sizes) -> str | None:
-        return f"a batch of {sizes.largest} units" if sizes.largest > self.batch_size else None
+        return (
+            told(self, f"a batch of {sizes.largest} units")
+            if sizes.largest > self.batch_size
+            else None
+        )
 
     @property
     def steps_per_epoch(self) -> int:

@@ -9,7 +9,7 @@ from tfdp import events
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
 from tfdp.sampling.poisson import Poisson
-from tfdp.sampling.policy import SamplingPolicy, check_fields
+from tfdp.sampling.policy import SamplingPolicy, check_fields, told
 from tfdp.sampling.sizes import Sizes
 
 
@@ -77,7 +77,7 @@ class TruncatedPoisson(SamplingPolicy):
 
     def contradiction(self, sizes: Sizes) -> str | None:
         large = sizes.largest > min(self.max_sample_size, self.population_size)
-        return f"a sample of {sizes.largest} units" if large else None
+        return told(self, f"a sample of {sizes.largest} units") if large else None
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:
         for units in self._poisson.draw(generator):
