@@ -180,3 +180,12 @@ def test_groups_cost_at_most_what_is_known_of_one_sum(cls):
 def test_of_pass_of_what_is_known_already():
     kind = (SampledGaussian(1.0, 2.0),)
     assert list(of_pass([(kind, 7)], 5)) == [(SampledGaussian(1.0, 2.0), 2)]
+
+
+def test_more_steps_than_a_pass_has_are_several_passes_of_the_dearest_kind():
+    """10 + 10 steps in passes of 10: a unit may have been in a dear step of both."""
+    dear, cheap = (PureEpsilon(1.0),), (SampledGaussian(1.0, 9.0),)
+    found = dict(of_pass([(dear, 10), (cheap, 10)], 10))
+    assert found == {PureEpsilon(1.0): 2, SampledGaussian(1.0, 9.0): 2}
+    # One dear step is in one pass only.
+    assert dict(of_pass([(dear, 1), (cheap, 19)], 10))[PureEpsilon(1.0)] == 1

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from tfdp.accounting import PLDAccountant, RDPAccountant, make_accountant
 from tfdp.accounting.replay import replay
 from tfdp.events import (
+    BallsInBinsSampling,
     ComposedEvent,
     GaussianSumEvent,
     LaplaceSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     SampledEvent,
     ShuffledSampling,
@@ -374,3 +376,25 @@ def test_kinds_that_cannot_be_fewer_are_refused_by_accountants_of_losses(save, m
     with pytest.raises(UnsupportedEventError, match="more than 20 kinds of steps.*rdp"):
         replay([path], DELTA, ["pld"])
     assert replay([path], DELTA, ["rdp"]).steps == 30
+
+
+def _of_a_pass(sampling, stddev):
+    return SampledEvent(sampling, GaussianSumEvent(1.0, stddev), ZERO)
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv", "zcdp"])
+def test_steps_of_one_pass_are_of_one_pass_whatever_their_noise(save, name):
+    allocated = [RandomAllocationSampling(10, population_size=100, pass_index=i) for i in (0, 1)]
+    pairs = [(_of_a_pass(allocated[i], z), 3) for z in (1.0, 2.0) for i in (0, 1)]
+    bins = [BallsInBinsSampling(4, i, 7, 100) for i in range(4)]
+    pairs += [(_of_a_pass(each, 3.0), 2) for each in bins]
+    pairs += [(_of_a_pass(ShuffledSampling(10, 100, 2), z), 4) for z in (5.0, 6.0)]
+    path, ledger = save(*pairs), _ledger(*pairs)
+    assert replay([path], 1e-5, [name]).epsilons[name] == ledger.epsilon(1e-5, name)
+
+
+def test_a_curve_never_falls_within_a_pass(save):
+    step = _of_a_pass(RandomAllocationSampling(10, population_size=100), 1.0)
+    curve = replay([save((step, 25))], 1e-5, ["rdp"], every=2).curve
+    epsilons = [epsilon for _, (epsilon,) in curve]
+    assert epsilons == sorted(epsilons) and len(set(epsilons)) == 3

@@ -42,7 +42,7 @@ def test_calibrate_in_words(capsys):
         f"noise multiplier {found['noise_multiplier']}",
         f"epsilon = {rounded_up(found['epsilon'])} at delta = 1e-05 (rdp)",
         "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, zero_out)",
-        f"noise-batch ratio {found['noise_batch_ratio']:.6g}",
+        f"noise-batch ratio {rounded_up(found['noise_batch_ratio'])}",
     ]
 
 
@@ -98,8 +98,8 @@ def test_calibrate_noise_that_remembers(capsys):
     assert out.splitlines()[2:] == [
         "20 steps, a unit in every 10th, on batches of 6000 of 60000 (fixed_order, zero_out)",
         "error of running sums of average gradients, in clip norms: "
-        f"{found['root_mean_squared_error']:.6g} root mean squared, {found['max_error']:.6g} at "
-        "most",
+        f"{rounded_up(found['root_mean_squared_error'])} root mean squared, "
+        f"{rounded_up(found['max_error'])} at most",
     ]
     turns = calibrate(capsys, *flags, "--epsilon", "2", "--sampling", "cyclic_poisson")
     assert turns["period"] == 4

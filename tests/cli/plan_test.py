@@ -8,6 +8,7 @@ import math
 import pytest
 
 from tests.cli.running import BUDGET, calibrate, run
+from tfdp.cli.common import rounded_up
 
 
 def test_plan_as_text_csv_json_and_plot(capsys, tmp_path):
@@ -22,7 +23,7 @@ def test_plan_as_text_csv_json_and_plot(capsys, tmp_path):
     assert json.loads(run(capsys, "plan", *flags, "--json")[1])["rows"] == records
     for row, record, line in zip(rows, records, out.splitlines()[3:], strict=True):
         assert float(row["noise_multiplier"]) == record["noise_multiplier"]
-        assert f"{record['noise_multiplier']:.6g}" in line
+        assert rounded_up(record["noise_multiplier"]) in line
         assert record["noise_batch_ratio"] == record["noise_multiplier"] / record["batch_size"]
     found = calibrate(capsys, "--epsilon", "8", "--batch-size", "1024", "--epochs", "20")
     assert records[-1]["noise_multiplier"] == found["noise_multiplier"]
@@ -44,3 +45,15 @@ def test_plan_warns_of_a_useless_delta(capsys, delta, large):
     assert bool(json.loads(run(capsys, *words, "--json")[1])["warnings"]) == large
     _, out, err = run(capsys, *words, "--format", "csv")
     assert len(out.splitlines()) == 2 and err.startswith("tfdp: careful: ") == large
+
+
+def test_the_table_shows_no_less_than_it_takes(capsys):
+    words = ["plan", "--delta", "1.0000001e-5", "--population", "60000", "--accountant", "rdp"]
+    words += ["--epsilon", "1.0000001", "--steps", "10", "20", "30", "40", "--batch-size", "256"]
+    rows = json.loads(run(capsys, *words, "--json")[1])["rows"]
+    head, _, _, *lines = run(capsys, *words)[1].splitlines()
+    assert "delta = 1.00001e-05" in head
+    for row, line in zip(rows, lines, strict=True):
+        epsilon, *_, noise, _ = map(float, line.split())
+        assert epsilon >= row["target_epsilon"] == 1.0000001
+        assert row["noise_multiplier"] <= noise <= row["noise_multiplier"] * (1 + 1e-5)

@@ -297,6 +297,16 @@ def test_validation_data_that_mean_nothing_are_refused_before_a_round():
     assert server.model.ledger.total_count == 0
 
 
+@pytest.mark.parametrize("form", ["generator", "iterator"])
+def test_validation_data_that_end_once_and_for_all_are_refused_before_a_round(form):
+    public = np.zeros([4, 3], "float32"), np.zeros([4, 2], "float32")
+    data = (batch for batch in [public]) if form == "generator" else iter(_dataset(*public))
+    server = Server(making.model(), NAMES, sampling=FullBatch())
+    with pytest.raises(TypeError, match="after every round"):
+        server.train(making.answer_all, 2, validation_data=data)
+    assert server.model.ledger.total_count == 0
+
+
 def test_rounds_are_replayed_and_reported_as_every_ledger(tmp_path, capsys):
     path = tmp_path / "rounds.ledger"
     model = making.model(stddev=3.0, ledger=tfdp.PrivacyLedger.open(path, create=True))

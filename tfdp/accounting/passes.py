@@ -57,19 +57,20 @@ def of_pass(
 
     Args:
         steps: What each kind of step is; how many there were of each.
-        steps_per_pass: t. If there were more steps than that, it was more passes.
+        steps_per_pass: t. If there were more steps than that, it was more passes; of steps of
+            several kinds a unit may have been in the dearest of each pass.
         repetitions: In how many steps of a pass a unit is.
     """
     steps = [(kind, count) for kind, count in steps if kind]
     kinds = {kind for kind, _ in steps}
+    total = -(-sum(count for _, count in steps) // steps_per_pass)
     if len({tuple(map(_kind, kind)) for kind in kinds}) == 1:
-        total = -(-sum(count for _, count in steps) // steps_per_pass)
         worst = min(kinds, key=lambda kind: tuple(_noise(each) or 0.0 for each in kind))
         if len(kinds) == 1 or all(_noise(each) is not None for each in worst):
             yield from ((each, total * times(each, repetitions)) for each in worst)
             return
     for kind, count in steps:
-        passes = -(-count // steps_per_pass)
+        passes = min(count, total)
         yield from ((known_step(each), passes * times(each, repetitions)) for each in kind)
 
 

@@ -183,9 +183,19 @@ def accountant_name(accountant: AccountantChoice) -> str:
 
 
 def compose_event(accountant: Any, event: "Event", count: int) -> None:
-    """Composes an event of ours into an accountant of ours, of dp-accounting or of anybody."""
+    """Composes an event of ours into an accountant of ours, of dp-accounting or of anybody. A pass
+    that it is of is another one than those of all that was composed before.
+    """
     from tfdp.ledger import PrivacyLedger
 
     ledger = PrivacyLedger()
     ledger.append(event, count)
     ledger.replay(accountant)
+
+
+def compose_numbered(accountant: Any, event: "Event", count: int) -> None:
+    """Composes like `compose_event`, an event whose pass has one number in all that is composed."""
+    if callable(getattr(accountant, "compose_entries", None)):
+        accountant.compose(event, count)
+    else:
+        compose_event(accountant, event, count)

@@ -16,7 +16,7 @@ from tfdp.accounting.registry import (
     AccountantChoice,
     accountant_maker,
     accountant_name,
-    compose_event,
+    compose_numbered,
 )
 from tfdp.accounting.totals import Totals
 from tfdp.events import NeighboringRelation, UnsupportedEventError
@@ -132,7 +132,7 @@ class _Accountants:
             more = count - self._composed.get(event, 0)
             if more:
                 for accountant in self._made.values():
-                    compose_event(accountant, event, more)
+                    compose_numbered(accountant, event, more)
                 self._composed[event] = count
         return tuple(float(a.get_epsilon(self._delta)) for a in self._made.values())
 

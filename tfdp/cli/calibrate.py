@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> str:
             wanted = arguments.epochs
         if wanted is not None:
             raise ValueError(
-                f"--solve {arguments.solve} finds it: leave it out. Received: {wanted:g}."
+                f"--solve {arguments.solve} finds it: leave it out. Received: {wanted!r}."
             )
     with named_by_options():
         plan = calibrate(
@@ -188,7 +188,7 @@ def _printed(
         f"{counted(plan.steps, 'step')} ({plan.epochs:.6g} epochs) on batches of "
         f"{plan.batch_size} of {plan.population_size} "
         f"({plan.sampling}, {plan.neighboring_relation.value})",
-        f"noise-batch ratio {plan.noise_batch_ratio:.6g}",
+        f"noise-batch ratio {rounded_up(plan.noise_batch_ratio)}",
     ]
     return "\n".join([*lines, *careful_lines(delta, plan.population_size)])
 
@@ -244,8 +244,8 @@ def _of_run(arguments: argparse.Namespace, delta: float) -> str:
         f"{counted(plan.steps, 'step')}, a unit in every {plan.period}th, on batches of "
         f"{plan.batch_size} of {plan.population_size} "
         f"({plan.sampling}, {plan.neighboring_relation.value})",
-        f"error of running sums of average gradients, in clip norms: {plan.error():.6g} root mean "
-        f"squared, {plan.error('max'):.6g} at most",
+        f"error of running sums of average gradients, in clip norms: "
+        f"{rounded_up(plan.error())} root mean squared, {rounded_up(plan.error('max'))} at most",
     ]
     return "\n".join([*lines, *careful_lines(delta, plan.population_size)])
 

@@ -266,10 +266,12 @@ class Server:
             number: How many; a callback may end it earlier.
             callbacks: As in `fit`; a round is an epoch of one batch.
             validation_data: Public data, as in Keras: (x, y), (x, y, sample_weight), or a data set
-                of batches; metrics are in the logs as `val_...`.
+                of batches; metrics are in the logs as `val_...`. They are gone through after every
+                round.
             verbose: As in Keras.
 
         Raises:
+            TypeError: `validation_data` are an iterator, which ends once and for all.
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
             NotPrivateError: a callback would act on a raw statistic, or another loop or `fit` of
                 this model was begun and goes on, or another round was begun while this one was
@@ -279,6 +281,12 @@ class Server:
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
         inputs.check_validation(validation_data, None, None, 1)
+        if isinstance(validation_data, Iterator):
+            raise TypeError(
+                "validation_data are gone through after every round, and a generator or iterator "
+                "is at its end after the first. Pass arrays, or a data set. Received: "
+                f"validation_data of type {type(validation_data).__name__}."
+            )
         history = keras.callbacks.History()
         callbacks = keras.callbacks.CallbackList(
             [*epsilon_first(keras.tree.flatten(callbacks or [])), history],

@@ -8,6 +8,7 @@ import pytest
 
 from tfdp.accounting import calibrate, plan
 from tfdp.accounting.planning.plan import default_batch_sizes
+from tfdp.accounting.planning.training_plan import shown_up
 
 COMMON = {"target_delta": 1e-5, "population_size": 60_000, "accountant": "rdp"}
 
@@ -78,7 +79,7 @@ def test_text_csv_and_json_say_the_same():
         assert right["noise_multiplier"] == row.plan.noise_multiplier
         assert right["noise_batch_ratio"] == row.plan.noise_multiplier / row.batch_size
         assert line.split()[0] == f"{row.target_epsilon:g}"
-        assert line.split()[-1] == f"{row.plan.noise_batch_ratio:.6g}"
+        assert line.split()[-1] == shown_up(row.plan.noise_batch_ratio)
 
 
 def test_a_budget_out_of_reach_is_a_row_that_says_why():
@@ -121,3 +122,16 @@ def test_default_batch_sizes():
 def test_bad_arguments(changes, message):
     with pytest.raises(ValueError, match=message):
         _table(**changes)
+
+
+def test_the_table_shows_no_less_than_it_takes():
+    table = plan(
+        [1.0000001], 1.0000001e-5, population_size=60_000, batch_sizes=[256], steps=[10, 20, 30]
+    )
+    head, _, _, *lines = table.to_text().splitlines()
+    assert "delta = 1.00001e-05" in head
+    for row, line in zip(table.rows, lines, strict=True):
+        epsilon, *_, noise, ratio = map(float, line.split())
+        assert epsilon >= 1.0000001
+        assert row.plan.noise_multiplier <= noise
+        assert row.plan.noise_batch_ratio <= ratio

@@ -16,6 +16,7 @@ from tfdp.accounting.planning.boundary import Axis, Boundary, find_boundary
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
     check_batch,
+    shown_up,
     steps_of_epochs,
 )
 from tfdp.accounting.registry import (
@@ -249,13 +250,13 @@ def _axis(free: str, population_size: int) -> Axis:
 def _too_cheap(free: str, target_epsilon: float, target_delta: float) -> str:
     if free == "steps":
         return (
-            f"More than {_MOST_STEPS:g} steps stay within epsilon {target_epsilon:g}: with so much "
+            f"More than {_MOST_STEPS:g} steps stay within epsilon {target_epsilon!r}: with so much "
             "noise the number of steps is no matter of privacy. Choose less noise."
         )
     return (
-        f"Even with the noise multiplier {_SMALLEST_NOISE:g}, that is next to no noise, epsilon is "
-        f"within {target_epsilon:g}: a delta of {target_delta:g} allows for all the damage. Choose "
-        "delta well below 1 / population_size, or a smaller epsilon."
+        f"Even with the noise multiplier {shown_up(_SMALLEST_NOISE)}, that is next to no noise, "
+        f"epsilon is within {target_epsilon!r}: a delta of {target_delta!r} allows for all the "
+        "damage. Choose delta well below 1 / population_size, or a smaller epsilon."
     )
 
 
@@ -276,22 +277,22 @@ def _too_dear(
         spent = float(made.get_epsilon(target_delta))
         if spent >= target_epsilon:
             return (
-                f"The ledger has cost epsilon {spent:.6g} at delta {target_delta:g} by "
-                f"{accountant_name(accountant)} already, and the budget is {target_epsilon:g}."
+                f"The ledger has cost epsilon {shown_up(spent)} at delta {target_delta!r} by "
+                f"{accountant_name(accountant)} already, and the budget is {target_epsilon!r}."
             )
     epsilon = cheapest.epsilon(target_delta, accountant, ledger=ledger)
     name = accountant_name(accountant)
     if free == "noise_multiplier":
         return (
-            f"No noise reaches epsilon {target_epsilon:g} at delta {target_delta:g} by {name}: "
-            f"with noise multiplier {cheapest.noise_multiplier:g} it is still {epsilon:.6g}. "
-            f"An epsilon above {epsilon:.6g} reaches it, or a larger delta, fewer steps, or an "
-            "accountant that is tighter here."
+            f"No noise reaches epsilon {target_epsilon!r} at delta {target_delta!r} by {name}: "
+            f"with noise multiplier {shown_up(cheapest.noise_multiplier)} it is still "
+            f"{shown_up(epsilon)}. An epsilon above {shown_up(epsilon)} reaches it, or a larger "
+            "delta, fewer steps, or an accountant that is tighter here."
         )
     what = "one step" if free == "steps" else f"batches of one, in {cheapest.steps} steps,"
     why = (
-        f"Even {what} with noise multiplier {cheapest.noise_multiplier:g} costs epsilon "
-        f"{epsilon:.6g} at delta {target_delta:g} by {name}, more than {target_epsilon:g}."
+        f"Even {what} with noise multiplier {shown_up(cheapest.noise_multiplier)} costs epsilon "
+        f"{shown_up(epsilon)} at delta {target_delta!r} by {name}, more than {target_epsilon!r}."
     )
 
     def with_noise(x: float) -> TrainingPlan:
@@ -299,9 +300,11 @@ def _too_dear(
 
     noise = _axis("noise_multiplier", cheapest.population_size)
     within, _ = _edge(with_noise, noise, target_epsilon, target_delta, accountant, ledger)
-    cures = [f"an epsilon above {epsilon:.6g}"]
+    cures = [f"an epsilon above {shown_up(epsilon)}"]
     if within is not None:
-        cures.insert(0, f"a noise multiplier of at least {within.x:.6g} (for {what.rstrip(',')})")
+        cures.insert(
+            0, f"a noise multiplier of at least {shown_up(within.x)} (for {what.rstrip(',')})"
+        )
     if free == "batch_size" and cheapest.steps > 1:
         few = Axis(1, cheapest.steps, integer=True, tolerance=0.0)
         within, _ = _edge(

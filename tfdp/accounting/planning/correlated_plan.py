@@ -231,7 +231,7 @@ def calibrate_correlated(
     edge = find_boundary(cost, target, NOISE_AXIS, 1.0)
     if edge.within is None:
         raise UnreachableBudgetError(
-            f"No noise keeps this run within epsilon {target:g} at delta {target_delta:g}."
+            f"No noise keeps this run within epsilon {target!r} at delta {target_delta!r}."
         )
     return made(noise_multiplier=edge.within.x)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
 from tfdp.accounting.planning.target_delta import careful_lines
-from tfdp.accounting.planning.training_plan import TrainingPlan, steps_of_epochs
+from tfdp.accounting.planning.training_plan import TrainingPlan, shown_up, steps_of_epochs
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
@@ -91,13 +91,14 @@ class PlanTable:
     def to_text(self) -> str:
         """Returns aligned columns, a note for every budget that is out of reach, and warnings."""
         cells = [
-            ["-" if record[name] is None else f"{record[name]:.6g}" for name in _COLUMNS]
+            ["-" if record[name] is None else _shown(name, record[name]) for name in _COLUMNS]
             for record in self._records()
         ]
         heads = [name.replace("_", " ") for name in _COLUMNS]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         lines = [
-            f"{self.population_size} units, delta = {self.target_delta:g}, {self.accountant}",
+            f"{self.population_size} units, delta = {shown_up(self.target_delta)}, "
+            f"{self.accountant}",
             "",
             *(
                 "  ".join(c.rjust(w) for c, w in zip(r, widths, strict=True))
@@ -158,6 +159,13 @@ class PlanTable:
             title=f"{self.population_size} units, delta {self.target_delta:g}, {self.accountant}",
             logarithmic=True,
         )
+
+
+def _shown(name: str, value: float) -> str:
+    """Returns a number of a column: whoever trains with the noise that is shown stays within the
+    epsilon that is.
+    """
+    return f"{value:.6g}" if name == "epochs" else shown_up(value)
 
 
 def default_batch_sizes(population_size: int) -> tuple[int, ...]:

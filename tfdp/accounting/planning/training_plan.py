@@ -1,6 +1,7 @@
 """A training run as far as its privacy goes: a few public numbers."""
 
 import dataclasses
+import decimal
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,6 +12,17 @@ from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.ledger.entry import PassNumbers
 from tfdp.ledger.ledger import PrivacyLedger
+
+
+def shown_up(value: float) -> str:
+    """Returns a number of at least `value`, in six digits at most.
+
+    Example:
+        >>> shown_up(1.0000041), shown_up(2.5), shown_up(1.2e-7), shown_up(math.inf)
+        ('1.00001', '2.5', '1.2e-07', 'inf')
+    """
+    upwards = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+    return f"{float(upwards.create_decimal(repr(float(value)))):.6g}"
 
 
 class _Kind(NamedTuple):
