@@ -6,6 +6,12 @@ Meant for a GPU with TensorFloat-32, which is TensorFlow's default there. Each m
 clipped at a small norm by `engine="auto"`: one record at a time, whose norm must not exceed the
 clip, and all together, against explicit gradients of the loop engine without TensorFloat-32. Models
 that draw at random have no such sum.
+
+    python benchmarks/rounded_norms.py --sums
+
+shows instead what sums lose of numbers that vanish beside others, in units of u = 2^-24: sums by
+TensorFlow's kernels and norms by one of them, one sum by XLA, and `rounding.sums` in graphs with
+XLA and without, beside their bounds.
 """
 
 import os
@@ -13,6 +19,8 @@ import os
 import step_time
 
 RECORDS, CLIP = 4, 0.05
+# Of records whose numbers are added up.
+SHAPES = [(16384,), (4096, 4), (16384, 1), (3, 3, 64, 64), (2**18, 1), (2**20 + 7,), (2**22, 1)]
 
 
 def main() -> None:
@@ -22,7 +30,10 @@ def main() -> None:
     parser = step_time.parser_of(__doc__)
     parser.add_argument("--model", choices=list(fit_models.MODELS), nargs="+")
     parser.add_argument("--xla", action="store_true", help="also compiled by XLA")
+    parser.add_argument("--sums", action="store_true", help="only what sums lose, of numbers")
     arguments = parser.parse_args()
+    if arguments.sums:
+        return what_sums_lose()
     print("| model | sum, full factors | sum, rounded factors | largest norm / clip |")
     print("| --- | ---: | ---: | ---: |")
     exceeded = []
@@ -34,6 +45,51 @@ def main() -> None:
             exceeded += [label] if norm > 1 + 1e-6 else []
     if exceeded:
         raise SystemExit(f"Larger than the clip: {', '.join(exceeded)}.")
+
+
+def what_sums_lose() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from tfdp.numerics import rounding
+
+    def in_graph(function, **options):
+        return tf.function(function, autograph=False, **options)
+
+    print("| numbers | kernels: sum | norm | bound | XLA: one sum | parts: XLA | not | bound |")
+    print("| --- " + "| ---: " * 7 + "|")
+    for shape in SHAPES:
+        size, axes = int(np.prod(shape)), list(range(1, 1 + len(shape)))
+
+        def in_parts(x, axes=axes):
+            return rounding.sums(x, axes)[0]
+
+        def norm(x, axes=axes):
+            return tf.square(tf.math.reduce_euclidean_norm(tf.sqrt(x), axes))
+
+        def plain(x, axes=axes):
+            return tf.reduce_sum(x, axes)
+
+        functions = [in_graph(plain), in_graph(norm), in_graph(plain, jit_compile=True)]
+        functions += [in_graph(in_parts, jit_compile=True), in_graph(in_parts)]
+        bound_of_parts = in_graph(lambda x, axes=axes: tf.constant(rounding.sums(x, axes)[1]))
+        worst = np.zeros(len(functions))
+        for large in (1, 4, 16, 32, 64, 256, 1024):
+            for places in (slice(large), slice(None, None, size // large)):
+                vector = np.full(size, 0.99 * 2.0**-24, np.float32)
+                vector[places] = 1
+                exact = np.sum(vector, dtype=np.float64)
+                records = tf.constant(np.tile(vector, RECORDS).reshape(RECORDS, *shape))
+                lost = [(1 - np.min(f(records)) / exact) * 2.0**24 for f in functions]
+                worst = np.maximum(worst, lost)
+        numbers = " x ".join(map(str, shape))
+        kernels, norms, xla, parts_xla, parts = (f"{x:.0f}" for x in worst)
+        bound, of_parts = rounding.sum_error(size, tf.float32), float(bound_of_parts(records))
+        print(
+            f"| {numbers} | {kernels} | {norms} | {bound:.0f} | {xla} | {parts_xla} | {parts} "
+            f"| {of_parts:.0f} |",
+            flush=True,
+        )
 
 
 def measured(model, jit_compile: bool) -> tuple[float, float, float]:

@@ -34,11 +34,19 @@ def test_structures_come_back_as_they_are():
     np.testing.assert_allclose(found["pair"][1], leaves[1])
 
 
-@pytest.mark.parametrize(("n", "rows"), [(0, None), (1, None), (3, None), (0, 0), (3, 3)])
+@pytest.mark.parametrize(("n", "rows"), [(0, None), (1, None), (3, None), (0, 0), (1, 1), (3, 3)])
 def test_any_number_of_records(n, rows):
     leaf = tf.reshape(tf.range(2.0 * n), [n, 2])
     call, _ = map_records(lambda record: record[0][0] * 2.0, [leaf], rows)
     np.testing.assert_allclose(call(leaf), 2 * leaf)
+
+
+def test_one_record_keeps_its_axis():
+    """TensorFlow's vectorized Squeeze drops every axis of length one. Keras squeezes biases."""
+    leaf = tf.reshape(tf.range(6.0), [1, 6])
+    call, structure = map_records(lambda record: tf.squeeze(record[0]) * 2.0, [leaf], 1)
+    np.testing.assert_array_equal(call(leaf), 2 * leaf)
+    assert structure.shape == (1, 6)
 
 
 def test_a_function_is_traced_once():

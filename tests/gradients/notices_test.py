@@ -43,6 +43,17 @@ QUIET = {
 }
 
 
+def drops_everything():
+    """Returns whether Keras has dropout at a rate of one."""
+    try:
+        keras.random.dropout(K.ones([1]), 1.0)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", QUIET)
 def test_layer_that_is_merely_slow_or_known_is_not_named(name, caplog):
+    if name == "options without a rule" and not drops_everything():
+        pytest.skip("Keras 3.12 has no dropout of everything.")
     assert said(caplog, model_of(QUIET[name], (BATCH, 4))) == []

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.gradients.clip_bound_test import DTYPES, VECTORS, exact_sum_of_squares
+from tests.numerics.exact import long, that_vanish
 from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
 
@@ -35,6 +36,15 @@ def test_sums_are_never_too_small_and_hardly_too_large(shape, make, dtype, way):
         assert exact <= square <= exact * (1 + (3 * np.prod(shape) + 30) * unit) + 1e-30
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", [(5003,), (16384, 1), (3, 3, 64, 64)])
+def test_numbers_that_vanish_beside_others_count(shape, way):
+    vectors = np.sqrt(that_vanish(np.prod(shape)))
+    squares = WAYS[way](tf.constant(vectors.reshape([-1, *shape]))).numpy()
+    exact = np.sum(long(vectors) ** 2, 1)
+    assert (exact <= squares).all() and (squares <= exact * (1 + 1e-4)).all()
+
+
 def test_plain_norms_of_such_records_are_too_small():
     rng = np.random.default_rng(0)
     records = np.stack([VECTORS[0](1000, rng) for _ in range(20)]).astype("float32")
@@ -57,3 +67,10 @@ def test_each_way_has_the_operation_that_it_is_for():
         return {n.op for f in graph.library.function for n in f.node_def}
 
     assert "EuclideanNorm" in kinds(in_a_graph) and "EuclideanNorm" not in kinds(compiled)
+
+
+def test_xla_refuses_a_graph_that_was_made_for_no_compiler():
+    # Its sums would lose more than the bound of kernels allows.
+    graph = tf.function(sum_of_squares, autograph=False).get_concrete_function(tf.ones([3, 5003]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EuclideanNorm"):
+        tf.function(graph, jit_compile=True)(tf.ones([3, 5003]))

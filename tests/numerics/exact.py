@@ -28,3 +28,12 @@ def check_squares(squares, exact, magnitude, loosest=None):
 
 def magnitude_of(left, right):
     return np.sum(np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1), axis=-1)
+
+
+def that_vanish(size):
+    """Returns float32 vectors, not negative, of which a loop with one or 16 totals loses all that
+    is less than 1.
+    """
+    few, many, apart = (np.full(size, 0.99 * 2.0**-24, np.float32) for _ in range(3))
+    few[:1] = many[:16] = apart[:: size // 16] = 1
+    return [few, many, apart]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -196,3 +197,13 @@ def test_records_are_clipped_to_the_sensitivity():
 def test_refuses_bad_arguments(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         AboveThresholdQuery(**{"threshold": 0.0, "epsilon": 1.0, "sensitivity": 1.0, **arguments})
+
+
+def test_two_epsilons_are_added_up_without_losing_anything():
+    assert 0.1 + 0.7 < Fraction(0.1) + Fraction(0.7)  # As floats are rounded.
+    for numeric in (0.7, 0.5, 1e-300, 1e6):
+        query = AboveThresholdQuery(0.0, 0.1, 1.0, numeric_epsilon=numeric)
+        charged = Fraction(query.derive_event(()).epsilon)
+        assert charged >= Fraction(0.1) + Fraction(numeric)
+        assert charged <= 0.1 + numeric + math.ulp(0.1 + numeric)
+    assert AboveThresholdQuery(0.0, 0.1, 1.0).derive_event(()) == PureEpsilonEvent(0.1)

@@ -292,3 +292,20 @@ def test_microbatches_are_the_records_that_are_counted(engine):
     counted = sum(0.5 if norm <= 40.0 else -0.5 for norm in norms)
     assert min(norms) < 40 < max(norms)
     assert float(state.unclipped) == counted
+
+
+@pytest.mark.parametrize("wrap", [lambda q: q, lambda q: tfdp.NestedQuery([q])], ids=["", "nested"])
+def test_a_record_moves_a_large_count_by_one_half(wrap):
+    # In float32 it would be moved by nothing or by 4.
+    query = wrap(adaptive(4.0))
+    params = query.derive_sample_params(query.initial_global_state())
+    record = tf.nest.map_structure(lambda _: tf.zeros([2]), params)
+    one = query.preprocess_record(params, record)
+    norms = tf.zeros([3, 1])
+    assert query.norm_statistics(params, norms).dtype == tf.float64
+    assert query.pack_scaled(record, query.norm_statistics(params, norms)[0]) is not None
+    many = one
+    for _ in range(30):
+        many = query.merge_sample_states(many, many)
+    more = tf.nest.flatten(query.merge_sample_states(many, one))[-1]
+    assert float(more) - float(tf.nest.flatten(many)[-1]) == 0.5

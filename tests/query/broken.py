@@ -95,7 +95,7 @@ class CountsInFull(tfdp_query.QuantileAdaptiveClipSumQuery):
 
 class CountsByHowMuch(tfdp_query.QuantileAdaptiveClipSumQuery):
     def norm_statistics(self, params, norms):
-        return norms - params
+        return tf.cast(norms - params, tf.float64)
 
 
 class ClipsInL2(tfdp_query.LaplaceSumQuery):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tfdp import query as tfdp_query
 from tfdp.factorizations import BinaryTree, ToeplitzFactorization
 from tfdp.query import WeightedRecord
+from tfdp.query.quantile_estimator import QuantileEstimatorSampleState
 from tfdp.query.structure import flatten_up_to
 
 CLIP = 1.5
@@ -283,4 +284,6 @@ def _leaves_of(query, preprocessed):
         return tf.nest.pack_sequence_as(query.queries, parts)
     if isinstance(query, tfdp_query.QuantileAdaptiveClipSumQuery):
         return preprocessed.sum
+    if isinstance(preprocessed, QuantileEstimatorSampleState):
+        return tf.cast(preprocessed.below, preprocessed.zero.dtype)
     return preprocessed

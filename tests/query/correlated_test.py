@@ -11,6 +11,7 @@ from scipy import linalg
 
 import tfdp.keras
 from tfdp.factorizations import (
+    BinaryTree,
     ToeplitzFactorization,
     banded_inverse_square_root,
     banded_square_root,
@@ -181,3 +182,30 @@ def test_refuses_sums_of_another_shape_or_structure():
         query.get_noised_result([tf.zeros([1])], state)
     with pytest.raises(ValueError, match="Structures differ"):
         query.get_noised_result([tf.zeros([2]), tf.zeros([2])], state)
+
+
+@pytest.mark.parametrize("kind", [banded_square_root(2), BinaryTree()], ids=["bands", "tree"])
+def test_noise_is_no_narrower_than_what_it_is_added_to(kind):
+    # Of a float64 sum float32 noise would leave the low bits as they are.
+    query = _query(kind, specs=[tf.TensorSpec([2], tf.float32)])
+    wide = [tf.constant([0.1, 0.2], tf.float64)]
+    with pytest.raises(TypeError, match="not be wider than record_specs"):
+        query.initial_sample_state(wide)
+    with pytest.raises(TypeError, match="not be wider than record_specs"):
+        query.preprocess_record(1.0, wide)
+    with pytest.raises(TypeError, match="not be wider than record_specs"):
+        query.get_noised_result(wide, query.initial_global_state())
+    with pytest.raises(TypeError, match="float32 or float64"):
+        query.get_noised_result([tf.zeros([2], tf.int32)], query.initial_global_state())
+
+
+def test_a_sum_narrower_than_its_noise_is_rounded_after_the_noise():
+    specs = [tf.TensorSpec([500], tf.float64)]
+    narrow, wide = (
+        _query(independent(), specs=specs, random_source=SeededRandomSource(3)) for _ in range(2)
+    )
+    sums = tf.fill([500], 1.0 / 3)
+    (result,), _, _ = narrow.get_noised_result([sums], narrow.initial_global_state())
+    exact = wide.get_noised_result([tf.cast(sums, tf.float64)], wide.initial_global_state())[0][0]
+    assert result.dtype == tf.float32
+    np.testing.assert_array_equal(result, tf.cast(exact, tf.float32))

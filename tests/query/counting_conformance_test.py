@@ -117,16 +117,38 @@ def test_what_has_no_bound_cannot_be_scaled_for_microbatches(event):
 
 @CASES
 def test_record_weights_are_refused_where_the_event_cannot_be_scaled(query, is_scalar):
-    weighted = tfdp_query.WeightedSumQuery(query, 2.0)
-    state = query.initial_global_state()
     if query is QUERIES["tree"][0]:
-        assert weighted.derive_event(state).l2_norm_bound == 3.0
+        weighted = tfdp_query.WeightedSumQuery(query, 2.0)
+        assert weighted.derive_event(query.initial_global_state()).l2_norm_bound == 3.0
         return
     with pytest.raises(UnsupportedEventError, match="cannot be scaled"):
-        weighted.derive_event(state)
-    sample = query.initial_sample_state(_records(is_scalar)[0])
-    with pytest.raises(UnsupportedEventError, match="cannot be scaled"):
-        weighted.get_noised_result(sample, state)
+        tfdp_query.WeightedSumQuery(query, 2.0)
+
+
+# What divides, weights, arranges or adds up the result of another query.
+HOLDERS = {
+    "normalized": lambda query: tfdp_query.NormalizedQuery(query, 2.0),
+    "arranged": lambda query: tfdp_query.ArrangedQuery(query, [0]),
+    "tree": tfdp_query.TreeRangeSumQuery,
+    "scaled": lambda query: tfdp_query.ScaleThenPrivatizeQuery(query, tf.zeros([4])),
+    "weighted": lambda query: tfdp_query.WeightedSumQuery(query, 2.0),
+}
+
+
+@pytest.mark.parametrize("make", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("name", [name for name in QUERIES if name not in ("quantile", "tree")])
+def test_what_needs_numbers_refuses_a_result_of_choices_before_it_is_drawn(name, make):
+    query = QUERIES[name][0]
+    assert not query.has_numeric_result
+    for held in (query, tfdp_query.NestedSumQuery([tfdp_query.GaussianSumQuery(1.0, 1.0), query])):
+        with pytest.raises((TypeError, UnsupportedEventError), match="numbers|cannot be scaled"):
+            make(held)
+
+
+def test_counts_are_not_weighted():
+    # A weight would cut whole numbers, and its event would be one that could be scaled.
+    with pytest.raises(TypeError, match="result of numbers"):
+        tfdp_query.WeightedSumQuery(tfdp_query.GaussianHistogramQuery(1.0, 2), 3.0)
 
 
 def test_records_of_several_leaves_are_refused():

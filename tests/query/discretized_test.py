@@ -188,8 +188,11 @@ def test_sums_that_merge_are_of_one_structure():
     left, right = _sum(query, _records(2)), _sum(query, _records(3))
     merged = query.merge_sample_states(left, right)
     np.testing.assert_array_equal(merged.integers, left.integers + right.integers)
-    with pytest.raises((TypeError, ValueError), match="structure"):
+    with pytest.raises((TypeError, ValueError), match="Structures differ"):
         query.merge_sample_states(left, _sum(query, [tf.zeros([8])]))
+    flat, square = (_sum(query, [tf.zeros(shape)]) for shape in ([8], [2, 4]))
+    with pytest.raises(ValueError, match="Shapes or dtypes differ"):
+        query.merge_sample_states(flat, square)
 
 
 def test_refuses_a_bound_without_room_for_rounding():
@@ -207,6 +210,23 @@ def test_refuses_a_bound_without_room_for_rounding():
         DiscretizedSumQuery(integers(), CLIP, 10.0, rotation_seed="a")
     with pytest.raises(ValueError, match="known when a graph is built"):
         discretized().initial_sample_state(tf.TensorSpec([None], tf.float32))
+
+
+def test_refuses_an_l1_bound_that_records_within_the_l2_bound_exceed():
+    # They would be an error that depends on the data, or nothing under XLA.
+    l2 = rounded_norm_bound(10.0 * CLIP, 8)
+    for l1, fits in ((l2 * math.sqrt(8), True), (l2 * math.sqrt(8) * 0.99, False), (l2, False)):
+        query = DiscretizedSumQuery(tfdp.DistributedSkellamSumQuery(l1, l2, 1.0), CLIP, 10.0)
+        if fits:
+            query.initial_sample_state(tf.zeros([8]))
+            continue
+        for call in (query.initial_sample_state, lambda r, q=query: _sum(q, [r])):
+            with pytest.raises(ValueError, match="l1_norm_bound of"):
+                call(tf.zeros([8]))
+    # Few coordinates of few units: |k| <= k^2 is the smaller bound.
+    l2 = rounded_norm_bound(1.0, 1024)
+    sums = tfdp.DistributedSkellamSumQuery(l2 * min(l2, 32), l2, 1.0)
+    DiscretizedSumQuery(sums, 1.0, 1.0).initial_sample_state(tf.zeros([1024]))
 
 
 @KINDS

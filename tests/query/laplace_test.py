@@ -9,6 +9,7 @@ import tensorflow as tf
 from scipy import stats
 
 import tfdp
+from tests.numerics.exact import long, that_vanish
 from tfdp.accounting import PLDAccountant, RDPAccountant
 from tfdp.events import LaplaceSumEvent
 from tfdp.noise import SeededRandomSource
@@ -43,6 +44,18 @@ def test_no_record_exceeds_the_bound(dtype, size):
             record = tf.constant(rng.standard_cauchy(size) * clip * scale / size, dtype)
             clipped = query.preprocess_record((), record).numpy()
             assert math.fsum(abs(float(x)) for x in clipped) <= clip
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("shape", [(2**17,), (2**17, 1), (4099, 4)])
+def test_numbers_that_vanish_beside_others_count(shape, jit_compile):
+    query = LaplaceSumQuery(1.0, 0.0)
+    clip = tf.function(
+        lambda record: query.preprocess_record((), record), autograph=False, jit_compile=jit_compile
+    )
+    for vector in that_vanish(math.prod(shape)):
+        clipped = clip(tf.constant(vector.reshape(shape))).numpy()
+        assert 1 - 1e-4 < np.sum(long(clipped)) <= 1
 
 
 def test_noise_is_that_of_the_event_on_every_leaf():

@@ -158,6 +158,15 @@ def test_gaussian_threshold_is_the_quantile(delta, partitions):
     assert tail >= delta / partitions * (1 - 1e-6)
 
 
+def test_the_smallest_deltas_have_thresholds():
+    excess = 3 * (300 * math.log(10) - math.log1p(math.exp(-1 / 3)))
+    assert HistogramQuery(1.0, 3, 3e-300).threshold == 1 + math.ceil(excess)
+    assert GaussianHistogramQuery(1.0, 1, 1e-300).threshold == pytest.approx(
+        1 + stats.norm.isf(1e-300), rel=1e-8
+    )
+    assert keep_probability(10**6, Fraction(1), Fraction(1e-300))[0] == 1
+
+
 def test_noise_of_histograms_is_that_of_the_event():
     counts = tf.fill([2000], tf.constant(50, tf.int64))
     laplace = HistogramQuery(0.5).get_noised_result(counts, ())[0].counts.numpy() - 50
@@ -208,6 +217,10 @@ def test_inside_a_nested_query():
         (lambda: HistogramQuery(1e-9, 2), "epsilon / max_partitions must be at least"),
         (lambda: HistogramQuery(1.0, 0), "max_partitions must be at least 1"),
         (lambda: HistogramQuery(1.0, 1, 0.0), "threshold_delta must be"),
+        (lambda: HistogramQuery(1.0, 3, 1e-310), "threshold_delta / max_partitions must be"),
+        (lambda: HistogramQuery(1.0, 3, 2e-300), "threshold_delta / max_partitions must be"),
+        (lambda: GaussianHistogramQuery(1.0, 3, 5e-324), "threshold_delta / max_partitions must"),
+        (lambda: PartitionSelectionQuery(1.0, 1e-310), "delta / max_partitions must be"),
         (lambda: GaussianHistogramQuery(0.0), "stddev must be positive"),
         (lambda: GaussianHistogramQuery(1.0, 2**21), "max_partitions at most 2.20"),
         (lambda: HistogramQuery(1.0).initial_sample_state(tf.zeros([2, 2])), "must be vectors"),

@@ -173,3 +173,24 @@ def test_refuses_records_that_are_not_scalars():
 def test_metric_is_the_estimate():
     query = tfdp.QuantileEstimatorQuery(2.0, 0.5, 0.4, 3.0, 60)
     assert float(query.derive_metrics(query.initial_global_state())["estimate"]) == 2.0
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_a_record_moves_a_large_count_by_one_half(dtype):
+    # In float32 it would be moved by nothing or by 4.
+    query = QuantileEstimatorQuery(10.0, 0.5, 0.1, 1.0, 1e8)
+    empty = query.initial_sample_state(tf.zeros([], dtype))
+    many = one = query.accumulate_record(10.0, empty, tf.ones([], dtype))
+    for _ in range(30):
+        many = query.merge_sample_states(many, many)
+    for add in (query.merge_sample_states, query.accumulate_preprocessed_record):
+        assert float(add(many, one).below) - float(many.below) == 0.5
+    result, _, _ = query.get_noised_result(many, query.initial_global_state())
+    assert result.dtype == dtype
+
+
+def test_records_of_two_dtypes_are_not_mixed():
+    query = QuantileEstimatorQuery(10.0, 0.5, 0.1, 1.0, 1e8)
+    state = query.initial_sample_state(tf.zeros([]))
+    with pytest.raises(ValueError, match="dtypes differ"):
+        query.accumulate_record(10.0, state, tf.zeros([], tf.float64))

@@ -9,10 +9,13 @@ import tensorflow as tf
 
 import tfdp.keras
 from tfdp.query import (
+    DiscreteGaussianSumQuery,
     GaussianSumQuery,
+    HistogramQuery,
     QuantileAdaptiveClipSumQuery,
     ScaleThenPrivatizeQuery,
     SparseEmbeddingSumQuery,
+    TreeRangeSumQuery,
     WeightedSumQuery,
 )
 
@@ -168,6 +171,8 @@ def test_the_inner_state_goes_on():
             TypeError,
             "selected privately",
         ),
+        ((HistogramQuery(1.0), tf.zeros([2])), TypeError, "result of numbers"),
+        ((TreeRangeSumQuery(GaussianSumQuery(1.0, 1.0)), tf.zeros([2])), TypeError, "nodes of a"),
         ((GaussianSumQuery(1.0, 1.0), []), ValueError, "at least one leaf"),
         ((GaussianSumQuery(1.0, 1.0), tf.TensorSpec([None])), ValueError, "shape"),
         ((GaussianSumQuery(1.0, 1.0), SPECS, 1.0), ValueError, "beta_2"),
@@ -293,3 +298,16 @@ def test_fit_trains_and_a_restored_model_goes_on_with_its_scales(tmp_path):
         np.testing.assert_array_equal(left, right)
     restored.fit(x, y, batch_size=8, verbose=0)
     assert restored.ledger.total_count == 12
+
+
+def test_records_of_other_dtypes_are_refused():
+    # Scales would be cut to integers, most of them to zero.
+    query = ScaleThenPrivatizeQuery(DiscreteGaussianSumQuery(10.0, 1.0), tf.zeros([2]))
+    integers = tf.constant([3, 4])
+    params = query.derive_sample_params(query.initial_global_state())
+    for call in (query.initial_sample_state, lambda r: query.preprocess_record(params, r)):
+        with pytest.raises(TypeError, match="float32 or float64"):
+            call(integers)
+    query = ScaleThenPrivatizeQuery(GaussianSumQuery(1.0, 1.0), tf.zeros([2]))
+    with pytest.raises(TypeError, match="not be wider"):
+        query.preprocess_record(params, tf.zeros([2], tf.float64))

@@ -306,3 +306,11 @@ def test_fit_trains_a_private_model_with_selected_rows():
         (GaussianSumEvent(0.05, 0.5), ComposedEvent((GaussianSumEvent(1.0, 0.5),) * 2))
     )
     assert {entry.event.event for entry in optimizer.ledger} == {event}
+
+
+def test_counts_of_very_many_records_are_not_rounded():
+    query = _query(threshold=2.0**24 + 0.5)
+    values = tf.constant([[0.0] * WIDTH + [2.0**24], [0.0] * WIDTH + [1.0]])
+    shape = tf.constant([ROWS, WIDTH + 1], tf.int64)
+    state = tf.IndexedSlices(values, tf.constant([7, 7], tf.int64), shape)
+    assert query.get_noised_result(state, ())[0].indices.numpy().tolist() == [7]

@@ -17,6 +17,7 @@ from tfdp.query import (
     NestedQuery,
     NoPrivacyAverageQuery,
     NoPrivacySumQuery,
+    QuantileAdaptiveClipSumQuery,
     WeightedAverageQuery,
     WeightedRecord,
     WeightedSumQuery,
@@ -103,9 +104,16 @@ def test_event_that_cannot_be_scaled_is_refused():
         def derive_event(self, global_state):
             return OtherEvent()
 
-    query = WeightedSumQuery(OtherQuery(), max_weight=3.0)
     with pytest.raises(UnsupportedEventError, match="OtherEvent"):
-        query.derive_event(query.initial_global_state())
+        WeightedSumQuery(OtherQuery(), max_weight=3.0)
+
+
+def test_a_query_whose_event_follows_its_state_is_made_in_a_graph_too():
+    @tf.function
+    def weighted():
+        return WeightedSumQuery(QuantileAdaptiveClipSumQuery(1, 1, 0.5, 1, 1, 4), 3.0).max_weight
+
+    assert weighted() == 3.0
 
 
 def test_noise_multiplier_of_an_average_is_relative_to_the_weighted_bound(check_stddev):

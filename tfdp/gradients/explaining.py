@@ -35,18 +35,25 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
             subclassed model without `inputs` is not traced, and its blocks are not tried out.
 
     Raises:
-        UnsupportedModelError: the engine cannot take the model.
+        ValueError: the model is not built.
+        UnsupportedModelError: the engine cannot take the model; all of it runs record by record. So
+            does a subclassed model of which no rule says that it is `RecordWise`.
         SideEffectError: a layer leaves something behind.
 
     Example:
         >>> gru = keras.layers.GRU(2, return_sequences=True, name="gru")
         >>> model = keras.Sequential([keras.Input((4, 3)), gru])
-        >>> model.add(keras.layers.Lambda(lambda x: x * x, name="square"))
-        >>> model.add(keras.layers.LSTM(2, dropout=1.0, name="of_nothing"))
+        >>> model.add(keras.layers.Lambda(lambda x: x[..., None], name="images"))
+        >>> model.add(keras.layers.ConvLSTM1D(2, 1, data_format="channels_first", name="rows"))
         >>> print(explain(model))
         gru: RecurrentRule
-        of_nothing: record by record: the rule for LSTM does not hold with these options
+        rows: record by record: the rule for ConvLSTM1D does not hold with these options
     """
+    if not model.built:
+        raise ValueError(
+            f"explain takes a built model. Give {model.name!r} an Input, or call it once on a "
+            "batch."
+        )
     model = _functional(model)
     specs = _specs(model, inputs)
     if specs is not None:

@@ -34,7 +34,7 @@ class Check(NamedTuple):
 # is drawn.
 _OF_ANY_INTEGERS = (
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert", "LeftShift", "RightShift"),
-    *("Case", "InTopK", "MaxPoolGradWithArgmax", "PopulationCount", "StatelessCase"),
+    *("Case", "InTopK", "InTopKV2", "MaxPoolGradWithArgmax", "PopulationCount", "StatelessCase"),
 )
 _INTEGERS = {t.as_datatype_enum for t in (tf.int8, tf.int16, tf.int32, tf.int64)}
 _OF_DRAWS = ("alg", "algorithm", "counter", "key", "seed", "seed2")

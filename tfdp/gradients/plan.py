@@ -29,10 +29,11 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
     """
     if not isinstance(rule_for(model), RecordWise):
+        kind = type(_unknown_in(model)).__name__
         raise UnsupportedModelError(
-            f"The code of {type(model).__name__} could do anything with a batch, so its layers "
-            "cannot be watched. If it treats every record separately, say so: "
-            f"tfdp.gradients.register_rule({type(model).__name__}, tfdp.gradients.RecordWise())."
+            f"The code of {kind} could do anything with a batch, so its layers cannot be watched. "
+            "If it treats every record separately, say so: "
+            f"tfdp.gradients.register_rule({kind}, tfdp.gradients.RecordWise())."
         )
     watched: dict[int, tuple[Any, Any]] = {}
     # Every layer in a block is watched, because its own rule answers for what it does there.
@@ -73,6 +74,13 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
         if inside_blocks and is_layer and rule is None and why_no_block(operation, own) is None:
             pending.extend((part, True) for part in layers_in(operation))
     return list(watched.values())
+
+
+def _unknown_in(model: keras.Layer) -> keras.Layer:
+    """Returns the model, or the one in it on which its own rule depends."""
+    if registered_rule(model) is None or is_patched(model):
+        return model
+    return next((part for part in layers_in(model) if registered_rule(part) is None), model)
 
 
 def why_no_block(operation: Any, own: list[Any]) -> str | None:

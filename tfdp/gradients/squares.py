@@ -23,7 +23,8 @@ def _sum_of_squares(tensor: tf.Tensor, compiled: bool) -> tf.Tensor:
         return rounding.sum_of_squares(tensor, axes)
     # One operation, which does not write the squares down, takes half the time for large records.
     # It adds up as `tf.reduce_sum` does, and takes the root, whose rounding counts twice in its
-    # square; that has one of its own.
+    # square; that has one of its own. XLA refuses to compile it in a graph that was made for no
+    # compiler.
     count = rounding.count_of(tensor, 1)
     squares = tf.square(tf.math.reduce_euclidean_norm(tensor, list(axes)))
     error = rounding.sum_error(count, tensor.dtype) + 4

@@ -103,7 +103,7 @@ def squares_from_grams(
     squares += tf.reduce_sum(left_squares, 1) * vanished(numbers * columns, dtype)
     squares += tf.reduce_sum(right_squares, 1) * vanished(numbers * rows, dtype)
     magnitudes = tf.reduce_sum(left_norms * right_norms, 1)
-    squares = rounding.with_error(not_negative(squares), u * magnitudes)
+    squares = rounding.with_error(not_negative(squares), more * magnitudes)
     return rounding.with_product_error(squares, magnitudes)
 
 

@@ -13,7 +13,7 @@ first (`factor_error`).
 import math
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -91,13 +91,13 @@ def as_number(count: Count, dtype: tf.DType) -> float | tf.Tensor:
 
 
 def sum_error(count: Count, dtype: tf.DType) -> float | tf.Tensor:
-    """Returns a bound, in units of u, on the relative error of `tf.reduce_sum`.
+    """Returns a bound, in units of u, on the relative error of sums by TensorFlow's kernels.
 
     It is `count`, which holds for every order of additions, up to 256 numbers and in float64. In
     float32 it would clip long records by too much, and is min(count, 256 + count / 128). Kernels do
     better: on a CPU TensorFlow adds up to 1024 numbers in four or more lanes, and such parts in
-    pairs, so that 256 + log2(count) operations touch one number. XLA's loops on a CPU came to
-    40 + count / 388 at most, for equal numbers, which all round the same way.
+    pairs, so that 256 + log2(count) operations touch one number. It does not hold for XLA, whose
+    loops may add up all numbers one after another: see `sums`.
 
     Args:
         count: Numbers that are added up.
@@ -106,8 +106,67 @@ def sum_error(count: Count, dtype: tf.DType) -> float | tf.Tensor:
     number = as_number(count, dtype)
     if dtype == tf.float64:
         return number
-    least = tf.minimum if tf.is_tensor(number) else min
-    return least(number, 256.0 + number / 128.0)
+    return _least(number, 256.0 + number / 128.0)
+
+
+def sums(
+    tensor: tf.Tensor, axes: Iterable[int] | None = None
+) -> tuple[tf.Tensor, float | tf.Tensor]:
+    """Returns sums along axes, and a bound on their error: in units of u, relative to the sums of
+    absolute values.
+
+    In a graph, which XLA may compile sooner or later, the bound holds for every order of additions.
+    In float32 up to 256 numbers are added up at a time, and these parts in float64. (XLA would join
+    sums of sums in one dtype into one.)
+
+    Args:
+        tensor: float32 or float64.
+        axes: The last axes; by default all.
+    """
+    axes = list(range(tensor.shape.rank) if axes is None else axes)
+    kept, dtype = tensor.shape.rank - len(axes), tensor.dtype
+    count = count_of(tensor, kept)
+    few = not tf.is_tensor(count) and count <= 32
+    # Outside of graphs there are only kernels.
+    if tf.executing_eagerly() or dtype == tf.float64 or few:
+        return tf.reduce_sum(tensor, axes), sum_error(count, dtype)
+    part = _LARGEST_PART if tf.is_tensor(count) else _part(count)
+    in_parts = count // part * part
+    has_rest = tf.is_tensor(count) or in_parts < count
+
+    def shape(length: Count) -> Any:
+        """Returns the shape in which each sum is one of so many numbers."""
+        if kept > 1 or tf.is_tensor(length):
+            return tf.concat([tf.shape(tensor)[:kept], [length]], 0)
+        return [-1] * kept + [length]
+
+    numbers = tf.reshape(tensor, shape(count)) if has_rest else tensor
+    rows = tf.reshape(numbers[..., :in_parts] if has_rest else numbers, [-1, part])
+    if products_are_rounded(dtype):
+        totals = tf.reduce_sum(rows, 1)
+    else:  # On a CPU, XLA's products are several times faster than its sums.
+        totals = tf.matmul(rows, tf.ones([part, 1], dtype))
+    totals = tf.reshape(totals, shape(count // part))
+    if has_rest:
+        totals = tf.concat([totals, numbers[..., in_parts:]], -1)
+    elif part == count:
+        return tf.squeeze(totals, -1), float(count)
+    result = tf.cast(tf.reduce_sum(tf.cast(totals, tf.float64), -1), dtype)
+    number = as_number(count, dtype)
+    return result, _least(number, float(part)) + 1.0 + number * _UNIT[tf.float64] / _UNIT[dtype]
+
+
+_LARGEST_PART = 256
+
+
+def _part(count: int) -> int:
+    """Returns how many numbers are added up at a time: if possible so that none are left over."""
+    part = max(k for k in range(1, _LARGEST_PART + 1) if count % k == 0)
+    return part if part > 32 else min(count, _LARGEST_PART)
+
+
+def _least(number: float | tf.Tensor, other: float | tf.Tensor) -> float | tf.Tensor:
+    return tf.minimum(number, other) if tf.is_tensor(number) else min(number, other)
 
 
 def enlarged(squares: tf.Tensor, error: float | tf.Tensor) -> tf.Tensor:
@@ -137,31 +196,7 @@ def sum_of_squares(tensor: tf.Tensor, axes: Iterable[int] | None = None) -> tf.T
     """
     axes = list(range(tensor.shape.rank) if axes is None else axes)
     count = count_of(tensor, tensor.shape.rank - len(axes))
-    rounded = products_are_rounded(tensor.dtype)
-    part = None if tf.is_tensor(count) or rounded else _part(count)
-    squares = tf.square(tensor)
-    if part is None:
-        sums, error = tf.reduce_sum(squares, axes), sum_error(count, tensor.dtype)
-    else:
-        ones = tf.ones([part, 1], tensor.dtype)
-        parts = tf.matmul(tf.reshape(squares, [-1, part]), ones)
-        sums = tf.reduce_sum(tf.reshape(parts, [-1, count // part]), 1)
-        if tensor.shape.rank - len(axes) != 1:
-            sums = tf.reshape(sums, tf.shape(tensor)[: tensor.shape.rank - len(axes)])
-        error = part + sum_error(count // part, tensor.dtype)
-    return enlarged(sums, error) + vanished(count, tensor.dtype)
-
-
-def _part(count: int) -> int | None:
-    """Returns how many numbers of a record are added up by one row of a matrix product; None where
-    a sum is at least as fast.
-
-    XLA's sums on a CPU are two to three times slower than its products, but for long records.
-    """
-    if not 32 < count <= 4096:
-        return None
-    part = max(k for k in range(1, 257) if count % k == 0)
-    return part if part > 32 else None
+    return enlarged(*sums(tf.square(tensor), axes)) + vanished(count, tensor.dtype)
 
 
 def with_error(squares: tf.Tensor, error: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """The sparse vector technique: which of many sums are above a threshold."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -46,9 +47,9 @@ class AboveThresholdQuery(ScoresQuery):
     2^-20 S; S is `sensitivity`.
 
     Guarantees:
-        The event is `PureEpsilonEvent(epsilon + numeric_epsilon)`. Sums are integers, and the noise
-        is discrete Laplace noise, exactly: no rounding has a part in it. The noised threshold is in
-        no state, is not kept and not released.
+        The event is `PureEpsilonEvent(epsilon + numeric_epsilon)`, rounded up. Sums are integers,
+        and the noise is discrete Laplace noise, exactly: no rounding has a part in it. The noised
+        threshold is in no state, is not kept and not released.
 
     Edge cases:
         A record with a NaN or infinity counts as zero.
@@ -135,7 +136,11 @@ class AboveThresholdQuery(ScoresQuery):
         return result, global_state, self.derive_event(global_state)
 
     def derive_event(self, global_state: Structure) -> Event:
-        return self._event(PureEpsilonEvent(self.epsilon + (self.numeric_epsilon or 0.0)))
+        numeric = self.numeric_epsilon or 0.0
+        total = self.epsilon + numeric
+        if Fraction(total) < Fraction(self.epsilon) + Fraction(numeric):
+            total = math.nextafter(total, math.inf)
+        return self._event(PureEpsilonEvent(total))
 
 
 def above_threshold(

@@ -20,6 +20,7 @@ from tfdp.query.leaves import zeros_like
 from tfdp.query.quantile_estimator import (
     QuantileEstimatorGlobalState,
     QuantileEstimatorQuery,
+    QuantileEstimatorSampleState,
     below,
     update_bounds,
 )
@@ -33,7 +34,9 @@ class AdaptiveClipGlobalState(NamedTuple):
 
 
 class AdaptiveClipSampleState(NamedTuple):
-    """The sum of the clipped records, and how many were not clipped, less one half of all."""
+    """The sum of the clipped records, and how many were not clipped, less one half of all: a
+    float64 scalar.
+    """
 
     sum: Structure
     unclipped: tf.Tensor
@@ -148,7 +151,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
 
     def initial_sample_state(self, template: Structure) -> Structure:
         sums = tf.nest.map_structure(zeros_like, template)
-        return AdaptiveClipSampleState(sums, tf.zeros([], tf.float32))
+        return AdaptiveClipSampleState(sums, tf.zeros([], tf.float64))
 
     def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
@@ -158,7 +161,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         return 1
 
     def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
-        return below(params, norms, tf.float32)
+        return below(params, norms)
 
     def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         return AdaptiveClipSampleState(scaled, statistics[0])
@@ -173,7 +176,8 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         if self.normalize_by_clip:
             result = tf.nest.map_structure(lambda leaf: leaf / tf.cast(clip, leaf.dtype), result)
         _, state, _ = self._estimator.get_noised_result(
-            sample_state.unclipped, QuantileEstimatorGlobalState(*global_state)
+            QuantileEstimatorSampleState(sample_state.unclipped, tf.zeros([], tf.float32)),
+            QuantileEstimatorGlobalState(*global_state),
         )
         return result, AdaptiveClipGlobalState(*state), self.derive_event(global_state)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfdp.events import Event
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.structure import Structure
-from tfdp.query.wrapping import WrappingQuery, check_is_query
+from tfdp.query.wrapping import WrappingQuery, check_is_numeric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +27,8 @@ class ArrangedQuery(WrappingQuery):
         arrangement: Structure of integers, each of 0 .. n - 1 once, for records of n leaves.
 
     Raises:
-        TypeError: `query` is not a query, or `arrangement` holds something else than integers.
+        TypeError: `query` is not a query, or has results that are no numbers, or `arrangement`
+            holds something else than integers.
         ValueError: an integer is missing or is there twice.
     """
 
@@ -35,7 +36,7 @@ class ArrangedQuery(WrappingQuery):
     arrangement: Structure
 
     def __post_init__(self) -> None:
-        check_is_query("query", self.query)
+        check_is_numeric("query", self.query)
         places = tf.nest.flatten(self.arrangement)
         if not all(type(place) is int for place in places):
             raise TypeError(

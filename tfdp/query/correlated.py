@@ -18,7 +18,7 @@ from tfdp.numerics import rounding
 from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
 from tfdp.query.dp_query import check_config
-from tfdp.query.leaves import spec_of, spec_of_words, words_of_spec
+from tfdp.query.leaves import check_specs, spec_of, spec_of_words, words_of_spec
 from tfdp.query.run_noise import Memory, filtered, memory_shapes
 from tfdp.query.structure import Structure, check_same_structure, is_concrete
 
@@ -79,7 +79,8 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
             `tfdp.sampling.FixedOrder` with as many batches, or `CyclicPoisson` with as many
             groups; other samplings are refused. 1 is every step, which needs no order.
         record_specs: Structure of tensors, variables or `tf.TensorSpec` like a record: for
-            gradients the list of trainable variables.
+            gradients the list of trainable variables. Records of other shapes are refused, and of
+            wider dtypes: noise of float32 would leave bits of float64 bare.
         random_source: Where z comes from; by default keyed by the operating system.
 
     Raises:
@@ -141,6 +142,14 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
     def derive_sample_params(self, global_state: Structure) -> Structure:
         return self.l2_norm_clip
 
+    def initial_sample_state(self, template: Structure) -> Structure:
+        check_specs(self.record_specs, template)
+        return super().initial_sample_state(template)
+
+    def preprocess_record(self, params: Structure, record: Structure) -> Structure:
+        check_specs(self.record_specs, record)
+        return super().preprocess_record(params, record)
+
     def scale_factors(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         return norm_factors.clip_factors(params, norms)
 
@@ -148,13 +157,8 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
         check_same_structure(self.record_specs, sample_state)
+        check_specs(self.record_specs, sample_state)
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(sample_state)]
-        shapes = [spec.shape for spec in tf.nest.flatten(self.record_specs)]
-        if any(leaf.shape != shape for leaf, shape in zip(leaves, shapes, strict=True)):
-            raise ValueError(
-                "Records must have the shapes of record_specs. Received shapes: "
-                f"{[leaf.shape for leaf in leaves]}, expected: {shapes}."
-            )
         if self.stddev == 0:
             results, state = self._noised(leaves, global_state)
         else:
@@ -195,8 +199,10 @@ class CorrelatedGaussianSumQuery(norm_factors.OneGroupQuery):
         noises, memories = filtered(
             self.factorization, self.num_steps, state.position, fresh, state.memory
         )
+        # In the dtype of the noise, which is no narrower: rounding to a sum's own comes after it.
         results = [
-            leaf + tf.cast(noise, leaf.dtype) for leaf, noise in zip(leaves, noises, strict=True)
+            tf.cast(tf.cast(leaf, noise.dtype) + noise, leaf.dtype)
+            for leaf, noise in zip(leaves, noises, strict=True)
         ]
         ends = tf.equal(state.position, self.num_steps - 1)
         position = tf.where(ends, tf.zeros_like(state.position), state.position + 1)

@@ -1,6 +1,7 @@
 """Real numbers through a sum of integers."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from tfdp.query.distributed import (
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.integer_sums import DiscreteGaussianSumQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, add
 
 _SUMS = (
     DiscreteGaussianSumQuery,
@@ -70,7 +71,8 @@ class DiscretizedSumQuery(DPQuery):
         sum_query: A `DiscreteGaussianSumQuery` or a distributed sum.
         l2_norm_clip: Bound on the l2 norm of a record; positive.
         scale: Integers per unit; the `l2_norm_bound` of `sum_query` must be
-            `rounded_norm_bound(scale * l2_norm_clip, d)` at least, d being the filled-up length.
+            `rounded_norm_bound(scale * l2_norm_clip, d)` =: B at least, d being the filled-up
+            length, and the `l1_norm_bound` of a `DistributedSkellamSumQuery` B min(B, sqrt(d)).
         modulus_bits: Of the integers that are added up; from 2 to 62.
         rotation_seed: Of the signs, with the number of the step. All who take part must know it; it
             is no secret.
@@ -182,11 +184,11 @@ class DiscretizedSumQuery(DPQuery):
     def merge_sample_states(
         self, sample_state_1: Structure, sample_state_2: Structure
     ) -> Structure:
-        tf.nest.assert_same_structure(sample_state_1.like, sample_state_2.like)
+        like = add(sample_state_1.like, sample_state_2.like)  # Refuses records of other shapes.
         merged = self.sum_query.merge_sample_states(
             sample_state_1.integers, sample_state_2.integers
         )
-        return DiscretizedSampleState(merged, sample_state_1.like)
+        return DiscretizedSampleState(merged, like)
 
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
@@ -215,7 +217,7 @@ class DiscretizedSumQuery(DPQuery):
         """Returns d, for records like these.
 
         Raises:
-            ValueError: the bound of the sum leaves no room for rounding so many coordinates.
+            ValueError: a bound of the sum leaves no room for rounding so many coordinates.
         """
         shapes = [leaf.shape[1:] for leaf in tf.nest.flatten(like)]
         length = encoding.padded_length(sum(shape.num_elements() for shape in shapes))
@@ -227,6 +229,16 @@ class DiscretizedSumQuery(DPQuery):
                 f"{needed:.6g} or more (tfdp.query.rounded_norm_bound), so that they can be "
                 f"rounded. Received: {self.sum_query!r}."
             )
+        if isinstance(self.sum_query, DistributedSkellamSumQuery):
+            # Of integers: |k| <= k^2.
+            needed *= min(needed, math.sqrt(length))
+            if self.sum_query.l1_norm_bound < needed * (1 - 1e-9):
+                raise ValueError(
+                    f"Records of {length} coordinates (a power of two) with scale={self.scale} and "
+                    f"l2_norm_clip={self.l2_norm_clip} need a sum_query with an l1_norm_bound of "
+                    f"{needed:.6g} or more: B min(B, sqrt(d)) of what its l2_norm_bound B must be. "
+                    f"Received: {self.sum_query!r}."
+                )
         return length
 
 

@@ -24,7 +24,7 @@ from tfdp.query.integer_sums import (
     within_norms,
 )
 from tfdp.query.normalized import NormalizedQuery
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, add
 
 # Of a record, where nothing else is said.
 _MOST_COORDINATES = 2**30
@@ -35,7 +35,9 @@ class SharesSampleState(NamedTuple):
 
     Attributes:
         sum: Integers.
-        contributors: int64: how many records, each with a share.
+        contributors: int64: how many records, each with a share. Nobody can tell by the sum whether
+            a record, or a state, was added twice: samples that are merged must be disjoint, and
+            `min_contributors` holds where they are.
     """
 
     sum: Structure
@@ -75,7 +77,7 @@ class _SharesSumQuery(SumAggregationDPQuery):
 
         def noised(leaf):
             share = self._share(tf.shape(leaf))
-            return leaf if share is None else leaf + tf.cast(share, leaf.dtype)
+            return leaf if share is None else add(leaf, tf.cast(share, leaf.dtype))
 
         # A record that counts as zero has its share all the same: others rely on it.
         record = refuse_unless(*self.is_within(record), record)

@@ -142,6 +142,13 @@ class DPQuery(abc.ABC):
         return False
 
     @property
+    def has_numeric_result(self) -> bool:
+        """False where a result says which of several things were chosen, beside numbers or without:
+        it cannot be divided, and records, which count in whole, cannot be weighted.
+        """
+        return True
+
+    @property
     def needs_separate_records(self) -> bool:
         """True where what a record contributes must be a function of that record alone, in every
         bit.
@@ -254,10 +261,10 @@ class DPQuery(abc.ABC):
             norms: As in `scale_factors`.
 
         Returns:
-            float32 [..., K], bounded whatever the norms are; exactly zero where a norm on which it
-            depends is not finite.
+            float64 [..., K], which counts any number of records exactly; bounded whatever the norms
+            are; exactly zero where a norm on which it depends is not finite.
         """
-        return tf.cast(norms[..., :0], tf.float32)
+        return tf.cast(norms[..., :0], tf.float64)
 
     def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         """Returns the preprocessed record with these parts; of sums of them, the sample state.

@@ -93,7 +93,7 @@ def refuse_unless(holds: tf.Tensor, message: str, record: Structure) -> Structur
     # XLA drops assertions, so that what must not be seen must be nothing as well.
     with tf.control_dependencies([tf.debugging.Assert(holds, [message])]):
         return tf.nest.map_structure(
-            lambda leaf: tf.where(holds, leaf, tf.zeros_like(leaf)), record
+            lambda leaf: tf.where(holds, leaf, tf.zeros([], leaf.dtype)), record
         )
 
 

@@ -68,13 +68,8 @@ class LaplaceSumQuery(SumAggregationDPQuery):
         all_float64 = all(record_dtype(leaf) == tf.float64 for leaf in leaves)
         dtype = tf.float64 if all_float64 else tf.float32
         # As a sum of squares does: one more than the exact norm, for numbers that are rounded.
-        norms = [
-            rounding.enlarged(
-                tf.reduce_sum(tf.abs(tf.cast(leaf, dtype))),
-                rounding.sum_error(rounding.count_of(leaf), dtype) + 1,
-            )
-            for leaf in leaves
-        ]
+        sums = [rounding.sums(tf.abs(tf.cast(leaf, dtype))) for leaf in leaves]
+        norms = [rounding.enlarged(total, error + 1) for total, error in sums]
         norm = rounding.enlarged(tf.add_n(norms), len(norms))
         factor = norm_factors.clip_factors(self.l1_norm_clip, norm)
         scaled = [norm_factors.scale(leaf, factor) for leaf in leaves]

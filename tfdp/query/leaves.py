@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.query.structure import describe
+from tfdp.query.structure import Structure, describe
 
 
 def record_dtype(leaf: Any) -> tf.DType:
@@ -18,7 +18,8 @@ def record_dtype(leaf: Any) -> tf.DType:
     if dtype not in (tf.float32, tf.float64):
         raise TypeError(
             "Records must be float32 or float64; cast them, or use a mixed precision policy, which "
-            f"keeps float32 variables. Received a leaf of dtype {dtype.name}: {leaf!r}."
+            f"keeps float32 variables. Received a leaf of dtype {dtype.name}, of shape "
+            f"{tf.TensorShape(getattr(leaf, 'shape', ()))}."
         )
     return dtype
 
@@ -37,7 +38,8 @@ def numeric_zeros_like(leaf: Any) -> tf.Tensor:
     dtype = _dtype(leaf)
     if not (dtype.is_floating or dtype.is_integer):
         raise TypeError(
-            f"Records must hold numbers. Received a leaf of dtype {dtype.name}: {leaf!r}."
+            f"Records must hold numbers. Received a leaf of dtype {dtype.name}, of shape "
+            f"{tf.TensorShape(getattr(leaf, 'shape', ()))}."
         )
     return _zeros(leaf, dtype)
 
@@ -75,6 +77,29 @@ def spec_of(leaf: Any) -> tf.TensorSpec:
     if not shape.is_fully_defined():
         raise ValueError(f"record_specs must say what shape records have. Received: {leaf!r}.")
     return tf.TensorSpec(shape, record_dtype(leaf))
+
+
+def check_specs(specs: Structure, record: Structure) -> None:
+    """Refuses a record, a template or a sum whose leaves are not like `record_specs`.
+
+    Raises:
+        TypeError: a leaf is neither float32 nor float64, or wider than its spec, so that noise of
+            the spec's dtype would leave bits of it bare.
+        ValueError: there are more or fewer leaves, or their shapes differ.
+    """
+    wanted, leaves = tf.nest.flatten(specs), tf.nest.flatten(record)
+    dtypes = [record_dtype(leaf) for leaf in leaves]
+    shapes = [tf.TensorShape(getattr(leaf, "shape", ())) for leaf in leaves]
+    if shapes != [spec.shape for spec in wanted]:
+        raise ValueError(
+            f"Records must have the shapes of record_specs. Received shapes: {shapes}, expected: "
+            f"{[spec.shape for spec in wanted]}."
+        )
+    if any(dtype.size > spec.dtype.size for dtype, spec in zip(dtypes, wanted, strict=True)):
+        raise TypeError(
+            "Records must not be wider than record_specs: make the query for float64, or cast the "
+            f"records. Received: {describe(record)}, expected: {describe(specs)}."
+        )
 
 
 def words_of_spec(spec: tf.TensorSpec) -> str:

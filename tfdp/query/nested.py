@@ -122,6 +122,10 @@ class NestedQuery(DPQuery):
         return all(query.is_sum for query in self._flat_queries)
 
     @property
+    def has_numeric_result(self) -> bool:
+        return all(query.has_numeric_result for query in self._flat_queries)
+
+    @property
     def needs_separate_records(self) -> bool:
         return any(query.needs_separate_records for query in self._flat_queries)
 
@@ -170,7 +174,8 @@ class NestedQuery(DPQuery):
 
     def norm_statistics(self, params: Structure, norms: tf.Tensor) -> tf.Tensor:
         split = self._with_norms(params, norms)
-        return tf.concat([query.norm_statistics(*part) for query, *part in split], axis=-1)
+        statistics = [tf.cast(query.norm_statistics(*p), tf.float64) for query, *p in split]
+        return tf.concat(statistics, axis=-1)
 
     def pack_scaled(self, scaled: Structure, statistics: tf.Tensor) -> Structure:
         packed, first = [], 0

@@ -58,7 +58,7 @@ def scale(leaf: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """Returns factor * leaf, and exactly zero where the factor is zero, whatever the leaf holds."""
     dtype = tf.float64 if tf.float64 in (leaf.dtype, factor.dtype) else factor.dtype
     scaled = tf.cast(tf.cast(leaf, dtype) * tf.cast(factor, dtype), leaf.dtype)
-    return tf.where(factor > 0, scaled, tf.zeros_like(leaf))
+    return tf.where(factor > 0, scaled, tf.zeros([], leaf.dtype))
 
 
 def scale_record(query: DPQuery, params: Structure, record: Structure) -> Structure:

@@ -13,7 +13,7 @@ from tfdp.query.exact import ExactGaussianSumQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.sparse_rows import map_values
 from tfdp.query.structure import Structure
-from tfdp.query.wrapping import WrappingQuery, check_is_query
+from tfdp.query.wrapping import WrappingQuery, check_is_numeric
 
 
 class NormalizedGlobalState(NamedTuple):
@@ -33,7 +33,8 @@ class NormalizedQuery(WrappingQuery):
         denominator.
 
     Args:
-        numerator_query: Any query.
+        numerator_query: Any query whose results are numbers, which a histogram's or a selection's
+            are not.
         denominator: Expected number (or total weight) of records in a sample; from 1e-12 to 1e18.
 
     Raises:
@@ -45,7 +46,7 @@ class NormalizedQuery(WrappingQuery):
     denominator: float
 
     def __post_init__(self) -> None:
-        check_is_query("numerator_query", self.numerator_query)
+        check_is_numeric("numerator_query", self.numerator_query)
         real_number("denominator", self.denominator, minimum=0, inclusive=False)
         # float32 can divide by the denominator, and by numbers close to it.
         denominator = real_number(

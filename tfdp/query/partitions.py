@@ -30,6 +30,8 @@ from tfdp.query.structure import Structure
 
 # For each partition; noise of this size is far beyond the number of records anywhere.
 _SMALLEST_EPSILON = 1e-9
+# For each partition; numbers from here on, and one over them, are floats of full precision.
+_SMALLEST_DELTA = 1e-300
 # Rows of a table of probabilities, which takes about a second to compute.
 _MOST_ROWS = 2**20
 
@@ -51,6 +53,10 @@ class _PartitionsQuery(SumAggregationDPQuery):
 
     max_partitions: int
 
+    @property
+    def has_numeric_result(self) -> bool:
+        return False
+
     def initial_sample_state(self, template: Structure) -> Structure:
         return tf.zeros(vector(template).shape, tf.int64)
 
@@ -68,6 +74,11 @@ class _PartitionsQuery(SumAggregationDPQuery):
 
     def _set_delta(self, name: str) -> None:
         delta = real_number(name, getattr(self, name), minimum=0, inclusive=False, maximum=0.5)
+        if delta / self.max_partitions < _SMALLEST_DELTA:
+            raise ValueError(
+                f"{name} / max_partitions must be at least {_SMALLEST_DELTA}. Received: "
+                f"{name}={delta}, max_partitions={self.max_partitions}."
+            )
         object.__setattr__(self, name, delta)
 
     def _event(self, event: Event) -> Event:
@@ -106,7 +117,8 @@ class PartitionSelectionQuery(_PartitionsQuery):
 
     Args:
         epsilon: Positive, at most 1e6.
-        delta: In (0, 0.5]. With e and d as above, 2 log(1 / d) / e may be 2^20 at most.
+        delta: In (0, 0.5]. With e and d as above, 2 log(1 / d) / e may be 2^20 at most. d may be
+            1e-300 at least.
         max_partitions: So many partitions of a record count.
         random_source: Where random bits come from; by default keyed by the operating system.
 
@@ -239,7 +251,7 @@ class HistogramQuery(_PartitionsQuery):
     Args:
         epsilon: As in `PartitionSelectionQuery`.
         max_partitions: Likewise.
-        threshold_delta: In (0, 0.5], or None.
+        threshold_delta: In (0, 0.5], and 1e-300 `max_partitions` at least; or None.
         random_source: Where random bits come from; by default keyed by the operating system.
 
     Raises:
@@ -332,7 +344,7 @@ class GaussianHistogramQuery(_PartitionsQuery):
     Args:
         stddev: Of the noise on every count; from 2^-20 to 2^19 times sqrt(max_partitions).
         max_partitions: So many partitions of a record count; at most 2^20.
-        threshold_delta: In (0, 0.5], or None: all counts are released.
+        threshold_delta: As in `HistogramQuery`, or None: all counts are released.
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     Raises:

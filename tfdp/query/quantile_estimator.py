@@ -15,10 +15,10 @@ from tfdp.noise import RandomSource
 from tfdp.query.arguments import check_random_source, noise_stddev
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
-from tfdp.query.leaves import record_dtype
+from tfdp.query.leaves import record_dtype, zeros_like
 from tfdp.query.no_privacy import NoPrivacyAverageQuery
 from tfdp.query.normalized import NormalizedQuery
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, add
 
 # What an estimate that changes by factors is kept between, in units of the first one.
 _RANGE = 1e6
@@ -30,6 +30,19 @@ class QuantileEstimatorGlobalState(NamedTuple):
     """The estimate, a float32 scalar: public, because noised counts alone have moved it."""
 
     current_estimate: tf.Tensor
+
+
+class QuantileEstimatorSampleState(NamedTuple):
+    """What a record, or a sample, adds.
+
+    Attributes:
+        below: How many records were below the estimate, less one half of all: float64, which counts
+            2^53 of them exactly.
+        zero: Of the dtype of the records.
+    """
+
+    below: Structure
+    zero: tf.Tensor
 
 
 class _QuantileEstimator(DPQuery):
@@ -78,36 +91,40 @@ class _QuantileEstimator(DPQuery):
         return global_state.current_estimate
 
     def initial_sample_state(self, template: Structure) -> Structure:
-        return self._fraction_query.initial_sample_state(_scalar(template))
+        count = self._fraction_query.initial_sample_state(tf.zeros([], tf.float64))
+        return QuantileEstimatorSampleState(count, zeros_like(_scalar(template)))
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         record = tf.convert_to_tensor(_scalar(record))
-        return below(params, record, record.dtype)
+        return QuantileEstimatorSampleState(below(params, record), tf.zeros([], record.dtype))
 
     def accumulate_preprocessed_record(
         self, sample_state: Structure, preprocessed_record: Structure
     ) -> Structure:
-        return self._fraction_query.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
+        (count, zero), (one, other) = sample_state, preprocessed_record
+        count = self._fraction_query.accumulate_preprocessed_record(count, one)
+        return QuantileEstimatorSampleState(count, add(zero, other))
 
     def merge_sample_states(
         self, sample_state_1: Structure, sample_state_2: Structure
     ) -> Structure:
-        return self._fraction_query.merge_sample_states(sample_state_1, sample_state_2)
+        (count, zero), (more, other) = sample_state_1, sample_state_2
+        count = self._fraction_query.merge_sample_states(count, more)
+        return QuantileEstimatorSampleState(count, add(zero, other))
 
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
         query = self._fraction_query
-        fraction, _, event = query.get_noised_result(sample_state, query.initial_global_state())
+        count, zero = sample_state
+        fraction, _, event = query.get_noised_result(count, query.initial_global_state())
         share = tf.clip_by_value(fraction + 0.5, 0.0, 1.0)
         update = self.learning_rate * (tf.cast(share, tf.float32) - self.target_quantile)
         estimate = global_state.current_estimate
         moved = estimate * tf.exp(-update) if self.geometric_update else estimate - update
         estimate = tf.clip_by_value(moved, self.min_estimate, self.max_estimate)
         new_state = QuantileEstimatorGlobalState(estimate)
-        return tf.cast(estimate, fraction.dtype), new_state, event
+        return tf.cast(estimate, zero.dtype), new_state, event
 
     def derive_event(self, global_state: Structure) -> Event:
         return self._fraction_query.derive_event(self._fraction_query.initial_global_state())
@@ -227,11 +244,12 @@ class NoPrivacyQuantileEstimatorQuery(_QuantileEstimator):
         return NoPrivacyAverageQuery()
 
 
-def below(estimate: tf.Tensor, values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def below(estimate: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Returns 1/2 where a value is at most the estimate, -1/2 where it is above, and zero where it
-    is not finite.
+    is not finite, in float64: in float32 a count of 2^24 records or more would be rounded, and one
+    record could move it by more than 1/2.
     """
-    half = tf.constant(0.5, dtype)
+    half = tf.constant(0.5, tf.float64)
     signed = tf.where(values <= tf.cast(estimate, values.dtype), half, -half)
     return tf.where(tf.math.is_finite(values), signed, tf.zeros_like(signed))
 

@@ -11,9 +11,10 @@ import tensorflow as tf
 from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.query.dp_query import DPQuery, check_config
-from tfdp.query.leaves import spec_of, spec_of_words, words_of_spec
+from tfdp.query.leaves import check_specs, spec_of, spec_of_words, words_of_spec
 from tfdp.query.structure import Structure
-from tfdp.query.wrapping import WrappingQuery, check_is_query
+from tfdp.query.tree_range import TreeRangeSumQuery
+from tfdp.query.wrapping import WrappingQuery, check_is_numeric
 
 _NAMES = ("inner_query", "record_specs", "beta_2", "floor")
 
@@ -54,14 +55,15 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     besides its features (and for embeddings). For other layers every record's gradient is made.
 
     Args:
-        inner_query: Any query without weights of records.
+        inner_query: Any query without weights of records whose results are like records.
         record_specs: Structure of tensors, variables or `tf.TensorSpec` like a record: for training
             `model.trainable_variables`.
         beta_2: Of the moving average; in [0, 1).
         floor: f, positive: what share of the mean square is added to each coordinate's.
 
     Raises:
-        TypeError: an argument is of the wrong type, or records of the inner query have weights.
+        TypeError: an argument is of the wrong type, or records of the inner query have weights, or
+            its results are not like records.
         ValueError: an argument is out of range, or shapes are not known.
 
     Example:
@@ -82,7 +84,12 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        check_is_query("inner_query", self.inner_query)
+        check_is_numeric("inner_query", self.inner_query)
+        if isinstance(self.inner_query, TreeRangeSumQuery):
+            raise TypeError(
+                "The nodes of a tree are not coordinates of a record, so nothing scales them back. "
+                f"Received: {self.inner_query!r}."
+            )
         if self.inner_query.takes_weights:
             raise TypeError(
                 "Records of the inner query must have no weights. Put the weights outside: "
@@ -137,12 +144,12 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
         return self._scales(global_state), inner
 
     def initial_sample_state(self, template: Structure) -> Structure:
-        self._check(template)
+        check_specs(self.record_specs, template)
         return self.inner_query.initial_sample_state(template)
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         scales, inner = params
-        self._check(record)
+        check_specs(self.record_specs, record)
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
         scaled = [
             leaf * tf.cast(scale, leaf.dtype) for leaf, scale in zip(leaves, scales, strict=True)
@@ -200,15 +207,6 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
             return tf.where(is_finite, tf.where(is_first, first, later), v)
 
         return tuple(moved(v, square) for v, square in zip(old, squares, strict=True))
-
-    def _check(self, record: Structure) -> None:
-        shapes = [spec.shape for spec in tf.nest.flatten(self.record_specs)]
-        received = [tf.TensorShape(leaf.shape) for leaf in tf.nest.flatten(record)]
-        if shapes != received:
-            raise ValueError(
-                "Records must have the shapes of record_specs. Received shapes: "
-                f"{received}, expected: {shapes}."
-            )
 
     def get_config(self) -> dict[str, Any]:
         specs = tf.nest.map_structure(words_of_spec, self.record_specs)

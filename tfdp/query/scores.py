@@ -9,7 +9,7 @@ from tfdp.events import Event, NonPrivateEvent
 from tfdp.query.arguments import source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, describe
 
 # Steps of the grid in the largest score of a record: 2^42 records fit into 63 bits.
 STEPS = 2**20
@@ -24,6 +24,10 @@ class ScoresQuery(SumAggregationDPQuery):
 
     sensitivity: float
     monotonic: bool
+
+    @property
+    def has_numeric_result(self) -> bool:
+        return False
 
     def initial_sample_state(self, template: Structure) -> Structure:
         return tf.zeros(vector(template).shape, tf.int64)
@@ -59,7 +63,7 @@ def vector(record: Structure) -> Structure:
 def vector_of_any(record: Structure) -> Structure:
     """Returns the record, or template, if it is one vector, of numbers of any dtype."""
     if tf.nest.is_nested(record):
-        raise ValueError(f"The records must be vectors of scores. Received: {record!r}.")
+        raise ValueError(f"The records must be vectors of scores. Received: {describe(record)}.")
     shape = tf.TensorShape(getattr(record, "shape", ()))
     if shape.rank != 1 or not shape.is_fully_defined() or not math.prod(shape):
         raise ValueError(f"The records must be vectors of scores. Received shape {shape}.")

@@ -161,7 +161,9 @@ class SparseEmbeddingSumQuery(DPQuery):
     ) -> tuple[Structure, Structure, Event | None]:
         rows, source = sample_state, source_of(self)
         touched, place = tf.unique(rows.indices)
-        counts = tf.math.unsorted_segment_sum(rows.values[:, -1], place, tf.size(touched))
+        # In float64: a float32 sum of more than 2^24 records is rounded by more than one of them.
+        ones = tf.cast(rows.values[:, -1], tf.float64)
+        counts = tf.math.unsorted_segment_sum(ones, place, tf.size(touched))
         selected, slots = source.on_host(
             self._select, [touched, counts, rows.dense_shape[0]], [tf.int64, tf.int64]
         )

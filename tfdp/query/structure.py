@@ -22,14 +22,22 @@ def add(left: Structure, right: Structure) -> Structure:
         raise ValueError(
             f"Shapes or dtypes differ.\n  Expected: {describe(left)}\n  Received: {describe(right)}"
         )
-    return tf.nest.pack_sequence_as(left, [tf.add(a, _with_shape(b, a)) for a, b in pairs])
+    return tf.nest.pack_sequence_as(left, [_sum(a, b) for a, b in pairs])
 
 
-def _with_shape(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor, checked when the graph runs where its shape is not known before."""
-    if tensor.shape.is_fully_defined() and other.shape.is_fully_defined():
-        return tensor
-    return tf.ensure_shape(tensor, other.shape)
+def _sum(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of two tensors; where their shapes are not known before the graph runs, they
+    are compared then.
+    """
+    if left.shape.is_fully_defined() and right.shape.is_fully_defined():
+        return tf.add(left, right)
+    # An addition of several repeats nothing along an axis, with XLA, which drops assertions, or
+    # without. From one of unknown shape Grappler would conclude what shape it has to have, and give
+    # it to zeros that a record is made of: hence the placeholders.
+    hidden = [tf.raw_ops.PlaceholderWithDefault(input=x, shape=None) for x in (left, right)]
+    total = tf.add_n(hidden)
+    total.set_shape(left.shape.merge_with(right.shape))
+    return total
 
 
 def check_same_structure(expected: Structure, received: Structure) -> None:
@@ -48,7 +56,7 @@ def describe(structure: Structure) -> str:
 
     def leaf(value):
         shape = getattr(value, "shape", None)
-        return "." if shape is None else f"{getattr(value, 'dtype', '')}{tuple(shape)}"
+        return "." if shape is None else f"{getattr(value, 'dtype', '')}{tf.TensorShape(shape)}"
 
     return str(tf.nest.map_structure(leaf, structure))
 

@@ -13,6 +13,7 @@ from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.scores import vector_of_any
 from tfdp.query.structure import Structure
+from tfdp.query.wrapping import check_is_numeric
 
 
 class TreeRangeSumGlobalState(NamedTuple):
@@ -44,7 +45,8 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         arity: Children of each node; at least 2.
 
     Raises:
-        TypeError: `inner_query` is no query, or `arity` no integer.
+        TypeError: `inner_query` is no query, or has results that are no numbers, or `arity` is no
+            integer.
         ValueError: `arity` is below 2, or `inner_query` is no sum.
 
     Example:
@@ -73,6 +75,7 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
             raise TypeError(f"inner_query must be a DPQuery. Received: {self.inner_query!r}.")
         if not self.inner_query.is_sum:
             raise ValueError(f"inner_query must be a sum. Received: {self.inner_query!r}.")
+        check_is_numeric("inner_query", self.inner_query)
         object.__setattr__(self, "arity", positive_integer("arity", self.arity))
         if self.arity < 2:
             raise ValueError(f"arity must be at least 2. Received: arity={self.arity}.")

@@ -14,7 +14,8 @@ from tfdp.query.arguments import clip_norm
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.normalized import NormalizedQuery, check_named, resolve_stddev
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, describe
+from tfdp.query.wrapping import check_is_numeric
 
 
 class WeightedRecord(NamedTuple):
@@ -41,6 +42,11 @@ class WeightedSumQuery(SumAggregationDPQuery):
     Args:
         sum_query: A query that sums, such as `GaussianSumQuery`.
         max_weight: The largest weight a record can have; from 1e-12 to 1e12.
+
+    Raises:
+        TypeError: an argument is of the wrong type, or records of `sum_query` count in whole.
+        ValueError: `max_weight` is out of range.
+        UnsupportedEventError: the event of `sum_query` has no bound that could be multiplied.
     """
 
     sum_query: DPQuery
@@ -59,6 +65,9 @@ class WeightedSumQuery(SumAggregationDPQuery):
             )
         max_weight = _weight_bound(self.max_weight)
         object.__setattr__(self, "max_weight", max_weight)
+        with tf.init_scope():
+            self.derive_event(self.initial_global_state())  # Refuses what cannot be scaled.
+        check_is_numeric("sum_query", self.sum_query)
 
     def initial_global_state(self) -> Structure:
         return self.sum_query.initial_global_state()
@@ -215,7 +224,8 @@ class WeightedAverageQuery(NormalizedQuery):
 def _check(record: Any) -> WeightedRecord:
     if not isinstance(record, WeightedRecord):
         raise TypeError(
-            f"Records must be tfdp.query.WeightedRecord(record, weight). Received: {record!r}."
+            "Records must be tfdp.query.WeightedRecord(record, weight). Received: "
+            f"{describe(record)}."
         )
     return record
 

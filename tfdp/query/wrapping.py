@@ -62,6 +62,10 @@ class WrappingQuery(DPQuery):
         return self._inner.is_sum
 
     @property
+    def has_numeric_result(self) -> bool:
+        return self._inner.has_numeric_result
+
+    @property
     def needs_separate_records(self) -> bool:
         return self._inner.needs_separate_records
 
@@ -111,3 +115,13 @@ def check_is_query(name: str, value: object) -> None:
     """Raises a TypeError where an argument is no query."""
     if not isinstance(value, DPQuery):
         raise TypeError(f"{name} must be a DPQuery. Received: {name}={value!r}.")
+
+
+def check_is_numeric(name: str, value: object) -> None:
+    """Raises a TypeError where an argument is no query, or has results that are no numbers."""
+    check_is_query(name, value)
+    if not value.has_numeric_result:  # type: ignore[attr-defined]
+        raise TypeError(
+            f"{name} must have a result of numbers, and this one says what was chosen. Use it by "
+            f"itself, or as a part of a NestedQuery outside of others. Received: {name}={value!r}."
+        )

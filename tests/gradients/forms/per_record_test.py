@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.numerics.exact import long, that_vanish
 from tfdp.gradients.forms.per_record import Explicit, Sum
 from tfdp.gradients.forms.products import Product
 from tfdp.gradients.forms.rows import Rows
@@ -24,3 +25,16 @@ def test_uses_of_different_form_add_up(sign):
     for parts in (forms, forms[::-1], [forms[0], Explicit(tf.constant(sign * one))]):
         np.testing.assert_allclose(Sum(parts).squared_norms(), expected, rtol=1e-9)
         assert not np.allclose(expected, sum(part.squared_norms() for part in parts), rtol=0.1)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("shape", [(5003,), (3, 3, 64, 64)])
+def test_inner_products_are_never_too_small(shape, jit_compile):
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def inner(gradients):
+        form = Explicit(gradients)
+        return form.inner(form)
+
+    vectors = np.sqrt(that_vanish(np.prod(shape)))
+    exact = np.sum(long(vectors) ** 2, 1)
+    assert (inner(vectors.reshape([-1, *shape])).numpy() >= exact).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.numerics.exact import long, that_vanish
 from tfdp.gradients.forms.products import Outer, Product, gram_is_cheaper, matrix_gradient
 
 
@@ -123,6 +124,26 @@ def test_magnitudes_are_no_less_than_sums_over_positions(gram, h, p, q, dtype):
     assert np.all(form.magnitudes().numpy() >= exact)
     if gram:
         np.testing.assert_allclose(form.magnitudes(), exact.astype(dtype), rtol=1e-3)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_numbers_that_vanish_beside_others_count(jit_compile):
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def of_blocks(left):  # [n, h], of one position each.
+        form = Product(left[..., None, None], tf.ones([3, size, 1, 1]), [size, 1, 1], gram=True)
+        return form.squared_norms(), form.magnitudes()
+
+    @tf.function(autograph=False, jit_compile=jit_compile)
+    def scaled(right):
+        return Outer(tf.ones([3, 1]), right).scaled(tf.ones([1, size])).squared_norms()
+
+    size = 16384
+    sums = np.stack(that_vanish(size))
+    roots = np.sqrt(sums)
+    exact = np.sum(long(roots) ** 2, 1)
+    for squares in (of_blocks(roots)[0], scaled(roots)):
+        assert (squares >= exact).numpy().all() and (squares <= exact * (1 + 1e-4)).numpy().all()
+    assert (of_blocks(sums)[1].numpy() >= np.sum(long(sums), 1)).all()
 
 
 def test_magnitudes_hold_what_inner_products_lose():

@@ -40,6 +40,11 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    if name == "rms_norm_all_axes":
+        layer = L.RMSNormalization(axis=[2, 1])
+        layer.build((None, 5, 4))
+        if layer.scale.shape != (5, 4):
+            pytest.skip("Keras 3.12 has no RMSNormalization of axes in another order.")
     assert_layer_is_exact(*LAYERS[name])
 
 

@@ -257,8 +257,7 @@ def squares_of_grams(layout: Layout, source: tf.Tensor, positions: tf.Tensor) ->
     squares = squares_from_grams(*grams, *layout.sizes)
     if layout.groups == 1:
         return squares
-    totals = tf.reduce_sum(tf.reshape(squares, [-1, layout.groups]), 1)
-    return rounding.enlarged(totals, rounding.sum_error(layout.groups, totals.dtype))
+    return rounding.enlarged(*rounding.sums(tf.reshape(squares, [-1, layout.groups]), [1]))
 
 
 def _finite_part(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

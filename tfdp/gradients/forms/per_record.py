@@ -126,15 +126,14 @@ class PerRecordGradient(abc.ABC):
         little more: no less than the exact one.
         """
         left, right = self.explicit(), other.explicit()
-        product = tf.reduce_sum(left * right, list(range(1, left.shape.rank)))
-        return self.enlarged_inner(other, product, rounding.count_of(left, 1))
+        return self.enlarged_inner(other, *rounding.sums(left * right, range(1, left.shape.rank)))
 
     def enlarged_inner(
-        self, other: "PerRecordGradient", product: tf.Tensor, count: int | tf.Tensor
+        self, other: "PerRecordGradient", product: tf.Tensor, error: float | tf.Tensor
     ) -> tf.Tensor:
-        """Returns an inner product, computed as a sum of so many numbers, and its error's bound."""
+        """Returns an inner product plus a bound on its error, `error` u of which are the sum's."""
         numbers = [rounding.as_number(x.summands(), product.dtype) for x in (self, other)]
-        roundings = rounding.sum_error(count, product.dtype) + sum(numbers) + 8
+        roundings = error + sum(numbers) + 8
         sizes = self.magnitudes() * other.magnitudes()
         return product + roundings * rounding.unit(product.dtype) * sizes
 

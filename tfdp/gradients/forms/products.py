@@ -156,10 +156,10 @@ class ScaledOuter(PerRecordGradient):
         # Squares and products may still vanish beside the largest.
         columns = tf.matmul(left, tf.reshape(scales, tf.shape(self._scales)))
         columns += rounding.vanished(3 * p, dtype)
-        squares = tf.reduce_sum(columns * (right + rounding.vanished(1, dtype)), 1)
+        squares, error = rounding.sums(columns * (right + rounding.vanished(1, dtype)), [1])
         # All terms are positive: the relative error is the sum of those of the roundings. 32 are
         # for quotients and squares, and for the product of the sum with the scales.
-        error = rounding.additions(p, dtype) + rounding.sum_error(q, dtype) + 32
+        error += rounding.additions(p, dtype) + 32
         squares = rounding.enlarged(squares + rounding.vanished(q, dtype), error)
         # The largest number times the smallest can only overflow, or vanish, if all three do.
         largest = tf.stack([of_left, of_right, of_scales * tf.ones_like(of_left)])
@@ -276,8 +276,7 @@ class Product(PerRecordGradient):
         squares = squares_from_grams(*self._made_grams(), self._p, self._q)
         if self._h == 1:
             return squares
-        totals = tf.reduce_sum(tf.reshape(squares, [-1, self._h]), 1)
-        return rounding.enlarged(totals, rounding.sum_error(self._h, totals.dtype))
+        return rounding.enlarged(*rounding.sums(tf.reshape(squares, [-1, self._h]), [1]))
 
     def grouped(self, factors: tf.Tensor | None, size: int | tf.Tensor) -> "PerRecordGradient":
         # The positions of a group are those of its records, one after another.
@@ -292,9 +291,9 @@ class Product(PerRecordGradient):
         # The norms are at hand, on the diagonals. A factor may be as wide as a vocabulary.
         numbers = zip(self._made_grams(), (self._p, self._q), strict=True)
         left, right = (_norms_in(gram, count) for gram, count in numbers)
-        terms = tf.reshape(left * right, tf.stack([tf.shape(self._left)[0], -1]))
         count = rounding.count_of(self._left[..., 0], 1)
-        return rounding.enlarged(tf.reduce_sum(terms, 1), rounding.sum_error(count, terms.dtype))
+        terms = tf.reshape(left * right, tf.stack([tf.shape(self._left)[0], count]))
+        return rounding.enlarged(*rounding.sums(terms, [1]))
 
     def summands(self) -> int | tf.Tensor:
         return rounding.count_of(self._left[..., 0], -1)
@@ -338,6 +337,5 @@ class Product(PerRecordGradient):
         left, right = self._left[:, 0], self._right[:, 0]
         at_ids = tf.gather(left, other.ids, axis=2, batch_dims=1)
         terms = at_ids * tf.matmul(right, other.rows, transpose_b=True)
-        return self.enlarged_inner(
-            other, tf.reduce_sum(terms, [1, 2]), rounding.count_of(terms, 1) + self._q
-        )
+        products, error = rounding.sums(terms, [1, 2])
+        return self.enlarged_inner(other, products, error + self._q)
