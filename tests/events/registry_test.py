@@ -93,6 +93,35 @@ def test_a_field_that_is_no_argument_is_refused():
         registry.register(Derived)
 
 
+def _compared(namespace=(), **options):
+    namespace = {"__annotations__": {"cost": float}, "words": "a release", **dict(namespace)}
+    return dataclasses.dataclass(frozen=True, **options)(type("Own", (events.Event,), namespace))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "options"),
+    [
+        ({"cost": dataclasses.field(compare=False)}, {}),
+        ({"cost": dataclasses.field(hash=False)}, {}),
+        ({}, {"eq": False}),
+        ({"__eq__": lambda self, other: True}, {}),
+        ({"__eq__": lambda self, other: True, "__hash__": lambda self: 1}, {}),
+        ({"__ne__": lambda self, other: False}, {}),
+        ({"__hash__": lambda self: 1}, {}),
+    ],
+)
+def test_events_that_may_be_equal_and_cost_something_else_are_refused(namespace, options):
+    with pytest.raises(TypeError, match="Own must be compared by all its fields"):
+        registry.register(_compared(namespace, **options))
+    assert registry.registered("Own") is None
+
+
+@pytest.mark.parametrize("options", [{}, {"order": True}, {"slots": True}, {"kw_only": True}])
+def test_events_that_dataclasses_compare_are_accepted(options):
+    cls = registry.register(_compared(**options))
+    assert cls(cost=1.0) != cls(cost=2.0)
+
+
 class _Plain(events.Event):
     words = "a release"
 

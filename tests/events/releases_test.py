@@ -35,3 +35,15 @@ def test_a_report_has_at_least_two_values():
         RandomizedResponseEvent(0.5, 1)
     with pytest.raises(ValueError, match="at most 1"):
         RandomizedResponseEvent(1.1, 2)
+
+
+@pytest.mark.parametrize(
+    ("bound", "noise", "line"),
+    [
+        (1.0, 1.1, "l2 norm bound 1, noise stddev 1.1"),
+        (1.0000004, 1.0999996, "l2 norm bound 1.0000004, noise stddev 1.0999996"),
+        (0.9999996, 1.1000004, "l2 norm bound 1, noise stddev 1.1"),
+    ],
+)
+def test_a_line_rounds_to_what_is_no_better(bound, noise, line):
+    assert GaussianSumEvent(bound, noise).line() == f"sum: {line}"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tfdp.events import GaussianSumEvent, PureEpsilonEvent
 from tfdp.ledger import PrivacyLedger
-from tfdp.ledger.continuation import agree_up_to, check_continues_file, is_prefix
+from tfdp.ledger.continuation import agree_up_to, continuing_file, is_prefix
 from tfdp.ledger.entry import LedgerEntry, merged
 
 _EVENTS = [GaussianSumEvent(1.0, 1.0), PureEpsilonEvent(1.0)]
@@ -40,10 +40,17 @@ def test_a_file_of_many_rows_of_one_event_is_continued(tmp_path):
             ledger.append(_EVENTS[0])
     loaded = PrivacyLedger.load(path)
     loaded.append(_EVENTS[0])
-    check_continues_file(path, loaded.ledger_id, list(loaded), 3)
-    with pytest.raises(FileExistsError, match="this ledger with steps that are not in this one"):
-        check_continues_file(path, loaded.ledger_id, list(loaded), 2)
-    with pytest.raises(FileExistsError, match="this ledger with steps that are not in this one"):
-        check_continues_file(path, loaded.ledger_id, [LedgerEntry(_EVENTS[0], 2)], 3)
-    with pytest.raises(FileExistsError, match="another ledger"):
-        check_continues_file(path, "0" * 32, list(loaded), 3)
+    with continuing_file(path, loaded.ledger_id, list(loaded), 3):
+        pass
+    for ledger_id, entries, most, what in (
+        (loaded.ledger_id, list(loaded), 2, "this ledger with steps that are not in this one"),
+        (loaded.ledger_id, [LedgerEntry(_EVENTS[0], 2)], 3, "this ledger with steps that are not"),
+        ("0" * 32, list(loaded), 3, "another ledger"),
+    ):
+        with (
+            pytest.raises(FileExistsError, match=what),
+            continuing_file(path, ledger_id, entries, most),
+        ):
+            pytest.fail("It was let in.")
+    with PrivacyLedger.open(path) as ledger:  # Nobody holds it any more.
+        ledger.append(_EVENTS[0])

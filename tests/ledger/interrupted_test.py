@@ -124,7 +124,9 @@ def test_journal_by_hand_is_what_sqlite_writes(tmp_path):
 
 
 def test_every_state_of_a_commit_is_read_and_continued(states, tmp_path):
-    """The event of the commit was not released: it may count or not. All before it count."""
+    """The event of the commit was not released: it counts where all of it is in the file, and not
+    where a part is. All before it count.
+    """
     for i in commits(states):
         before, after = states[i - 1], states[i]
         size = max(len(before), len(after)) // PAGE
@@ -133,11 +135,15 @@ def test_every_state_of_a_commit_is_read_and_continued(states, tmp_path):
         for number in range(len(changed) + 1):
             for which in itertools.combinations(changed, number):
                 database = mixed(before, after, which)
+                alone = count(put(tmp_path, database))
+                assert alone in (None, i, i + 1)
+                assert database != after or alone == i + 1
+                found = alone or i
                 path = put(tmp_path, database, left_over)
-                assert count(path) == i
-                assert storage.verify(path).header.num_rows == i
-                assert count_of_writer(path) == i
-                assert count(path) == i
+                assert count(path) == found
+                assert storage.verify(path).header.num_rows == found
+                assert count_of_writer(path) == found
+                assert count(path) == found
         for cleared in (b"", bytes(28) + left_over[28:]):
             assert count(put(tmp_path, after, cleared)) == i + 1
 
@@ -175,6 +181,45 @@ def test_copy_without_what_is_beside_it_is_whole_after_every_commit(tmp_path):
             ledger.append(EVENTS[number])
             shutil.copy(path, tmp_path / "copy.ledger")
             assert PrivacyLedger.load(tmp_path / "copy.ledger").total_count == number
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_rows_that_were_added_where_the_journal_was_not_are_kept(states, tmp_path, last):
+    """The file was moved away without its journal, continued, and moved back."""
+    path = put(tmp_path, states[last], journal(states[2], states[3]))
+    link = tmp_path / "link.ledger"
+    link.symlink_to(path)
+    assert count(path) == last + 1
+    assert PrivacyLedger.load(link).total_count == last + 1
+    assert count_of_writer(path) == last + 1
+    with PrivacyLedger.open(path, lease=1) as ledger:
+        ledger.append(EVENTS[0])
+    assert count(path) == last + 2
+
+
+def test_a_file_with_a_key_is_looked_at_with_the_key_before_its_journal_is_given_up(tmp_path):
+    path, key = tmp_path / "run.ledger", bytes(range(32))
+    found = []
+    with PrivacyLedger.open(path, create=True, lease=1, key=key) as ledger:
+        for event in EVENTS[:4]:
+            ledger.append(event)
+            found.append(path.read_bytes())
+    left_over = journal(found[2], found[3])
+    put(tmp_path, found[3], left_over)
+    with pytest.raises(LedgerFormatError, match="was written with a key"):
+        PrivacyLedger.open(path)
+    with pytest.raises(FileExistsError, match="with a key|another ledger"):
+        PrivacyLedger().save(path)
+    assert path.with_name("run.ledger-journal").read_bytes() == left_over
+    with PrivacyLedger.open(path, key=key) as ledger:
+        assert ledger.total_count == 4
+
+
+def test_a_journal_of_a_longer_copy_is_refused(states, tmp_path):
+    path = put(tmp_path, states[3], journal(states[6], states[7]))
+    with pytest.raises(LedgerFormatError, match="belongs to another copy. Move it away"):
+        PrivacyLedger.load(path)
+    assert count_of_writer(path) is None
 
 
 @pytest.mark.parametrize("older", [1, 5, 20])

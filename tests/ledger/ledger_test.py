@@ -1,5 +1,9 @@
 """tfdp.ledger.PrivacyLedger: what was appended is what is saved, loaded, exported and replayed."""
 
+import copy
+import itertools
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -207,6 +211,21 @@ def test_non_private_event_is_kept():
     )
 
 
+def test_an_export_is_of_one_moment(monkeypatch):
+    """Another thread may append between the header, which counts, and the lines."""
+    ledger, look = ledger_of((A, 1)), PrivacyLedger.entries_from
+
+    def look_and_go_on(self, index):
+        found = look(self, index)
+        self.append(B)
+        return found
+
+    monkeypatch.setattr(PrivacyLedger, "entries_from", look_and_go_on)
+    text = ledger.to_json_lines()
+    monkeypatch.undo()
+    assert list(PrivacyLedger.from_json_lines(text)) == [LedgerEntry(A, 1)]
+
+
 @pytest.mark.parametrize("same", [0, 3, 4, 5, 6])
 def test_copies_that_went_different_ways_share_the_steps_before(same):
     first, second = (GaussianSumEvent(1.0, z) for z in (1.0, 2.0))
@@ -225,3 +244,24 @@ def test_copies_that_went_different_ways_share_the_steps_before(same):
     assert not copies[0].holds_steps_of(copies[1], 99, key)
     assert copies[0].holds_steps_of(copies[0], same + 2, key)
     assert not PrivacyLedger().holds_steps_of(copies[0], 1, key)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_equal_steps_of_a_copy_are_its_own(way, saved):
+    ledger = PrivacyLedger.load(saved)
+    copies = [way(ledger), way(ledger), PrivacyLedger.load(saved)]
+    later = way(copies[0])
+    for one in (ledger, *copies):
+        one.append(A, 4)
+    key = ledger.watermark()[1]
+    for one, other in itertools.permutations((ledger, *copies), 2):
+        assert one.total_count == sum(entry.count for entry in one) == 10
+        assert one.holds_steps_of(other, 6, key) and not one.holds_steps_of(other, 7, key)
+    assert not later.holds_steps_of(copies[0], 7, key)
+    # Who copies what has gone on, goes on; and what a file says is whoever's it may be.
+    after = way(ledger)
+    after.append(A)
+    assert after.holds_steps_of(ledger, 10, key) and after.holds_steps_of(after, 11, key)
+    ledger.save(saved)
+    assert PrivacyLedger.load(saved).holds_steps_of(ledger, 10, key)
+    assert ledger.holds_steps_of(PrivacyLedger.load(saved), 10, key)

@@ -1,6 +1,7 @@
 """Where in a ledger on the disk a run was, and which copies of the ledger hold that place."""
 
 import shutil
+from copy import deepcopy
 
 import pytest
 
@@ -68,3 +69,20 @@ def test_continues_what_was_exported_with_its_place(path):
         assert ledger.continues(saved, *place)
         assert not ledger.continues(PrivacyLedger(), *place)
         assert not ledger.continues(saved, place[0] + 500, place[1])
+
+
+def test_copies_of_a_saved_ledger_that_went_different_ways_are_told_apart(path):
+    ledger = PrivacyLedger()
+    ledger.append(A, 5)
+    common, copy = ledger.watermark(), deepcopy(ledger)
+    ledger.append(A, 10)
+    copy.append(B, 10)
+    ledger.save(path)
+    with PrivacyLedger.open(path) as opened:
+        for asked in (opened.holds_steps_of, opened.continues):
+            assert asked(ledger, *ledger.watermark()) and asked(copy, *common)
+            assert not asked(copy, *copy.watermark())
+        opened.append(A)
+        place = opened.watermark()
+        assert opened.continues(PrivacyLedger.from_json_lines(opened.to_json_lines()), *place)
+        assert opened.holds_steps_of(copy, 0, 0)

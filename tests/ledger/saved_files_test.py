@@ -109,6 +109,32 @@ def test_of_two_that_save_at_once_one_is_refused(saved, monkeypatch, are_copies)
     assert PrivacyLedger.load(saved) == first
 
 
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere no open file can be replaced")
+def test_nobody_appends_to_a_file_that_is_about_to_be_replaced(saved, monkeypatch):
+    ledger, write, told = PrivacyLedger.load(saved), storage.write, []
+    with PrivacyLedger.open(saved, lease=1) as opened:
+
+        def append():
+            try:
+                opened.append(B)
+                told.append("written")
+            except LedgerWriteError as error:
+                told.append(str(error))
+
+        other = threading.Thread(target=append)
+
+        def slowly(*arguments):
+            other.start()
+            other.join(0.3)
+            write(*arguments)
+
+        monkeypatch.setattr(storage, "write", slowly)
+        ledger.save(saved)
+        other.join()
+    assert "was replaced while it was open" in told[0]
+    assert PrivacyLedger.load(saved) == ledger
+
+
 def test_copy_on_the_disk_that_went_on_is_not_replaced(saved, tmp_path):
     path = tmp_path / "open.ledger"
     with PrivacyLedger.open(saved, lease=1) as ledger:

@@ -10,6 +10,7 @@ import pytest
 from tests.ledger.making import A, B, entries, on_disk
 from tfdp.events import GaussianSumEvent, SampledEvent, ShuffledSampling
 from tfdp.ledger import LedgerWriteError, PrivacyLedger
+from tfdp.ledger.durable import DurableLedger
 from tfdp.ledger.errors import PassTakenError
 
 
@@ -38,6 +39,25 @@ def test_writers_see_each_other_when_they_reserve(path):
         assert (one.revision, two.revision) == (0, 1)
         assert on_disk(path).total_count == 1 + 1 + 4 + 4
     assert on_disk(path).total_count == 4
+
+
+def test_readers_never_see_less_while_all_is_read_anew(path, monkeypatch):
+    with PrivacyLedger.open(path, create=True, lease=1) as first:
+        for event in (A, B, A, B):
+            first.append(event)
+        with PrivacyLedger.open(path) as second:
+            second.append(A)  # And gives back what it reserved, which makes `first` read anew.
+        found, read = [], DurableLedger._read
+
+        def look(self, *arguments):
+            found.append((first.total_count, len(list(first)), first.next_pass, first.revision))
+            read(self, *arguments)
+
+        monkeypatch.setattr(DurableLedger, "_read", look)
+        first.append(B)
+        monkeypatch.undo()
+        assert len(found) > 4 and set(found) == {(4, 4, 0, 0)}
+        assert (first.total_count, first.revision) == (6, 1)
 
 
 def test_processes_lose_no_event(path):

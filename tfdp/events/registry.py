@@ -53,6 +53,30 @@ def _check_fields(cls: type) -> None:
             )
 
 
+def _check_comparison(cls: type) -> None:
+    """Equal events are stored once, and priced alike: all fields must be compared."""
+    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    plain = dataclasses.make_dataclass(
+        "Plain", [(name, Any) for name in names], init=False, repr=False, unsafe_hash=True
+    )
+    as_made = [_instructions(plain, name) for name in ("__eq__", "__hash__")]
+    if (
+        len(names) < len(dataclasses.fields(cls))
+        or [_instructions(cls, name) for name in ("__eq__", "__hash__")] != as_made
+        or cls.__ne__ is not object.__ne__
+    ):
+        raise TypeError(
+            f"{cls.__name__} must be compared by all its fields, as dataclasses do by themselves: "
+            "a ledger stores equal events as one, with a count. Leave out compare=False, "
+            "hash=False and eq=False, and define no __eq__, __ne__ or __hash__."
+        )
+
+
+def _instructions(cls: type, name: str) -> tuple[Any, ...] | None:
+    code = getattr(getattr(cls, name), "__code__", None)
+    return None if code is None else (code.co_code, code.co_names, code.co_consts)
+
+
 def register(cls: _Class) -> _Class:
     """Lets ledgers store and read events, or descriptions of samplings, of this class.
 
@@ -64,7 +88,8 @@ def register(cls: _Class) -> _Class:
 
     Raises:
         TypeError: the class is no frozen dataclass that is derived from `Event` or `Sampling`, it
-            has no `words`, or a field is of a type that no ledger can store.
+            has no `words`, a field is of a type that no ledger can store, or equal events of the
+            class need not have equal fields.
         ValueError: there is another class of this name.
 
     Example:
@@ -91,6 +116,7 @@ def register(cls: _Class) -> _Class:
     if not isinstance(getattr(cls, "words", None), str):
         raise TypeError(f"{cls.__name__}.words must say what a report calls it.")
     _check_fields(cls)
+    _check_comparison(cls)
     before = _REGISTERED.get(cls.__name__)
     if before is not None and not is_defined_anew(before, cls):
         raise ValueError(

@@ -88,9 +88,13 @@ class GaussianSumEvent(NoisySum):
 
     def line(self) -> str:
         seeded = ", seeded" if self.seeded else ""
-        return (
-            f"sum: l2 norm bound {self.l2_norm_bound:g}, noise stddev {self.noise_stddev:g}{seeded}"
-        )
+        # Rounded only to what is no better.
+        bound, noise = f"{self.l2_norm_bound:g}", f"{self.noise_stddev:g}"
+        if float(bound) < self.l2_norm_bound:
+            bound = repr(self.l2_norm_bound)
+        if float(noise) > self.noise_stddev:
+            noise = repr(self.noise_stddev)
+        return f"sum: l2 norm bound {bound}, noise stddev {noise}{seeded}"
 
 
 @register

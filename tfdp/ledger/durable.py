@@ -14,6 +14,7 @@ from tfdp.events import Event
 from tfdp.events.arguments import positive_integer
 from tfdp.ledger import codec, storage
 from tfdp.ledger.chain import Row, check_key
+from tfdp.ledger.continuation import agree_up_to
 from tfdp.ledger.entry import MAX_COUNT, pass_index
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
 from tfdp.ledger.ledger import Permit, PrivacyLedger
@@ -87,6 +88,12 @@ class DurableLedger(PrivacyLedger):
         1
     """
 
+    # What `_reload` takes from the file.
+    _reader: RowReader
+    _index: RowIndex
+    _others_passes: set[int]
+    _revision: int
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -104,7 +111,6 @@ class DurableLedger(PrivacyLedger):
         self._lock = threading.RLock()
         self._session = uuid.uuid4().hex
         self._lease: _Lease | None = None
-        self._revision = 0
 
         if not os.path.lexists(self._path):
             if not create:
@@ -113,40 +119,44 @@ class DurableLedger(PrivacyLedger):
                     "is made by PrivacyLedger.open(path, create=True)."
                 )
             storage.create(self._path, dataset_id, key)
-        # Also notices, before anything is written, that a journal is not the file's own.
-        with storage.open_book(self._path):
-            pass
-        self._file = OpenFile(self._path)
+        # Before anything is written: also notices that a journal is not the file's own.
+        with storage.open_book(self._path, key) as book:
+            self._identify(book, dataset_id)
+        self._file = OpenFile(self._path, key)
         with contextlib.ExitStack() as undo:
             undo.callback(self._file.connection.close)
-            self._begin(dataset_id, key)
+            self._begin()
             undo.pop_all()
         atexit.register(_close_at_exit, weakref.ref(self))
 
-    def _begin(self, dataset_id: str | None, key: bytes | None) -> None:
-        with sqlite_errors(self._path):
-            header = schema.read_header(self._file.connection, self._path)
+    def _identify(self, book: storage.Book, dataset_id: str | None) -> None:
+        header = book.header
         if dataset_id is not None and header.dataset_id != dataset_id:
             raise ValueError(
                 f"{self._path} is about the data set {header.dataset_id!r}. Received: dataset_id="
                 f"{dataset_id!r}. Give each data set a ledger of its own."
             )
-        chain = schema.make_chain(header, key, self._path)
-        if chain is None:
+        if book.chain is None:
             raise LedgerFormatError(
                 f"{self._path} was written with a key and is continued with the same one: "
                 "PrivacyLedger.open(path, key=...)."
             )
-        self._dataset_id, self._chain, self._ledger_id = header.dataset_id, chain, header.ledger_id
+        self._dataset_id, self._ledger_id = header.dataset_id, header.ledger_id
+        self._chain = book.chain
+
+    def _begin(self) -> None:
         with self._file.transaction():
-            self._reload()
+            self._reload(0)
             # Always written, so that a file that is read-only is noticed now.
             self._file.connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
     # Reading what the file holds.
 
-    def _reload(self) -> None:
-        """Takes everything from the file; of this session's lease, what was used."""
+    def _reload(self, revision: int) -> None:
+        """Takes everything from the file; of this session's lease, what was used.
+
+        Threads that read the ledger meanwhile find what it was before.
+        """
         with sqlite_errors(self._path):
             header = schema.read_header(self._file.connection, self._path)
             extent = schema.read_extent(self._file.connection, self._path)
@@ -154,12 +164,17 @@ class DurableLedger(PrivacyLedger):
         for _ in first.rows(self._file.connection):
             pass
         first.check_end(header, extent)
-        self._reader = RowReader(self._path, self._chain)
-        self._clear()
-        self._index = RowIndex()
-        self._others_passes: set[int] = set()
-        for row, digest in self._reader.rows(self._file.connection):
-            self._read(row, digest, first.given_back[row.position])
+        # Events stay as and where they are, so they go with counts of before and of after.
+        new = object.__new__(type(self))
+        vars(new).update(vars(self))
+        new._revision = revision
+        new._reader = RowReader(self._path, self._chain)
+        new._clear()
+        new._index = RowIndex()
+        new._others_passes = set()
+        for row, digest in new._reader.rows(self._file.connection):
+            new._read(row, digest, first.given_back[row.position])
+        vars(self).update(vars(new))
 
     def _read(self, row: Row, digest: bytes, given_back: int) -> None:
         self._index.add(row, digest)
@@ -194,8 +209,7 @@ class DurableLedger(PrivacyLedger):
         rows = list(reader.rows(self._file.connection))
         reader.check_end(header, schema.Extent(num_rows, num_rows))
         if any(row.target is not None and row.count for row, _ in rows):
-            self._revision += 1
-            self._reload()
+            self._reload(self._revision + 1)
             return
         for row, digest in rows:
             self._read(row, digest, 0)
@@ -350,11 +364,15 @@ class DurableLedger(PrivacyLedger):
         return was_saved or self._index.holds(position, key)
 
     def continues(self, saved: PrivacyLedger, position: int, key: int) -> bool:
-        return saved.ledger_id == self.ledger_id and self.holds(position, key)
+        return saved.ledger_id == self.ledger_id and self.holds_steps_of(saved, position, key)
 
     def holds_steps_of(self, other: PrivacyLedger, position: int, key: int) -> bool:
-        # The digest at the place stands for all before it.
-        return self.holds(position, key)
+        if other is self or position <= 0:
+            return self.holds(position, key)
+        # The digest at the place stands for all before it; the ledger's id does not.
+        if self._index.holds(position, key):
+            return True
+        return self.holds(position, key) and agree_up_to(position, self, other)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes what has happened so far to another file.

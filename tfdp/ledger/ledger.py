@@ -14,7 +14,13 @@ from tfdp.events import Event, NeighboringRelation
 from tfdp.events.arguments import positive_integer, says_what_to_write
 from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
-from tfdp.ledger.continuation import agree_up_to, check_continues_file, is_prefix
+from tfdp.ledger.continuation import (
+    Way,
+    agree_up_to,
+    continuing_file,
+    is_prefix,
+    same_way,
+)
 from tfdp.ledger.entry import MAX_COUNT, EntryStream, LedgerEntry, pass_index, total_count
 
 if TYPE_CHECKING:
@@ -73,6 +79,8 @@ class PrivacyLedger:
         # How many events were read, and saved to each path: more in a file are another copy's.
         self._num_read = 0
         self._num_saved: dict[str, int] = {}
+        # Whose the events after each place are: a copy's from where it was copied. None: unknown.
+        self._ways: list[Way] = [(0, uuid.uuid4().hex)]
         self._clear()
 
     def _clear(self) -> None:
@@ -94,7 +102,16 @@ class PrivacyLedger:
         for event, count in entries:
             ledger._append(event, count)
         ledger._num_read = ledger._total_count
+        ledger._ways = [(0, None), (ledger._num_read, uuid.uuid4().hex)]
         return ledger
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes this a copy (also by `copy.copy`), which goes a way of its own from here."""
+        vars(self).update(state)
+        self._events, self._counts = list(self._events), list(self._counts)
+        self._num_saved = dict(self._num_saved)
+        before = [way for way in self._ways if way[0] < self._total_count]
+        self._ways = [*before, (self._total_count, uuid.uuid4().hex)]
 
     @property
     def ledger_id(self) -> str:
@@ -226,11 +243,16 @@ class PrivacyLedger:
     def holds_steps_of(self, other: "PrivacyLedger", position: int, key: int) -> bool:
         """Whether the events up to `watermark` (position, key) of `other` are in this ledger.
 
-        Copies of a ledger may have gone different ways since.
+        Copies of a ledger may have gone different ways since, with equal steps too. Of events that
+        were read from a file, nobody knows which copy took them: those are compared as they are.
         """
         if other is self or position == 0:
             return self.holds(position, key)
-        return agree_up_to(position, self, other) and self.holds(position, key)
+        return (
+            self.holds(position, key)
+            and agree_up_to(position, self, other)
+            and same_way(position, self._ways, other._ways)
+        )
 
     def settle(self) -> None:
         """Gives back what is reserved and was not used (`DurableLedger`)."""
@@ -350,13 +372,14 @@ class PrivacyLedger:
                 steps of another copy of it, be they equal), one with a key, or another file;
                 `overwrite` was not given.
             FileNotFoundError: the folder does not exist.
-            LedgerWriteError: it cannot be written; what was there is still there.
+            LedgerWriteError: it cannot be written, or another process does not let go of what was
+                there, which is still there.
         """
         entries, place = list(self), os.path.realpath(path)
-        with storage.exchanging(path):
+        with storage.exchanging(path), contextlib.ExitStack() as held:
             if not overwrite and os.path.lexists(path):
                 most = max(self._num_read, self._num_saved.get(place, 0))
-                check_continues_file(path, self._ledger_id, entries, most)
+                held.enter_context(continuing_file(path, self._ledger_id, entries, most))
             storage.write(path, self._ledger_id, entries)
         self._num_saved[place] = total_count(entries)
 
@@ -388,7 +411,8 @@ class PrivacyLedger:
             FileExistsError: `path` holds something that is no export.
             LedgerWriteError: it cannot be written; what was there is still there.
         """
-        text = "".join(json_lines.dump(self._ledger_id, lambda: iter(self), key))
+        entries = list(self)
+        text = "".join(json_lines.dump(self._ledger_id, lambda: entries, key))
         if path is not None:
             storage.write_text(path, text)
         return text

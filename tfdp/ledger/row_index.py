@@ -20,8 +20,9 @@ class RowIndex:
     def add(self, row: Row, digest: bytes) -> None:
         """Adds the next row."""
         count = row.count if row.target is None else 0
-        self._ends.append(self.end + count)
+        # In this order: another thread may look for a place meanwhile.
         self._marks.append(int(digest.hex()[:15], 16))
+        self._ends.append(self.end + count)
         if not row.session:
             self._saved_count = self.end
 

@@ -2,12 +2,15 @@
 
 import os
 import sqlite3
+import threading
 
 import pytest
 
 from tfdp.ledger import LedgerWriteError, PrivacyLedger
 from tfdp.ledger.errors import PassTakenError
-from tfdp.ledger.storage.open_file import OpenFile
+from tfdp.ledger.storage import open_file
+from tfdp.ledger.storage.files import open_to_write
+from tfdp.ledger.storage.open_file import OpenFile, nobody_writes
 
 
 @pytest.fixture
@@ -90,3 +93,36 @@ def test_the_first_reason_for_closing_is_kept(file):
     file.close("second")
     with pytest.raises(LedgerWriteError, match="first"):
         file.check_usable()
+
+
+def test_whoever_waited_for_a_file_that_was_replaced_does_not_write_to_it(path, file):
+    refused, inside = [], threading.Event()
+
+    def write():
+        inside.set()
+        with pytest.raises(LedgerWriteError, match="was replaced") as error, file.transaction():
+            _write(file)
+        refused.append(error)
+
+    thread = threading.Thread(target=write)
+    with nobody_writes(path):
+        thread.start()
+        inside.wait()
+        thread.join(0.2)
+        assert not refused
+        other = path.with_name("other.ledger")
+        PrivacyLedger().save(other)
+        os.replace(other, path)
+    thread.join()
+    assert len(refused) == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_written_to(path, monkeypatch):
+    def replace_and_open(target):
+        PrivacyLedger().save(path.with_name("other.ledger"))
+        os.replace(path.with_name("other.ledger"), path)
+        return open_to_write(target)
+
+    monkeypatch.setattr(open_file, "open_to_write", replace_and_open)
+    with pytest.raises(LedgerWriteError, match="was replaced"):
+        OpenFile(path)

@@ -41,6 +41,15 @@ def test_anything_else_in_the_file_is_refused(connection, sql):
         check_tables(connection, "x.ledger")
 
 
+@pytest.mark.parametrize("value", ["CAST(type AS BLOB)", "NULL", "7"])
+def test_values_that_cannot_be_ordered_are_refused_too(connection, value):
+    """A bit of the file makes bytes of a text."""
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute(f"UPDATE sqlite_master SET type = {value} WHERE name = 'meta'")
+    with pytest.raises(LedgerFormatError, match="nothing else"):
+        check_tables(connection, "x.ledger")
+
+
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_missing_table_is_named(connection, name):
     connection.execute(f"DROP TABLE {name}")

@@ -82,7 +82,7 @@ def check_file(path: Path) -> None:
         raise LedgerFormatError(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read.")
     if os.path.lexists(_side(path, "-wal")):
         raise LedgerFormatError(_with_log(path))
-    journal = _side(path, "-journal")
+    journal = journal_of(path)
     if os.path.lexists(journal):
         check_regular(journal, "journal")
 
@@ -109,7 +109,12 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _is_needed(journal: Path) -> bool:
+def journal_of(path: Path) -> Path:
+    """Returns where SQLite keeps the journal of a file."""
+    return _side(path, "-journal")
+
+
+def is_needed(journal: Path) -> bool:
     """Whether the journal is that of a transaction that was not ended."""
     try:
         with journal.open("rb") as file:
@@ -130,7 +135,8 @@ def open_read_only(path: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
 
     A process that was killed in the middle of a commit leaves a journal beside the file, which
     holds what the file was before. That commit never returned, so that nothing was released that it
-    was to charge: the file is read as it was before, in a copy, since undoing is writing.
+    was to charge: the file is read as it was before, in a copy, since undoing is writing. Yielded
+    is also whether that is so.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -145,7 +151,7 @@ def open_read_only(path: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
             try:
                 mode = _journal_mode(connection)
             except sqlite3.OperationalError:
-                undone = _is_needed(_side(path, "-journal"))
+                undone = is_needed(journal_of(path))
                 if not undone:
                     raise
                 connection = stack.enter_context(_undone_copy(path))
@@ -164,7 +170,7 @@ def _journal_mode(connection: sqlite3.Connection) -> str:
 
 @contextlib.contextmanager
 def _undone_copy(path: Path) -> Iterator[sqlite3.Connection]:
-    if _names_another_file(_side(path, "-journal")):
+    if _names_another_file(journal_of(path)):
         raise LedgerFormatError(
             f"{path.name}-journal beside {path} names another file, as no journal of a ledger does."
         )
@@ -172,16 +178,19 @@ def _undone_copy(path: Path) -> Iterator[sqlite3.Connection]:
         copy = Path(folder, "copy.ledger")
         shutil.copyfile(path, copy)
         with contextlib.suppress(FileNotFoundError):  # Another process has undone it meanwhile.
-            shutil.copyfile(_side(path, "-journal"), _side(copy, "-journal"))
+            shutil.copyfile(journal_of(path), journal_of(copy))
         with contextlib.closing(_connect(copy, "mode=rw")) as connection:
             yield connection
 
 
 @contextlib.contextmanager
 def open_as_it_stands(path: Path) -> Iterator[sqlite3.Connection]:
-    """Opens a file of SQLite to read it without what is beside it, and without a lock."""
-    with contextlib.closing(_connect(path, "mode=ro&immutable=1")) as connection:
-        yield connection
+    """Opens a copy of a file of SQLite to read it without what is beside the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy.ledger")
+        shutil.copyfile(path, copy)
+        with contextlib.closing(_connect(copy, "mode=ro")) as connection:
+            yield connection
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenError
-from tfdp.ledger.storage.files import PATIENCE_SECONDS, open_to_write
-from tfdp.ledger.storage.write import write_errors
+from tfdp.ledger.storage.files import PATIENCE_SECONDS, is_needed, journal_of, open_to_write
+from tfdp.ledger.storage.read import open_book
+from tfdp.ledger.storage.write import fsync, write_errors
 from tfdp.ledger.storage.writers_lock import WritersLock
 
 
@@ -21,23 +22,31 @@ class OpenFile:
         process: The process that opened the file.
         why_closed: Why nothing can be written any more, or None.
 
+    Args:
+        path: The file.
+        key: That it was written with.
+
     Raises:
         LedgerWriteError: the file cannot be written to.
+        LedgerFormatError: it is damaged, or the journal beside it is not its own.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, key: bytes | None = None):
+        self._path = path
+        self.process = os.getpid()
+        self.why_closed: str | None = None
         with write_errors(path, OSError), contextlib.ExitStack() as undo:
+            self._inode = os.stat(path).st_ino
             self._writers_lock = WritersLock(path, PATIENCE_SECONDS)
             undo.callback(self._writers_lock.close)
             # Whoever opens the file undoes a commit that nobody seems to be about to end.
             with self._writers_lock.held():
+                _give_up_outlived_journal(path, key)
                 self.connection = open_to_write(path)
+                undo.callback(self.connection.close)
+                self.check_usable()
             undo.pop_all()
         self.ahead = False
-        self.process = os.getpid()
-        self.why_closed: str | None = None
-        self._path = path
-        self._inode = os.stat(path).st_ino
 
     def check_usable(self) -> None:
         """Raises LedgerWriteError unless this process may still write to this very file."""
@@ -67,6 +76,7 @@ class OpenFile:
             stack.push(self._roll_back)
             with write_errors(self._path):
                 self.connection.execute("BEGIN IMMEDIATE")
+                self.check_usable()  # Whoever held the file may have put another in its place.
                 yield
                 self.connection.execute("COMMIT")
             self.ahead = False
@@ -98,3 +108,40 @@ class OpenFile:
         if self.why_closed is None:
             self.why_closed = why
             self._let_go()
+
+
+def _give_up_outlived_journal(path: Path, key: bytes | None) -> None:
+    """Has SQLite undo nothing where the file is whole, of which `open_book` says why."""
+    journal = journal_of(path)
+    if not is_needed(journal):
+        return
+    with open_book(path, key) as book:
+        if not book.outlived or book.chain is None:
+            return
+    fsync(path, os.O_RDWR)
+    with journal.open("r+b") as file:
+        file.write(bytes(28))  # As SQLite does at the end of a commit.
+    fsync(journal, os.O_RDWR)
+
+
+@contextlib.contextmanager
+def nobody_writes(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Lets nobody write to a ledger meanwhile, so that another file may take its place.
+
+    Whoever has it open finds at the next reservation that it was replaced.
+
+    Edge cases:
+        Windows lets nobody replace a file that is open, here neither: there, nothing is held.
+
+    Raises:
+        LedgerWriteError: the file cannot be written to, or another process does not let go of it.
+    """
+    if os.name != "posix":
+        yield
+        return
+    file = OpenFile(Path(os.path.realpath(path)))
+    try:
+        with file.transaction():
+            yield
+    finally:
+        file.close("it was held for a moment only.")

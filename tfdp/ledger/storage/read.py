@@ -34,6 +34,7 @@ class Book(NamedTuple):
         header: What it says of itself.
         extent: What its table of rows says.
         chain: None where it needs a key and there is none.
+        outlived: Whether a journal beside the file, which is whole, was left out.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Book(NamedTuple):
     header: Header
     extent: Extent
     chain: Chain | None
+    outlived: bool = False
 
     @property
     def evidence(self) -> Evidence:
@@ -98,37 +100,47 @@ def open_book(path: str | os.PathLike[str], key: bytes | None = None) -> Iterato
         path: The file.
         key: That it was written with.
 
+    Edge cases:
+        A journal that was left beside a file that is whole undoes nothing: the commit that was cut
+        short counts, and so does what was added to the file while it was elsewhere.
+
     Raises:
         FileNotFoundError: there is no such file.
         TimeoutError: another process holds it.
         LedgerFormatError: the file is not a ledger, or is damaged; the message says what to do.
             Damage further back is found when its rows are gone through.
     """
-    path = Path(path)
-    with open_read_only(path) as (connection, undone):
+    path = Path(os.path.realpath(path))  # A journal stands beside the file itself.
+    with contextlib.ExitStack() as stack:
+        connection, undone = stack.enter_context(open_read_only(path))
         book = _book(connection, path, key)
         if undone:
-            _check_journal(book)
+            whole = stack.enter_context(open_as_it_stands(path))
+            book = _as_it_stands(whole, book, key) or book
         yield book
 
 
-def _check_journal(book: Book) -> None:
-    """Raises LedgerFormatError where undoing would lose more than the commit that was cut short.
+def _as_it_stands(connection: sqlite3.Connection, undone: Book, key: bytes | None) -> Book | None:
+    """Returns the file without its journal, or None where it is not whole.
 
-    Such a journal is an older one that came from elsewhere.
+    Raises:
+        LedgerFormatError: undoing would lose more than the commit that was cut short. Such a
+            journal came from elsewhere.
     """
-    path = book.path
+    path = undone.path
     try:
-        with open_as_it_stands(path) as connection:
-            reader = _book(connection, path, None).check()
+        book = _book(connection, path, key)
+        num_rows = book.check().num_rows
     except LedgerFormatError:
-        return  # Written in part, which is what the journal is for.
-    if reader.num_rows > book.header.num_rows + _ROWS_OF_A_COMMIT:
+        return None  # Written in part, which is what the journal is for.
+    lost = num_rows - undone.header.num_rows
+    if not 0 <= lost <= _ROWS_OF_A_COMMIT:
         raise LedgerFormatError(
-            f"{path} is whole and holds {reader.num_rows} entries, but {path.name}-journal beside "
-            f"it would make {book.header.num_rows} of them: it belongs to an older copy. Move it "
-            "away."
+            f"{path} is whole and holds {num_rows} entries, but {path.name}-journal beside it "
+            f"would make {undone.header.num_rows} of them: it belongs to "
+            f"{'an older' if lost > 0 else 'another'} copy. Move it away."
         )
+    return book._replace(outlived=True)
 
 
 @contextlib.contextmanager

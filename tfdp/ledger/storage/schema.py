@@ -114,7 +114,8 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         raise LedgerFormatError(
             f"{path} has no such table as {missing[0]}: it is no ledger, or damaged."
         )
-    if sorted(found) != sorted(("table", name, name, sql) for name, sql in TABLES.items()):
+    ours = {("table", name, name, sql) for name, sql in TABLES.items()}
+    if len(found) != len(ours) or set(found) != ours:
         what = [f"{row[0]!s:.20} {row[1]!r:.80}" for row in found]
         raise LedgerFormatError(
             f"{path} was edited: it must hold the tables meta and entries, as tfdp makes them, and "
