@@ -30,7 +30,6 @@ WITHOUT = {
     "keras/distributed_data.py": "keras/distribution_test.py tests it with what draws from it.",
     "keras/errors.py": "It holds classes of errors only.",
     "keras/fit_callbacks.py": "keras/sampling_of_steps_test.py tests whose step is whose.",
-    "keras/for_budget.py": "keras/constructors_test.py tests it with the other ways to make one.",
     "keras/inputs.py": "keras/bad_input_test.py tests it by what fit and train_on_batch say.",
     "keras/released.py": "private_metrics_test.py and batch_statistics_test.py test what it joins.",
     "keras/summed_step.py": "federated/server_test.py tests it by rounds of a server.",

@@ -19,6 +19,7 @@ from tfdp.accounting.mechanisms import (
 )
 from tfdp.accounting.normal_form import (
     collapse,
+    collapse_all,
     effective_noise_multiplier,
     normal_form,
 )
@@ -37,8 +38,10 @@ from tfdp.events import (
     PureEpsilonEvent,
     RandomAllocationSampling,
     RandomizedResponseEvent,
+    RunEvent,
     SampledEvent,
     Sampling,
+    SelectedRunEvent,
     ShuffledSampling,
     UnknownSampling,
     UnsupportedEventError,
@@ -292,3 +295,18 @@ class _OtherSampling(Sampling):
 def test_unsupported_part_is_named(event, name):
     with pytest.raises(UnsupportedEventError, match=name):
         collapse(event, 1)
+
+
+def test_all_steps_of_a_pass_are_counted_together():
+    """6 + 4 steps in passes of 5 are two, and a unit may have been in the dear one of both."""
+    shuffled = ShuffledSampling(20, 100)
+    kinds = [
+        SampledEvent(shuffled, event, ZERO)
+        for event in (GaussianSumEvent(1.0, 2.0), PureEpsilonEvent(1.0))
+    ]
+    found = dict(collapse_all([(kinds[0], 6), (kinds[1], 4)]))
+    assert list(found.values()) == [2, 2]
+    assert dict(collapse_all([(kinds[0], 6), (kinds[1], 1)]))[PureEpsilon(1.0)] == 1
+    run = RunEvent(tuple(kinds), (6, 4))
+    (best,) = normal_form(SelectedRunEvent((run,), 1.0, 0.1)).mechanisms
+    assert dict(best.runs[0]) == found

@@ -25,9 +25,16 @@ from tfdp.accounting.registry import (
     accountant_maker,
     accountant_name,
     register_accountant,
+    replayed,
 )
 from tfdp.accounting.replay import replay
-from tfdp.events import GaussianSumEvent, NeighboringRelation, PoissonSampling, SampledEvent
+from tfdp.events import (
+    GaussianSumEvent,
+    NeighboringRelation,
+    PoissonSampling,
+    RandomAllocationSampling,
+    SampledEvent,
+)
 from tfdp.ledger import PrivacyLedger
 
 
@@ -157,3 +164,29 @@ def test_name_of_a_choice():
     assert accountant_name(tfdp.accounting.ZCDPAccountant) == "zcdp"
     assert accountant_name(dp_accounting.rdp.RdpAccountant) == "RdpAccountant"
     assert accountant_name(PRVAccountant()) == repr(PRVAccountant())
+
+
+class _Counts:
+    """An accountant of somebody's own, which says how many events there were."""
+
+    def __init__(self):
+        self.count = 0
+
+    def compose(self, event, count=1):
+        self.count += count
+        return self
+
+    def get_epsilon(self, target_delta):
+        return float(self.count)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "prv", "dp_accounting.rdp", _Counts])
+def test_what_is_replayed_is_what_one_ledger_costs(accountant):
+    allocated = RandomAllocationSampling(5, 1, 1000)
+    steps = [SampledEvent(allocated, GaussianSumEvent(1.0, z)) for z in (8.0, 1.0, 8.0)]
+    ledger = PrivacyLedger()
+    for step in steps:
+        ledger.append(step, 2)
+    asked = replayed([(step, 2) for step in steps], accountant)
+    assert asked.get_epsilon(1e-5) == ledger.epsilon(1e-5, accountant)
+    assert replayed([], accountant).get_epsilon(1e-5) == 0

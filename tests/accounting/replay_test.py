@@ -398,3 +398,16 @@ def test_a_curve_never_falls_within_a_pass(save):
     curve = replay([save((step, 25))], 1e-5, ["rdp"], every=2).curve
     epsilons = [epsilon for _, (epsilon,) in curve]
     assert epsilons == sorted(epsilons) and len(set(epsilons)) == 3
+
+
+def test_others_are_given_all_events_under_one_relation(save):
+    relations = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE)
+    pairs = [
+        (SampledEvent(PoissonSampling(1.0), GaussianSumEvent(1.0, 4.0), relation), 2)
+        for relation in relations
+    ]
+    name = "dp_accounting.rdp"
+    found = replay([save(*pairs)], 1e-5, [name], every=1)
+    assert found.epsilons[name] == _ledger(*pairs).epsilon(1e-5, name)
+    alone = _ledger((pairs[0][0], 1)).epsilon(1e-5, name)
+    assert found.curve[0] == (1, (alone,)) and found.curve[-1] == (4, (found.epsilons[name],))

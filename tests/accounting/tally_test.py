@@ -107,7 +107,7 @@ def test_every_kind_of_event_is_among_them():
     forms = [form_of(event) for event in EVENTS]
     assert any(form.run is not None for form in forms)
     assert any(form.drawn_together is not None for form in forms)
-    assert any(form.events_per_mechanism == 3 and not form.drawn_together for form in forms)
+    assert any(form.events_per_mechanism == 3 and form.drawn_together for form in forms)
     assert any(form.failure_probability for form in forms)
     assert any(len(form.mechanisms) == 2 for form in forms)
 
@@ -139,3 +139,14 @@ def test_run_that_was_composed_meanwhile_is_not_remembered():
     accountant.compose(other)
     with pytest.raises(UnsupportedEventError, match="run 5"):
         accountant.compose(run_step(2, 5))
+
+
+def test_a_unit_may_be_in_the_dearest_step_of_every_pass():
+    """10 + 10 steps that say to be of one pass of 10 are two passes; 5 + 5 are one."""
+    dear, cheap = (SampledEvent(Shuffled(10, 100).description(0), each, ZERO) for each in SUMS)
+    ((mechanism,), _, *_) = form_of(dear)
+    for each, passes in ((5, 1), (10, 2)):
+        tally = Tally()
+        for event in (dear, cheap):
+            tally.add(event, form_of(event), each)
+        assert tally.terms() == [(mechanism, passes)]

@@ -102,6 +102,37 @@ def test_attacks_in_words_and_by_class(tmp_path, capsys, ledger):
     assert "not authenticated" in out
 
 
+def test_ends_of_intervals_in_words_are_outside_of_them(tmp_path, capsys):
+    path, _ = predictions(tmp_path, confident=4.0)
+    words = ["audit", "membership", path, "--confidence", "0.9"]
+    _, out, _ = run(capsys, *words)
+    found = json.loads(run(capsys, *words, "--json")[1])["attacks"]
+    ends = [
+        estimate
+        for attack in found
+        for estimate in (
+            attack["auc"],
+            attack["advantage_interval"],
+            *attack["true_positive_rate"].values(),
+        )
+    ]
+    shown = re.findall(r"(\S+) \((\S+) to (\S+)\)", out)
+    assert len(shown) == len(ends) == 20
+    for (value, lower, upper), estimate in zip(shown, ends, strict=True):
+        assert abs(float(value) - estimate["value"]) <= 0.5001e-4
+        assert estimate["lower"] - 1e-4 < float(lower) <= estimate["lower"]
+        assert estimate["upper"] <= float(upper) < estimate["upper"] + 1e-4
+
+
+def test_confidence_is_shown_as_it_is(tmp_path, capsys, ledger):
+    flags = ["--confidence", "0.9999999", "--ledger", ledger, "--delta", "1e-5"]
+    _, out, _ = run(capsys, "audit", "membership", predictions(tmp_path)[0], *flags)
+    assert out.startswith("intervals hold the truth with a confidence of 0.9999999, each\n")
+    assert "has a confidence of 0.9999999, for all" in out
+    _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path), *flags)
+    assert "confidence 0.9999999 for each bound" in out
+
+
 @pytest.mark.parametrize(("delta", "large"), [("1e-2", True), ("9e-4", False)])
 def test_delta_of_one_in_the_population_is_named(tmp_path, capsys, delta, large):
     made = PrivacyLedger()

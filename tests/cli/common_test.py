@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdp.accounting import MonteCarloAccountant
+from tfdp.accounting.registry import ACCOUNTANTS
 from tfdp.cli.common import (
     authentication,
     check_out,
@@ -17,7 +19,7 @@ from tfdp.cli.common import (
     rounded_down,
     rounded_up,
 )
-from tfdp.ledger import LedgerFormatError
+from tfdp.ledger import LedgerFormatError, PrivacyLedger
 from tfdp.ledger.entry import Evidence
 
 
@@ -83,3 +85,27 @@ def test_terminals_get_no_commands():
 
 def test_infinity_is_text_in_json():
     assert (finite(1.5), finite(math.inf)) == (1.5, "inf")
+
+
+def test_no_ledger_is_written_over(tmp_path):
+    ledger, key = PrivacyLedger(), tmp_path / "key"
+    ledger.save(tmp_path / "other.md")
+    ledger.to_json_lines(tmp_path / "other.jsonl")
+    key.write_bytes(b"k" * 32)
+    for name in ("other.md", "other.jsonl"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(ValueError, match="overwrite a ledger"):
+            check_out(str(tmp_path / name), (), [])
+        assert (tmp_path / name).read_bytes() == before
+    with pytest.raises(ValueError, match="file that is read"):
+        check_out(str(key), (), ["", str(key)])
+    for name in ("run.ledger-journal", "run.ledger-wal", "run.ledger-shm"):
+        with pytest.raises(ValueError, match="must not end in"):
+            check_out(str(tmp_path / name), (), [])
+
+
+def test_what_is_not_certain_is_not_called_so(monkeypatch):
+    monkeypatch.setitem(
+        ACCOUNTANTS, "drawn", lambda relation: MonteCarloAccountant(10**5, 1 - 1e-12)
+    )
+    assert "probability 0.999999999999 only" in epsilon_line(1.0, 1e-3, "drawn")

@@ -16,7 +16,9 @@ from tfdp.events import (
     GaussianSumEvent,
     LaplaceSumEvent,
     NonPrivateEvent,
+    RunEvent,
     SampledEvent,
+    SelectedRunEvent,
 )
 from tfdp.ledger import PrivacyLedger
 
@@ -283,3 +285,15 @@ def test_many_kinds_of_steps_are_summed_up(save, capsys):
     assert len(summary["mechanisms"]) == 100
     assert summary["steps_of_other_mechanisms"] == 100
     assert summary["rounded_to_digits"] is None
+
+
+def test_a_search_is_not_said_to_declare_no_sampling(save, capsys):
+    run_of = RunEvent((SampledEvent(POISSON, GaussianSumEvent(1.0, 2.0)),), (10,))
+    for event, expected in (
+        (SelectedRunEvent((run_of,), 1.0, 0.1), "that of the steps of each run"),
+        (GaussianSumEvent(1.0, 2.0), "none declared, every unit in every step"),
+    ):
+        _, path = save((event, 1))
+        _, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
+        (line,) = [line for line in out.splitlines() if "sampling: " in line]
+        assert line.split("sampling: ")[1].startswith(f"{expected} (add_or_remove_one")

@@ -267,3 +267,14 @@ def test_a_report_on_nothing_priced_prints_no_replay(tmp_path, monkeypatch, caps
     commands = _printed_commands(tmp_path / "r.md")
     assert [words.split()[1] for words in commands] == ["export", "report"]
     assert "The second prints" not in (tmp_path / "r.md").read_text(encoding="utf-8")
+
+
+def test_neither_another_ledger_nor_the_key_is_overwritten(path, tmp_path, capsys):
+    PrivacyLedger().save(tmp_path / "other.ledger")
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    for name in ("other.ledger", "key"):
+        before = (tmp_path / name).read_bytes()
+        out = ["--out", str(tmp_path / name), "--key-file", str(tmp_path / "key")]
+        status, printed, error = _run(capsys, path, *out, "--format", "markdown")
+        assert (status, printed) == (2, "") and "would overwrite" in error
+        assert (tmp_path / name).read_bytes() == before

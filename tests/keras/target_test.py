@@ -8,7 +8,11 @@ import pytest
 import toy
 
 import tfdp
+from tfdp.accounting.planning.training_plan import shown_up
+from tfdp.events import GaussianSumEvent, RandomAllocationSampling, SampledEvent
 from tfdp.keras import DPOptimizer
+from tfdp.keras.target import Target
+from tfdp.ledger import PrivacyLedger
 from tfdp.sampling import Poisson, RandomAllocation, Shuffled
 
 N = 64
@@ -54,7 +58,7 @@ def test_more_or_other_steps_are_named_before_they_are_taken(other, caplog):
     model, said = fitted(caplog, made(), **other)
     epsilon = model.ledger.epsilon(DELTA)
     assert epsilon > 3.0
-    assert len(said) == 1 and f"would end at epsilon={epsilon:.4g} " in said[0]
+    assert len(said) == 1 and f"would end at epsilon={shown_up(epsilon)} " in said[0]
 
 
 def test_another_fit_counts_on_with_a_new_optimizer_too(caplog):
@@ -66,7 +70,7 @@ def test_another_fit_counts_on_with_a_new_optimizer_too(caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "tfdp"):
             model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
-        assert f"would end at epsilon={model.ledger.epsilon(DELTA):.4g} " in caplog.text
+        assert f"would end at epsilon={shown_up(model.ledger.epsilon(DELTA))} " in caplog.text
 
 
 @pytest.mark.parametrize("policy", [Shuffled(), RandomAllocation()], ids=repr)
@@ -115,3 +119,13 @@ def test_a_finished_run_that_is_started_again_does_nothing_and_says_nothing(init
     caplog.clear()
     model.fit(X, Y, batch_size=16, epochs=2, initial_epoch=initial_epoch, verbose=0)
     assert "was made for" not in caplog.text
+
+
+def test_steps_of_a_begun_pass_are_counted_with_it():
+    allocated = RandomAllocationSampling(5, 1, 1000)
+    ledger = PrivacyLedger()
+    ledger.append(SampledEvent(allocated, GaussianSumEvent(1.0, 8.0)), 5)
+    more = SampledEvent(allocated, GaussianSumEvent(1.0, 1.0))
+    asked = Target(1e-3, DELTA, "rdp").exceeded_by(ledger, more, 1)
+    ledger.append(more)
+    assert asked == ledger.epsilon(DELTA, "rdp")

@@ -11,8 +11,12 @@ from tfdp.events import (
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
+    ParallelComposition,
     PoissonSampling,
+    RandomizedResponseEvent,
+    RunEvent,
     SampledEvent,
+    SelectedRunEvent,
     ShuffledSampling,
     UnknownSampling,
 )
@@ -91,6 +95,47 @@ CASES = {
 }
 
 
+def search(*steps):
+    """Returns the best of runs of these steps."""
+    return SelectedRunEvent((RunEvent(steps, (10,) * len(steps)),), 1.0, 0.1)
+
+
+SEEDED = GaussianSumEvent(1.0, 2.0, seeded=True)
+CASES |= {
+    "seeded_in_a_search": (search(like_step(event=SEEDED)), "Seeded noise", FATAL),
+    "silent_in_a_search": (
+        search(STEP, like_step(event=GaussianSumEvent(1.0, 0.0))),
+        "No noise",
+        FATAL,
+    ),
+    "seeded_part": (like_step(event=ParallelComposition((SUM, SEEDED))), "Seeded noise", FATAL),
+    "unprotected_part": (
+        like_step(event=ParallelComposition((SUM, NonPrivateEvent()))),
+        "Released without protection",
+        FATAL,
+    ),
+    "next_to_no_noise": (like_step(event=GaussianSumEvent(1.0, 1e-300)), "No noise", FATAL),
+    "no_random_reports": (
+        SampledEvent(
+            FullBatchSampling(), RandomizedResponseEvent(0.0, 4), NeighboringRelation.REPLACE_ONE
+        ),
+        "No noise",
+        FATAL,
+    ),
+    "unknown_in_a_search": (
+        search(SampledEvent(UnknownSampling(), SUM, NeighboringRelation.ADD_OR_REMOVE_ONE)),
+        "Unknown sampling",
+        ATTENTION,
+    ),
+    "bare_in_a_search": (search(STEP, SUM), "No sampling and no unit declared", ATTENTION),
+    "shuffled_in_a_search": (
+        search(SampledEvent(ShuffledSampling(10, 10_000), SUM)),
+        "Passes over the data",
+        SCOPE,
+    ),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_this_ledger_implies(name):
     event, title, level = CASES[name]
@@ -135,3 +180,17 @@ def test_different_units_are_named():
     found = facts_of(STEP, like_step(privacy_unit="user")).caveats
     (caveat,) = [c for c in found if c.title == "Different guarantees in one ledger"]
     assert "example, user" in caveat.text
+
+
+def test_a_search_is_what_its_runs_are():
+    facts = facts_of(search(STEP))
+    assert {caveat.title for caveat in facts.caveats} == USUAL
+    assert facts.costs.target_delta == 1e-5
+    assert "population of 10,000" in facts.delta_reason
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[2] == FATAL])
+def test_what_no_delta_helps_is_said_so(name):
+    summary = facts_of(CASES[name][0]).summary
+    assert summary.verdict == "No privacy guarantee: ε is infinite"
+    assert not any("larger δ" in sentence for sentence in summary.sentences)

@@ -8,6 +8,7 @@ import pytest
 
 from tfdp.events import GaussianSumEvent, PoissonSampling, SampledEvent
 from tfdp.ledger import PrivacyLedger, entry
+from tfdp.report import gather
 from tfdp.report.digest import canonical_json_lines, fingerprint
 
 STEP = SampledEvent(PoissonSampling(0.1, 30), GaussianSumEvent(1.0, 2.0))
@@ -70,3 +71,18 @@ def test_command_of_the_report_prints_it(tmp_path):
     )
     assert result.stdout.split()[:1] == [fingerprint(ledger)]
     assert result.stderr.startswith("tfdp: not authenticated") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(
+    not (shutil.which("sed") and shutil.which("sha256sum")), reason="needs sed and sha256sum"
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_command_of_an_export_prints_it(tmp_path, version):
+    header, *lines = ledger_of((STEP, 3), (OTHER, 1)).to_json_lines().splitlines(keepends=True)
+    if version == 1:
+        header, lines = header.replace('"version": 2', '"version": 1'), lines[:-1]
+    (tmp_path / "run.jsonl").write_text("".join([header, *lines]), encoding="utf-8")
+    ledger = PrivacyLedger.from_json_lines("".join([header, *lines]))
+    command, *_ = gather(ledger, 1e-5, ["rdp"], "run.jsonl").commands("again.md")
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.split()[:1] == [fingerprint(ledger)]

@@ -96,7 +96,7 @@ def test_everything_that_the_facts_hold_is_shown(name):
     expected = [facts.ledger_id, facts.fingerprint, "run.ledger", "1,234 steps", "4,567", "0.0123"]
     expected += ["3.25", "7.125", "0.5", "2.875", "zero_out", "user", "PoissonSampling"]
     # 1 / z^2 = (3.25 / 7.125)^2 + (0.5 / 2.875)^2 = 0.208064 + 0.030246 = 0.238310
-    expected += ["2.04847", facts.delta_reason, facts.summary.verdict, *facts.summary.sentences]
+    expected += ["2.04846", facts.delta_reason, facts.summary.verdict, *facts.summary.sentences]
     for caveat in facts.caveats:
         expected += [caveat.title, caveat.text, caveat.level]
     for cost in facts.costs.costs:

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from tfdp.events import (
+    EpsilonDeltaEvent,
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
@@ -18,7 +19,7 @@ from tfdp.events import (
     UnknownSampling,
 )
 from tfdp.ledger import PrivacyLedger
-from tfdp.report import gather
+from tfdp.report import gather, to_html, to_markdown
 
 STEP = SampledEvent(PoissonSampling(0.01, 10_000), GaussianSumEvent(1.0, 2.0))
 
@@ -160,3 +161,15 @@ def test_default_delta_without_a_population():
 def test_bad_delta(delta):
     with pytest.raises(ValueError, match="target_delta"):
         facts_of((STEP, 1), delta=delta)
+
+
+def test_delta_is_shown_as_it_is():
+    ledger = PrivacyLedger()
+    ledger.append(EpsilonDeltaEvent(1.0, 1.0000004e-5))
+    facts = gather(ledger, 1.0000004e-5)
+    assert math.isinf(ledger.epsilon(1e-5))
+    assert "at δ = 1.0000004e-5, for" in facts.summary.verdict
+    texts = [*facts.summary.sentences, *(caveat.text for caveat in facts.caveats)]
+    for text in [*texts, to_markdown(facts), to_html(facts)]:
+        shown = re.findall("δ = (?:<[^>]*>)?([0-9.e-]*[0-9])", text)
+        assert {float(number) for number in shown} <= set(facts.costs.deltas)

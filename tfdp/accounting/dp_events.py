@@ -21,7 +21,7 @@ from tfdp.accounting.mechanisms import (
     SampledGaussian,
     SampledLaplace,
 )
-from tfdp.accounting.normal_form import collapse
+from tfdp.accounting.normal_form import collapse_all
 from tfdp.events import NeighboringRelation, UnsupportedEventError
 from tfdp.events.arguments import positive_integer
 from tfdp.events.protection import common_protection, protection
@@ -107,7 +107,7 @@ def to_dp_event(entries: Iterable[LedgerEntry]) -> "dp_accounting.DpEvent":
     for event, count in entries:
         totals[event] += count
     common_protection(map(protection, totals))
-    terms = [term for event, count in totals.items() for term in collapse(event, count)]
+    terms = collapse_all(totals.items())
     return dpa.ComposedDpEvent([dpa.SelfComposedDpEvent(_dp_event(m), n) for m, n in terms])
 
 

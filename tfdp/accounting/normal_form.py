@@ -15,9 +15,10 @@ outputs that are told apart with probability delta, and are those of a pure mech
 (Kairouz, Oh and Viswanath 2015, arXiv:1311.0776, theorem 3.4).
 """
 
+import collections
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tfdp import events
@@ -68,10 +69,9 @@ class NormalForm(NamedTuple):
         lost_probability: With this probability, for every event, the worst two outputs are told
             apart with certainty; else they are those of the mechanisms.
         run: The run that the event is a step of; the mechanisms are then those of the whole run.
-        drawn_together: What the steps of a pass have in common that were drawn together; they cost
-            together what `tfdp.accounting.passes` says, and beside a run on the same pass, or two
-            runs, what is charged where it is known which steps a unit is in. None where they were
-            not.
+        drawn_together: What the steps of a pass have in common; they cost together what
+            `tfdp.accounting.passes` says, and beside a run on the same pass, or two runs, what is
+            charged where it is known which steps a unit is in. None where there are no passes.
         repetitions: As in `SamplingRule`.
         slot: The bin that the step is about, or its place in the run, where bins are drawn once.
         otherwise: The same event, of which a part goes into `failure_probability` that is in the
@@ -308,7 +308,9 @@ def normal_form(event: events.Event, group_size: int = 1) -> NormalForm:
         UnsupportedEventError: the event, or one inside it, cannot be priced; the message names it.
     """
     if isinstance(event, SelectedRun):
-        return NormalForm(best_of_runs(event, functools.partial(collapse, group_size=group_size)))
+        return NormalForm(
+            best_of_runs(event, functools.partial(collapse_all, group_size=group_size))
+        )
     rule = sampling_rule(event, group_size)
     form = _form(event, rule)
     if rule.otherwise is None or form.failure_probability >= 1:
@@ -350,7 +352,8 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:
         repetitions = rule.repetitions
         together = rule.drawn_once
-        if rule.drawn_together:
+        in_passes = run is None and rule.events_per_mechanism > 1
+        if rule.drawn_together or (together is None and in_passes):
             together = (event.sampling, relation, event.privacy_unit)
     return NormalForm(
         tuple(mechanisms),
@@ -364,11 +367,37 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
     )
 
 
-def collapse(event: events.Event, count: int, group_size: int = 1) -> list[tuple[Mechanism, int]]:
+def collapse_all(
+    entries: Iterable[tuple[events.Event, int]], group_size: int = 1
+) -> Iterator[tuple[Mechanism, int]]:
+    """Yields the mechanisms that all of a ledger, or of a run, amounts to, each with its number.
+
+    Args:
+        entries: Every event, once, and how often it happened.
+        group_size: As in `normal_form`.
+
+    Raises:
+        UnsupportedEventError: as `collapse`.
+    """
+    entries = list(entries)
+    steps: collections.Counter[Any] = collections.Counter()
+    for event, count in entries:
+        steps[getattr(event, "sampling", event)] += count
+    for event, count in entries:
+        yield from collapse(event, count, group_size, steps[getattr(event, "sampling", event)])
+
+
+def collapse(
+    event: events.Event, count: int, group_size: int = 1, steps: int | None = None
+) -> list[tuple[Mechanism, int]]:
     """Returns the mechanisms that `count` such events amount to, each with its number.
 
-    `count` is the total over a whole ledger: begun passes over shuffled data are rounded up once.
-    `group_size` is as in `normal_form`.
+    Args:
+        event: Of a step, or of any other release.
+        count: The total over a whole ledger: begun passes over shuffled data are rounded up once.
+        group_size: As in `normal_form`.
+        steps: How many there are of the pass, with those that are other events; by default these
+            are all.
 
     Raises:
         UnsupportedEventError: the event, or one inside it, cannot be priced, or mechanisms are not
@@ -387,7 +416,9 @@ def collapse(event: events.Event, count: int, group_size: int = 1) -> list[tuple
             "than what is kept of it, discrete noise differs from Gaussian noise, or the release "
             f"has a delta of its own): {event!r}."
         )
-    number = -(-count // form.events_per_mechanism)
+    # Of more steps than a pass has, a unit may have been in the dearest of each pass.
+    passes = -(-(count if steps is None else steps) // form.events_per_mechanism)
+    number = min(count, passes)
     mechanisms = without_parts(form.mechanisms)
     if form.drawn_together is None:
         return [(mechanism, number * form.times(mechanism)) for mechanism in mechanisms]

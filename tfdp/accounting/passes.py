@@ -7,7 +7,8 @@ so that the pass costs at most what it would cost if all had the least. If steps
 the pass costs at most what each kind costs by itself where it is known which step a unit is in. The
 reason is that outputs are mixtures over that step, and divergences are jointly quasi-convex. All of
 that is so of the steps that a unit is in where these are several, and the pass is a
-`SeparatedGaussian`.
+`SeparatedGaussian`. It is so of a shuffled pass as well, whose steps are what they are by
+themselves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,8 @@ def of_pass(
     kinds = {kind for kind, _ in steps}
     total = -(-sum(count for _, count in steps) // steps_per_pass)
     if len({tuple(map(_kind, kind)) for kind in kinds}) == 1:
-        worst = min(kinds, key=lambda kind: tuple(_noise(each) or 0.0 for each in kind))
+        # Of several mechanisms each has its least noise, which need not be in one kind.
+        worst = [min(each, key=lambda m: _noise(m) or 0.0) for each in zip(*kinds, strict=True)]
         if len(kinds) == 1 or all(_noise(each) is not None for each in worst):
             yield from ((each, total * times(each, repetitions)) for each in worst)
             return

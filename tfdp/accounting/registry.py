@@ -2,10 +2,11 @@
 
 import copy
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tfdp.events import NeighboringRelation
+from tfdp.events.protection import common_protection, protection
 from tfdp.events.registry import is_defined_anew
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def check_proven(accountant: AccountantChoice) -> None:
     confidence = confidence_of(made)
     if confidence is not None:
         raise ValueError(
-            f"{made!r} gives bounds that hold with probability {confidence:.9g} each. Budgets and "
+            f"{made!r} gives bounds that hold with probability {confidence!r} each. Budgets and "
             "searches ask again and again, and need proven bounds: take another accountant, such "
             f"as {DEFAULT_ACCOUNTANT!r}, and ask this one what the whole cost is."
         )
@@ -182,20 +183,33 @@ def accountant_name(accountant: AccountantChoice) -> str:
     return names.get((getattr(accountant, "__module__", ""), named), named)
 
 
-def compose_event(accountant: Any, event: "Event", count: int) -> None:
-    """Composes an event of ours into an accountant of ours, of dp-accounting or of anybody. A pass
-    that it is of is another one than those of all that was composed before.
+def keeps_passes(accountant: Any) -> bool:
+    """Whether events may come one by one: it knows which of them are of one pass or of one run."""
+    return callable(getattr(accountant, "compose_entries", None))
+
+
+def replayed(entries: Iterable[tuple["Event", int]], accountant: AccountantChoice = None) -> Any:
+    """Returns a new accountant of all that one ledger would hold, under the relation of all.
+
+    What a ledger would cost with a step more is asked like this: the step may be of a pass, or of a
+    run, that the ledger has begun.
+
+    Raises:
+        UnsupportedEventError: the accountant refuses an event, or units differ.
     """
+    entries = list(entries)
+    common = common_protection(protection(event) for event, _ in entries)
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    made = accountant_maker(accountant)(common.neighboring_relation if common else relation)
+    if keeps_passes(made):
+        return made.compose_entries(entries)
+    return _ledger_of(entries).replay(made)
+
+
+def _ledger_of(entries: Iterable[tuple["Event", int]]) -> Any:
     from tfdp.ledger import PrivacyLedger
 
     ledger = PrivacyLedger()
-    ledger.append(event, count)
-    ledger.replay(accountant)
-
-
-def compose_numbered(accountant: Any, event: "Event", count: int) -> None:
-    """Composes like `compose_event`, an event whose pass has one number in all that is composed."""
-    if callable(getattr(accountant, "compose_entries", None)):
-        accountant.compose(event, count)
-    else:
-        compose_event(accountant, event, count)
+    for event, count in entries:
+        ledger.append(event, count)
+    return ledger

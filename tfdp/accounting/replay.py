@@ -16,7 +16,8 @@ from tfdp.accounting.registry import (
     AccountantChoice,
     accountant_maker,
     accountant_name,
-    compose_numbered,
+    keeps_passes,
+    replayed,
 )
 from tfdp.accounting.totals import Totals
 from tfdp.events import NeighboringRelation, UnsupportedEventError
@@ -121,20 +122,27 @@ class _Accountants:
 
     def epsilons(self, totals: Totals) -> tuple[float, ...]:
         """Returns what everything costs by now, by every accountant."""
-        if not self._made or totals.digits != self._digits:
+        if totals.digits != self._digits:
             # Kinds were merged: what was composed is not what it would have been.
-            self._composed, self._digits = {}, totals.digits
-            common = common_protection(protection(event) for event, _ in totals)
-            if common is not None:
-                self.relation = common.neighboring_relation
-            self._made = {name: self._make(name) for name in self._choices}
+            self._made, self._composed, self._digits = {}, {}, totals.digits
+        common = common_protection(protection(event) for event, _ in totals)
+        if common is not None:
+            self.relation = common.neighboring_relation
+        if not self._made:
+            made = {name: self._make(name) for name in self._choices}
+            # Others are given everything anew, every time.
+            self._made = {name: each for name, each in made.items() if keeps_passes(each)}
         for event, count in totals:
             more = count - self._composed.get(event, 0)
             if more:
                 for accountant in self._made.values():
-                    compose_numbered(accountant, event, more)
+                    accountant.compose(event, more)
                 self._composed[event] = count
-        return tuple(float(a.get_epsilon(self._delta)) for a in self._made.values())
+        asked = [
+            self._made[name] if name in self._made else replayed(totals, choice)
+            for name, choice in self._choices.items()
+        ]
+        return tuple(float(each.get_epsilon(self._delta)) for each in asked)
 
     def _make(self, name: str) -> Any:
         made = accountant_maker(self._choices[name])(self.relation)

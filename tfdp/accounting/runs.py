@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tfdp.accounting.mechanisms import (
     DEARER,
@@ -18,7 +18,7 @@ from tfdp.accounting.ranges import within_range
 from tfdp.events import Event, PoissonSelectedRunEvent, UnsupportedEventError
 from tfdp.events.runs import SelectedRun, SelectedRunEvent
 
-_Collapse = Callable[[Event, int], list[tuple[Mechanism, int]]]
+_Collapse = Callable[[Iterable[tuple[Event, int]]], Iterable[tuple[Mechanism, int]]]
 
 
 def _pure_epsilon(run: Run) -> float:
@@ -36,7 +36,7 @@ def best_of_runs(event: SelectedRun, collapse: _Collapse) -> tuple[Mechanism, ..
 
     Args:
         event: The selection.
-        collapse: From a step and how often it was done to mechanisms.
+        collapse: From the steps of a run, and how often each was done, to mechanisms.
 
     Raises:
         UnsupportedEventError: a step cannot be priced, or not as mechanisms alone.
@@ -44,9 +44,11 @@ def best_of_runs(event: SelectedRun, collapse: _Collapse) -> tuple[Mechanism, ..
     runs: list[Run] = []
     for run in event.runs:
         terms: collections.Counter[Mechanism] = collections.Counter()
+        steps: collections.Counter[Event] = collections.Counter()
         for step, count in zip(run.events, run.counts, strict=True):
-            for mechanism, number in collapse(step, count):
-                terms[mechanism] += number
+            steps[step] += count
+        for mechanism, number in collapse(steps.items()):
+            terms[mechanism] += number
         if any(type(mechanism) is NoPrivacy for mechanism in terms):
             return (NoPrivacy(),)
         # What releases nothing is not dearer than anything.

@@ -27,7 +27,7 @@ class Tally:
     def __init__(self) -> None:
         self._forms: dict[Event, NormalForm] = {}
         self._counts: collections.Counter[Event] = collections.Counter()
-        # The events of each pass that is drawn together.
+        # The events of each pass.
         self._passes: dict[Hashable, dict[Event, None]] = {}
         # Of each draw that is in use for all steps.
         self._draws: dict[Hashable, Kinds] = {}

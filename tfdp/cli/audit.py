@@ -11,7 +11,6 @@ import numpy as np
 
 from tfdp.accounting.planning.target_delta import careful_lines, largest_population
 from tfdp.accounting.registry import (
-    compose_event,
     make_accountant,
 )
 from tfdp.accounting.replay import open_ledger
@@ -197,14 +196,17 @@ def _attack_result(found: Any, claim: dict[str, Any] | None, attacks: int) -> di
 def _membership_lines(
     results: Sequence[dict[str, Any]], claim: dict[str, Any] | None, confidence: float
 ) -> list[str]:
-    def interval(number: dict[str, float]) -> str:
-        return f"{number['value']:.4f} ({number['lower']:.4f} to {number['upper']:.4f})"
+    from tfdp.audit.membership import Estimate
+    from tfdp.report import numbers
 
-    lines = [f"intervals hold the truth with a confidence of {confidence:g}, each"]
+    def interval(number: dict[str, float]) -> str:
+        return numbers.interval(Estimate(**number))
+
+    lines = [f"intervals hold the truth with a confidence of {confidence!r}, each"]
     if claim is not None:
         lines.append(
             f"verdicts: where no attack is above what is claimed, that none is called so has a "
-            f"confidence of {confidence:g}, for all {counted(len(results), 'attack')} together"
+            f"confidence of {confidence!r}, for all {counted(len(results), 'attack')} together"
         )
     for result in results:
         lines += [
@@ -319,7 +321,7 @@ def _measured(
     def accountant(factor: float) -> Any:
         made = make_accountant(claim["accountant"])
         for event, count in claim["events"]:
-            compose_event(made, _heavier(event, factor), count)
+            made.compose(_heavier(event, factor), count)
         return made
 
     def rates_of(factor: float) -> Any:
@@ -367,7 +369,7 @@ def _epsilon_lines(result: dict[str, Any], claim: dict[str, Any] | None) -> list
 
     lines = [
         f"{result['canaries']} canaries, {result['inserted']} of them in; "
-        f"delta = {result['delta']!r}, confidence {result['confidence']:g} for each bound",
+        f"delta = {result['delta']!r}, confidence {result['confidence']!r} for each bound",
         "",
         f"whatever the canaries have to do with each other: {guessed(any_canaries)}",
         f"  epsilon >= {rounded_down(any_canaries['epsilon'], 4)} (Steinke et al. 2023)",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.cli.budget import add_budget_arguments, named_by_options, relation_of
-from tfdp.cli.common import counted, epsilon_line, finite, read_delta, rounded_up
+from tfdp.cli.common import counted, epsilon_line, finite, read_delta, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from tfdp.accounting.planning.training_plan import TrainingPlan
@@ -185,7 +185,7 @@ def _printed(
     lines = [
         *_noise_and_epsilon(result),
         *said,
-        f"{counted(plan.steps, 'step')} ({plan.epochs:.6g} epochs) on batches of "
+        f"{counted(plan.steps, 'step')} ({rounded_down(plan.epochs)} epochs) on batches of "
         f"{plan.batch_size} of {plan.population_size} "
         f"({plan.sampling}, {plan.neighboring_relation.value})",
         f"noise-batch ratio {rounded_up(plan.noise_batch_ratio)}",

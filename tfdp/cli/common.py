@@ -15,6 +15,10 @@ from tfdp.report.numbers import round_down, round_up
 
 # A key is some bytes; whatever is longer was not meant.
 _LONGEST_KEY = 4096
+# What SQLite writes beside a file.
+_BESIDE_A_LEDGER = ("-journal", "-wal", "-shm")
+# Bytes in which the header of an export says what it is.
+_LONGEST_BEGIN = 1000
 # What plots are written as.
 PLOTS = (".png", ".svg", ".pdf")
 
@@ -91,7 +95,7 @@ def _shown(value: float | str, rounded: Callable[[float, int], str], digits: int
 def epsilon_line(epsilon: float | str, delta: float, name: str) -> str:
     """Returns what is printed of an accountant's epsilon: not less, and delta as it is."""
     held = confidences([name]).get(name)
-    certain = "" if held is None else f", an upper bound with probability {held:.9g} only"
+    certain = "" if held is None else f", an upper bound with probability {held!r} only"
     return f"epsilon = {rounded_up(epsilon)} at delta = {float(delta)!r} ({name}){certain}"
 
 
@@ -146,15 +150,17 @@ def check_out(
 ) -> None:
     """Raises unless a file of some name can be written, before anything is computed for it.
 
+    No ledger is overwritten, nor what SQLite keeps beside one.
+
     Args:
         out: What the option says.
         suffixes: What its name may end in; empty for anything.
-        inputs: Files that are read, and must not be overwritten.
+        inputs: Files that are read, and must not be overwritten; empty text for none.
         option: That says so.
 
     Raises:
         OSError: its folder does not exist, or nothing can be written there.
-        ValueError: the name is of no known kind, or is that of a file that is read.
+        ValueError: the name is of no known kind, or is that of a file that is read, or of a ledger.
     """
     path = Path(out)
     if suffixes and path.suffix.lower() not in suffixes:
@@ -163,13 +169,32 @@ def check_out(
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder of {option} does not exist. Received: {option} {out}")
+    if path.name.endswith(_BESIDE_A_LEDGER):
+        raise ValueError(
+            f"{option} must not end in {', '.join(_BESIDE_A_LEDGER)}: SQLite takes such a file for "
+            f"a part of the ledger beside it. Received: {option} {out}"
+        )
     if path.exists():
         if not path.is_file():
             raise ValueError(f"{option} must be a regular file. Received: {option} {out}")
         if any(os.path.exists(name) and path.samefile(name) for name in inputs):
-            raise ValueError(f"{option} would overwrite the ledger. Received: {option} {out}")
+            raise ValueError(
+                f"{option} would overwrite the ledger, or another file that is read. Received: "
+                f"{option} {out}"
+            )
+        if _is_ledger(path):
+            raise ValueError(
+                f"{option} would overwrite a ledger, or another file of SQLite. Name a new file. "
+                f"Received: {option} {out}"
+            )
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise PermissionError(f"{option} cannot be written to. Received: {option} {out}")
+
+
+def _is_ledger(path: Path) -> bool:
+    with path.open("rb") as file:
+        begin = file.read(_LONGEST_BEGIN)
+    return begin.startswith(b"SQLite format 3\0") or b'"tfdp.ledger"' in begin.partition(b"\n")[0]
 
 
 def printable(text: str) -> str:

@@ -25,9 +25,11 @@ from tfdp.cli.common import (
     rounded_down,
     rounded_up,
 )
+from tfdp.events.protection import protection
 from tfdp.events.step import releases
 from tfdp.ledger import codec
 from tfdp.ledger.entry import Evidence
+from tfdp.report.releases import samplings_of
 
 HELP = "say what a ledger holds and what it costs"
 EXAMPLE = "tfdp replay run.ledger --delta 1e-5 --accountant prv"
@@ -76,7 +78,8 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.every is None and arguments.out is not None:
         raise ValueError("--out is for the curve of --every K, which is not given.")
     if arguments.out is not None:
-        check_out(arguments.out, _OUT_SUFFIXES, arguments.ledger)
+        inputs = [*arguments.ledger, arguments.key_file or ""]
+        check_out(arguments.out, _OUT_SUFFIXES, inputs)
     delta = read_delta(arguments.delta)
     names = list(dict.fromkeys(arguments.accountant or [DEFAULT_ACCOUNTANT]))
     with named_by_options():
@@ -159,7 +162,13 @@ def _multiplier(event: events.Event) -> float | str | None:
 
 def _sampling_lines(event: dict[str, Any]) -> list[str]:
     if event["type"] != "SampledEvent":
-        return ["sampling: none declared, every unit in every step (add_or_remove_one)"]
+        decoded = codec.decode(event)
+        none = "none declared, every unit in every step"
+        if None not in samplings_of(decoded):
+            none = "that of the steps of each run"
+        relation, unit = protection(decoded)
+        about = "" if unit is None else f", unit: {unit}"
+        return [f"sampling: {none} ({relation.value}{about})"]
     sampling = event["sampling"]
     fields = ", ".join(
         f"{name} {'unknown' if value is None else value}"

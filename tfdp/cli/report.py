@@ -98,7 +98,8 @@ def run(arguments: argparse.Namespace) -> str:
     for size in arguments.group_size:
         if size < 1:
             raise ValueError(f"--group-size must be at least 1. Received: --group-size {size}")
-    check_out(arguments.out, (), [arguments.ledger, predictions or ""])
+    inputs = [arguments.ledger, predictions or "", arguments.key_file or ""]
+    check_out(arguments.out, (), inputs)
     with named_by_options():
         attacks = [] if predictions is None else attacks_on(predictions, arguments)
     with open_ledger(arguments.ledger, read_key(arguments.key_file)) as stream:

@@ -10,6 +10,7 @@ from tfdp.accounting.planning.calibration import noise_for_budget
 from tfdp.accounting.planning.target_delta import delta_warning
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice
 from tfdp.events import NeighboringRelation
+from tfdp.events.arguments import positive_integer
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.private_metrics import PrivateMetric, check_metrics, noise_beside
 from tfdp.keras.target import Target
@@ -57,7 +58,8 @@ def for_budget(
         l2_norm_clip: Bound on the gradient norm of a record.
         target_epsilon: The budget.
         target_delta: Between 0 and 1; choose it well below 1 / population_size.
-        population_size: Examples in the data set; public.
+        population_size: Examples in the data set; public. With privacy_unit="microbatch" a plan is
+            about as many units as `fit` makes of them.
         batch_size: (Expected) examples in a batch, as given to `fit`.
         epochs: As given to `fit`.
         steps: In place of `epochs`.
@@ -78,11 +80,20 @@ def for_budget(
         ValueError: an argument is out of range, or the private metrics leave nothing of the budget.
         TypeError: an argument is of the wrong type.
     """
+    batch_size = positive_integer("batch_size", batch_size)
+    population_size = positive_integer("population_size", population_size)
+    microbatching = Microbatching(num_microbatches, privacy_unit)
+    microbatching.set_batch_size(batch_size)
+    units, units_of_batch = population_size, batch_size
+    if privacy_unit == "microbatch":
+        # As `fit` cuts the data: the last unit may be smaller.
+        size = batch_size // microbatching.num_microbatches
+        units, units_of_batch = -(-population_size // size), microbatching.num_microbatches
     noise_multiplier = noise_for_budget(
         target_epsilon,
         target_delta,
-        population_size=population_size,
-        batch_size=batch_size,
+        population_size=units,
+        batch_size=units_of_batch,
         epochs=epochs,
         steps=steps,
         accountant=accountant,
@@ -90,8 +101,6 @@ def for_budget(
         neighboring_relation=neighboring_relation,
         ledger=ledger,
     )
-    microbatching = Microbatching(num_microbatches, privacy_unit)
-    microbatching.set_batch_size(batch_size)
     metrics = check_metrics(private_metrics)
     besides = [metric.noise_multiplier for metric in metrics]
     if batch_norm_noise_multiplier is not None:
@@ -101,7 +110,7 @@ def for_budget(
         noise_multiplier=noise_beside(noise_multiplier, microbatching.sensitivity_factor, besides),
         denominator=batch_size if num_microbatches is None else num_microbatches,
     )
-    if (problem := delta_warning(target_delta, population_size)) is not None:
+    if (problem := delta_warning(target_delta, units)) is not None:
         _logger.warning("%s.", problem)
     optimizer = optimizer_class(
         inner_optimizer,

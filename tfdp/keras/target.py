@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tfdp.accounting.registry import AccountantChoice, accountant_maker, compose_event
-from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
+from tfdp.accounting.planning.training_plan import shown_up
+from tfdp.accounting.registry import AccountantChoice, replayed
+from tfdp.events import Event, UnsupportedEventError
 from tfdp.ledger import PrivacyLedger
 
 _logger = logging.getLogger("tfdp")
@@ -36,13 +37,8 @@ class Target(NamedTuple):
         Raises:
             UnsupportedEventError: the accountant has no price for it.
         """
-        relation = ledger.neighboring_relation or getattr(
-            event, "neighboring_relation", NeighboringRelation.ADD_OR_REMOVE_ONE
-        )
-        accountant = ledger.replay(accountant_maker(self.accountant)(relation))
-        if event is not None:
-            compose_event(accountant, event, count)
-        epsilon = float(accountant.get_epsilon(self.delta))
+        entries = ledger if event is None else [*ledger, (event, count)]
+        epsilon = float(replayed(entries, self.accountant).get_epsilon(self.delta))
         return epsilon if epsilon > self.epsilon * (1 + _ROUNDING) else None
 
 
@@ -84,11 +80,11 @@ class SaysBeyondTarget(keras.callbacks.Callback):
         if epsilon is not None:
             self._has_said = True
             _logger.warning(
-                "This fit %s epsilon=%.4g at delta=%g, the whole ledger with it, and the optimizer "
-                "was made for epsilon=%g: these are not the steps that its noise was computed for. "
+                "This fit %s epsilon=%s at delta=%r, the whole ledger with it, and the optimizer "
+                "was made for epsilon=%r: these are not the steps that its noise was computed for. "
                 "tfdp.keras.PrivacyBudget among the callbacks stops a run before that.",
                 when,
-                epsilon,
+                shown_up(epsilon),
                 target.delta,
                 target.epsilon,
             )

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfdp.accounting.planning.target_delta import delta_warning
-from tfdp.events import NeighboringRelation
+from tfdp.events import Event, NeighboringRelation, Sampling
 from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
-from tfdp.report.numbers import percent_up, plain
-from tfdp.report.releases import AlikeSteps, Range
+from tfdp.report.numbers import exact, percent_up, rest_of
+from tfdp.report.releases import AlikeSteps
 from tfdp.report.words import unit_name
 
 FATAL = "no guarantee"
@@ -41,17 +41,22 @@ def _steps(rows: Sequence[AlikeSteps]) -> int:
     return sum(row.steps for row in rows)
 
 
+def _is_silent(release: Event) -> bool:
+    return release.protects and not getattr(release, "seeded", False)
+
+
+def _is_next_to_none(row: AlikeSteps) -> bool:
+    """Whether there is some noise, of which no accountant can make anything."""
+    smallest = None if row.noise_multiplier is None else row.noise_multiplier.low
+    return smallest == 0 and not row.unprotected
+
+
 def _not_private(rows: Sequence[AlikeSteps]) -> list[Caveat]:
-    unprotected = [r for r in rows if any(not p.kind.protects for p in r.releases)]
-    seeded = [r for r in rows if any(p.seeded for p in r.releases)]
-    silent = [
-        r
-        for r in rows
-        if any(
-            not p.seeded and p.noise_multiplier is not None and p.noise_multiplier.low == 0
-            for p in r.releases
-        )
-    ]
+    unprotected = [r for r in rows if any(not p.protects for p in r.unprotected)]
+    seeded = [r for r in rows if any(getattr(p, "seeded", False) for p in r.unprotected)]
+    silent = [r for r in rows if any(map(_is_silent, r.unprotected)) or _is_next_to_none(r)]
+    reasons = {p.why_not_private() for r in silent for p in r.unprotected if _is_silent(p)} - {None}
+    why = " and ".join(sorted(map(str, reasons))) or "the noise was zero"
     found = []
     if unprotected:
         found.append(
@@ -78,18 +83,22 @@ def _not_private(rows: Sequence[AlikeSteps]) -> list[Caveat]:
             Caveat(
                 FATAL,
                 "No noise",
-                "The standard deviation of the noise was zero.",
+                f"Nothing hides the data: {why}.",
                 _steps(silent),
             )
         )
     return found
 
 
+def _said(row: AlikeSteps) -> list[Sampling]:
+    return [sampling for sampling in row.samplings if sampling is not None]
+
+
 def _sampling(rows: Sequence[AlikeSteps]) -> list[Caveat]:
-    unknown = [r for r in rows if r.sampling and not r.sampling.is_declared]
-    bare = [r for r in rows if r.sampling is None]
-    shuffled = [r for r in rows if r.passes is not None]
-    random = [r for r in rows if r.sampling and r.sampling.is_random]
+    unknown = [r for r in rows if any(not s.is_declared for s in _said(r))]
+    bare = [r for r in rows if None in r.samplings]
+    shuffled = [r for r in rows if any(s.pass_number >= 0 for s in _said(r))]
+    random = [r for r in rows if any(s.is_random for s in _said(r))]
     found = []
     if unknown:
         found.append(
@@ -184,8 +193,7 @@ def _units(rows: Sequence[AlikeSteps]) -> list[Caveat]:
 
 
 def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
-    sizes = [r.sampling_fields.get("population_size") for r in rows]
-    known = [size.high for size in sizes if isinstance(size, Range)]
+    known = [r.population for r in rows if r.population is not None]
     found = []
     if not known and rows:
         found.append(
@@ -193,17 +201,17 @@ def _population(rows: Sequence[AlikeSteps], delta: float) -> list[Caveat]:
                 ATTENTION,
                 "Unknown population",
                 "The ledger does not say how many units there are, so this report cannot say "
-                f"whether δ = {plain(delta)} is small enough: it should be well below one divided "
+                f"whether δ = {exact(delta)} is small enough: it should be well below one divided "
                 "by that number.",
             )
         )
-    elif known and delta_warning(delta, int(max(known))) is not None:
+    elif known and delta_warning(delta, max(known)) is not None:
         found.append(
             Caveat(
                 ATTENTION,
                 "δ is too large",
-                f"δ = {plain(delta)} is not below one divided by the population "
-                f"({plain(max(known))}). At such a δ, publishing the whole record of somebody "
+                f"δ = {exact(delta)} is not below one divided by the population "
+                f"({exact(max(known))}). At such a δ, publishing the whole record of somebody "
                 "chosen at random would count as private.",
             )
         )
@@ -236,16 +244,20 @@ def _priced_by_others(rows: Sequence[AlikeSteps]) -> list[Caveat]:
 
 
 def _drawn(costs: Costs) -> list[Caveat]:
-    drawn = [cost for cost in costs.costs if cost.confidence is not None and cost.refusal is None]
+    drawn = [
+        (cost.name, cost.confidence)
+        for cost in costs.costs
+        if cost.confidence is not None and cost.refusal is None
+    ]
     return [
         Caveat(
             ATTENTION,
             "A bound that is not certain",
-            f"The numbers of {cost.name} rest on privacy losses that were drawn at random. They "
-            f"are upper bounds with probability {cost.confidence:.9g}, and not with certainty. "
+            f"The numbers of {name} rest on privacy losses that were drawn at random. They "
+            f"are upper bounds with probability {exact(confidence)}, and not with certainty. "
             "Whoever compared several plans by them has taken the risk for each.",
         )
-        for cost in drawn
+        for name, confidence in drawn
     ]
 
 
@@ -311,7 +323,7 @@ def _exceeded(attempts: Sequence[Attempt]) -> list[Caveat]:
             ATTENTION,
             "An attack achieved more than the ledger allows",
             f"{named}. Either chance made it so, which happens with a probability of at most "
-            f"{1 - above[0].attack.confidence:.4g} for all attacks together, or a dependence "
+            f"{rest_of(above[0].attack.confidence)} for all attacks together, or a dependence "
             "between records, or the ledger is not that of this model, or what was trained is not "
             "what the ledger says.",
         )

@@ -1,14 +1,17 @@
 """The commands by which a reader checks a report."""
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 from tfdp.report.costs import Costs
+from tfdp.report.numbers import exact
 
 # What Markdown or HTML would act on, even in a block of code that somebody copies elsewhere.
 _MARKUP = "<>&`\\"
-_WITHOUT_THE_VERSION = """sed '1s/"tfdp_version": "[^"]*", //; $d'"""
+# The digests of version 2 are no part of it either, and version 1 had none.
+_WITHOUT_THE_VERSION = (
+    """sed '1s/"tfdp_version": "[^"]*", //; 1s/"version": 1,/"version": 2,/; /^{"sha256": /d'"""
+)
 
 
 def quoted(text: str) -> str:
@@ -53,16 +56,6 @@ def option_words(options: Iterable[tuple[str, str | None]]) -> tuple[str, ...]:
         else:
             words += [name, quoted(value)]
     return tuple(words)
-
-
-def exact(delta: float) -> str:
-    """Returns the shortest text that is read as this number.
-
-    Example:
-        >>> exact(1e-5), exact(1.23456789e-5)
-        ('1e-5', '1.23456789e-5')
-    """
-    return re.sub(r"e([+-])0+", r"e\1", repr(float(delta)))
 
 
 def check_commands(

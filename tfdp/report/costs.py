@@ -14,7 +14,7 @@ from tfdp.accounting.totals import Totals
 from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
 from tfdp.events.registry import is_ours
 from tfdp.ledger import PrivacyLedger
-from tfdp.report.numbers import plain
+from tfdp.report.numbers import exact
 from tfdp.report.tradeoff import POINTS, Profile, make_profile
 
 # Beside the target delta.
@@ -104,7 +104,7 @@ def refusals() -> tuple[type[Exception], ...]:
 def _number(name: str, get_epsilon: Callable[[float], Any], delta: float) -> float:
     epsilon = float(get_epsilon(delta))
     if math.isnan(epsilon) or epsilon < 0:
-        raise ArithmeticError(f"{name} returned {epsilon} at delta = {plain(delta)}.")
+        raise ArithmeticError(f"{name} returned {epsilon} at delta = {exact(delta)}.")
     return epsilon
 
 

@@ -10,12 +10,12 @@ from tfdp.ledger import PrivacyLedger
 from tfdp.report import costs as pricing
 from tfdp.report.attempts import Attempt, attempts_at
 from tfdp.report.caveats import Caveat, caveats
-from tfdp.report.checking import check_commands, exact, option_words
+from tfdp.report.checking import check_commands, option_words
 from tfdp.report.costs import Costs
 from tfdp.report.digest import fingerprint
 from tfdp.report.groups import GroupCost, group_costs
-from tfdp.report.numbers import plain
-from tfdp.report.releases import AlikeSteps, Range, alike_steps
+from tfdp.report.numbers import exact
+from tfdp.report.releases import AlikeSteps, alike_steps
 from tfdp.report.summary import Summary, summarize
 
 # Where the ledger does not say how many units there are.
@@ -79,14 +79,13 @@ def default_delta(rows: Sequence[AlikeSteps]) -> tuple[float, str]:
 
     Of several populations the largest counts. Where none is known it is 1e-5.
     """
-    sizes = [row.sampling_fields.get("population_size") for row in rows]
-    largest = int(max((size.high for size in sizes if isinstance(size, Range)), default=0))
+    largest = max((row.population or 0 for row in rows), default=0)
     if not largest:
         return _USUAL_DELTA, "δ was not chosen; 1e-5 is customary."
     # The digits are exact: 10^d > population, and 10^(d - 1) is not.
     delta = float(f"1e-{len(str(largest))}")
     return delta, (
-        f"δ was not chosen; {plain(delta)} is the largest power of ten below one divided by the "
+        f"δ was not chosen; {exact(delta)} is the largest power of ten below one divided by the "
         f"population of {largest:,}."
     )
 

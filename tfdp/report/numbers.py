@@ -3,6 +3,7 @@
 import decimal
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from tfdp.report.releases import Range
@@ -40,6 +41,60 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     return format(rounded, "f" if -5 < exact.adjusted() < 15 else "g")
 
 
+def at_least(value: float, digits: int = 6) -> str:
+    """Returns a number of at least `value`, in so many significant digits at most.
+
+    Example:
+        >>> at_least(1.0000041), at_least(2.5), at_least(1.2e-7), at_least(14040)
+        ('1.00001', '2.5', '1.2e-7', '14040')
+    """
+    return _short(value, round_up, digits)
+
+
+def at_most(value: float, digits: int = 6) -> str:
+    """Returns a number of at most `value`, in so many significant digits at most.
+
+    Example:
+        >>> at_most(1.0999996), at_most(2.5), at_most(1 - 1e-12, 9)
+        ('1.09999', '2.5', '0.999999999')
+    """
+    return _short(value, round_down, digits)
+
+
+def _short(value: float, rounded: Callable[[float, int], str], digits: int) -> str:
+    if not math.isfinite(value):
+        return rounded(value, digits)
+    # So few digits are read and written again as they are.
+    return _without_zeros(f"{float(rounded(value, digits)):.{digits}g}")
+
+
+def _without_zeros(text: str) -> str:
+    # Python writes 1e-05, and nobody else does.
+    return re.sub(r"e([+-])0+", r"e\1", text)
+
+
+def exact(value: float) -> str:
+    """Returns the shortest text that is read as this number, and of whole numbers all digits.
+
+    Example:
+        >>> exact(14040), exact(1e-5), exact(1.23456789e-5), exact(1.0)
+        ('14,040', '1e-5', '1.23456789e-5', '1')
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _without_zeros(repr(float(value)).removesuffix(".0"))
+
+
+def rest_of(probability: float) -> str:
+    """Returns what a probability that somebody chose leaves to one.
+
+    Example:
+        >>> rest_of(0.95), rest_of(1 - 1e-12)
+        ('0.05', '1e-12')
+    """
+    return exact(float(1 - decimal.Decimal(repr(float(probability)))))
+
+
 def percent_up(value: float) -> str:
     r"""Returns a probability as a percentage of at least it.
 
@@ -48,7 +103,7 @@ def percent_up(value: float) -> str:
         ('2.72\xa0%', '100\xa0%', '100\xa0%', '0.10\xa0%')
     """
     # 0.001 is a little more than a thousandth in binary, which is no reason to show more.
-    hundredths = math.ceil(round(value * 10_000, 9))
+    hundredths = math.ceil(decimal.Decimal(repr(float(value))) * 10_000)
     return "100\xa0%" if hundredths >= 10_000 else f"{hundredths / 100:.2f}\xa0%"
 
 
@@ -58,7 +113,14 @@ def interval(estimate: Any) -> str:
     Args:
         estimate: A `tfdp.audit.membership.Estimate`.
     """
-    return f"{estimate.value:.4f} ({estimate.lower:.4f} to {estimate.upper:.4f})"
+    lower, upper = (
+        decimal.Decimal(repr(float(bound))).quantize(decimal.Decimal("0.0001"), rounding)
+        for bound, rounding in (
+            (estimate.lower, decimal.ROUND_FLOOR),
+            (estimate.upper, decimal.ROUND_CEILING),
+        )
+    )
+    return f"{estimate.value:.4f} ({lower} to {upper})"
 
 
 def percent(value: float) -> str:
@@ -68,20 +130,8 @@ def percent(value: float) -> str:
         >>> percent(0.001), percent(0.05)
         ('0.1\xa0%', '5\xa0%')
     """
-    return f"{100 * value:g}\xa0%"
-
-
-def plain(value: float) -> str:
-    """Returns a number to six significant digits, and whole numbers in full.
-
-    Example:
-        >>> plain(14040), plain(256 / 60000), plain(1e-5), plain(1.0)
-        ('14,040', '0.00426667', '1e-5', '1')
-    """
-    if isinstance(value, int):
-        return f"{value:,}"
-    # Python writes 1e-05, and nobody else does.
-    return re.sub(r"e([+-])0+", r"e\1", f"{value:.6g}")
+    hundredths = (decimal.Decimal(repr(float(value))) * 100).normalize()
+    return f"{hundredths:f}\xa0%"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -94,12 +144,27 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def span(values: Range | str | None) -> str:
-    """Returns one number, or the ends of a range and how many numbers it holds."""
+def span(values: Range | str | None, shown: Callable[[float], str] = exact) -> str:
+    """Returns one number, or the ends of a range and how many numbers it holds.
+
+    Args:
+        values: Text stays as it is.
+        shown: How a number is written.
+    """
     if values is None:
         return "not recorded"
     if isinstance(values, str):
         return values
     if values.distinct == 1:
-        return plain(values.low)
-    return f"{plain(values.low)} to {plain(values.high)} ({values.distinct:,} values)"
+        return shown(values.low)
+    return f"{shown(values.low)} to {shown(values.high)} ({values.distinct:,} values)"
+
+
+def span_down(values: Range) -> str:
+    """Returns what `span` does, of noise that was computed: of at most so much.
+
+    Example:
+        >>> span_down(Range(1.0999996, 1.0999996, 1))
+        '1.09999'
+    """
+    return span(values, at_most)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdp.report.attempts import Attempt
 from tfdp.report.costs import Costs
-from tfdp.report.numbers import plain
+from tfdp.report.numbers import exact
 from tfdp.report.tradeoff import Profile
 
 # Distinguishable without colour by their dashes (Okabe and Ito 2008 for the colours).
@@ -80,7 +80,7 @@ def epsilon_over_steps(costs: Costs) -> str | None:
         axes = figure.add_subplot()
         for cost, style in zip(curves, _cycle(len(curves)), strict=True):
             axes.plot(costs.steps, cost.curve, marker="o", markersize=2.5, label=cost.name, **style)
-        axes.set(xlabel="steps", ylabel=f"ε at δ = {plain(costs.target_delta)}")
+        axes.set(xlabel="steps", ylabel=f"ε at δ = {exact(costs.target_delta)}")
         axes.set_xlim(0, 1.02 * costs.steps[-1])
         axes.set_ylim(0, None)
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))

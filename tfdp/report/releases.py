@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from tfdp import events
 from tfdp.accounting.normal_form import effective_noise_multiplier
+from tfdp.accounting.planning.target_delta import largest_population
 from tfdp.accounting.prices_of_others import prices_of_others
 from tfdp.events.protection import protection
+from tfdp.events.runs import SelectedRun
 from tfdp.events.step import releases
 from tfdp.ledger import PrivacyLedger
 from tfdp.ledger.entry import pass_index
@@ -60,6 +62,10 @@ class AlikeSteps:
         noise_multiplier: Of all Gaussian sums of a step together, with the factor of the sampling
             and the relation; None where that is not defined.
         priced_by_others: Events and samplings whose price is not tfdp's, and whose it is.
+        samplings: What `samplings_of` returns of these steps.
+        population: The largest that one of these samplings records; None where none does.
+        unprotected: The releases that have no privacy, also those within runs, or about parts of
+            the data.
     """
 
     steps: int
@@ -72,6 +78,40 @@ class AlikeSteps:
     releases: tuple[Release, ...]
     noise_multiplier: Range | None
     priced_by_others: tuple[str, ...]
+    samplings: tuple[events.Sampling | None, ...]
+    population: int | None
+    unprotected: tuple[Any, ...]
+
+
+def samplings_of(event: events.Event) -> list[events.Sampling | None]:
+    """Returns how the sample of a step was drawn, of the best of several runs of every step of
+    these; None of a step that does not say.
+    """
+    if isinstance(event, events.SampledEvent):
+        return [event.sampling]
+    steps = [step for part in releases(event, in_parts=True) for step in _steps_within(part)]
+    found = [sampling for step in steps for sampling in samplings_of(step)]
+    return list(dict.fromkeys(found)) or [None]
+
+
+def _steps_within(release: events.Event) -> list[events.Event]:
+    if not isinstance(release, SelectedRun):
+        return []
+    return [step for run in release.runs for step in run.events]
+
+
+def _unprotected(event: events.Event) -> list[Any]:
+    """Returns the releases without privacy, whatever they stand in."""
+    found, pending = [], [event]
+    while pending:
+        for part in releases(pending.pop(), in_parts=True):
+            steps = _steps_within(part)
+            pending += steps
+            reason = None if steps else part.why_not_private()
+            silent = getattr(part, "noise_multiplier", None) == 0
+            if reason or silent or not part.protects or getattr(part, "seeded", False):
+                found.append(part)
+    return list(dict.fromkeys(found))
 
 
 def _without_pass(event: events.Event) -> events.Event:
@@ -82,9 +122,12 @@ def _without_pass(event: events.Event) -> events.Event:
 
 def _structure(event: events.Event) -> tuple[Any, ...]:
     """Returns what steps have in common that differ in numbers only."""
-    parts = tuple((type(part), getattr(part, "seeded", False)) for part in releases(event))
+    parts = tuple(
+        tuple((type(part), getattr(part, "seeded", False)) for part in found)
+        for found in (releases(event), _unprotected(event))
+    )
     if not isinstance(event, events.SampledEvent):
-        return None, None, None, parts
+        return None, *protection(event), parts
     sampling = event.sampling
     known = tuple(getattr(sampling, field.name) is None for field in dataclasses.fields(sampling))  # type: ignore[arg-type]
     return type(sampling), event.neighboring_relation, event.privacy_unit, parts, known
@@ -153,7 +196,10 @@ def _row(
         unit=common.privacy_unit,
         releases=tuple(_release(list(parts)) for parts in zip(*map(releases, found), strict=True)),
         noise_multiplier=_effective(found),
-        priced_by_others=tuple(sorted(prices_of_others(found[0]))),
+        priced_by_others=tuple(sorted(set().union(*map(prices_of_others, found)))),
+        samplings=tuple(dict.fromkeys(each for event in found for each in samplings_of(event))),
+        population=largest_population(found),
+        unprotected=tuple(dict.fromkeys(each for event in found for each in _unprotected(event))),
     )
 
 

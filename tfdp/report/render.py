@@ -73,9 +73,11 @@ def _environment(**settings: Any) -> Any:
         percent=numbers.percent,
         percent_up=numbers.percent_up,
         interval=numbers.interval,
-        plain=numbers.plain,
+        exact=numbers.exact,
         round_up=numbers.round_up,
+        rest_of=numbers.rest_of,
         span=numbers.span,
+        span_down=numbers.span_down,
     )
     environment.globals["words"] = words
     return environment
@@ -86,7 +88,7 @@ def _context(facts: Facts, again: str) -> dict[str, Any]:
     profiles = {cost.name: cost.profile for cost in shown if cost.profile is not None}
     return {
         "facts": facts,
-        "delta": _Code(numbers.plain(facts.costs.target_delta)),
+        "delta": _Code(numbers.exact(facts.costs.target_delta)),
         "costs": facts.costs,
         "commands": [_Code(line) for line in facts.commands(again)],
         "profiles": profiles,

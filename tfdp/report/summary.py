@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfdp.report import words
 from tfdp.report.caveats import ATTENTION, FATAL, Caveat
 from tfdp.report.costs import Costs
-from tfdp.report.numbers import counted, percent, percent_up, plain, round_up
+from tfdp.report.numbers import counted, exact, percent, percent_up, round_up
 from tfdp.report.releases import AlikeSteps
 
 # False positive rates of the attackers that the report speaks of.
@@ -46,7 +46,7 @@ def _meaning(costs: Costs, relation: str) -> list[str]:
     number = f" = {round_up(math.exp(costs.epsilon))}" if costs.epsilon < 30 else ""
     return [
         f"Everything that was released, taken together, is (ε, δ)-differentially private with "
-        f"ε = {round_up(costs.epsilon)} at δ = {plain(delta)}; this is an upper bound, computed by "
+        f"ε = {round_up(costs.epsilon)} at δ = {exact(delta)}; this is an upper bound, computed by "
         f"the accountant “{costs.headline.name if costs.headline else ''}”.",
         f"That is a statement about any two data sets that {relation}: whatever somebody "
         f"concludes or does from what was released, its probability with the one data set is at "
@@ -102,7 +102,7 @@ def summarize(
         costs: What they cost.
         caveats: What weakens the guarantee or its reading.
     """
-    delta = f"δ = {plain(costs.target_delta)}"
+    delta = f"δ = {exact(costs.target_delta)}"
     if not steps:
         return Summary(
             "Nothing is recorded",
@@ -116,7 +116,7 @@ def summarize(
     fatal = [caveat for caveat in caveats if caveat.level == FATAL]
     if fatal:
         reasons = "; ".join(
-            f"{caveat.title.lower()} in {plain(caveat.steps or 0)} of {counted(steps, 'step')}"
+            f"{caveat.title.lower()} in {exact(caveat.steps or 0)} of {counted(steps, 'step')}"
             for caveat in fatal
         )
         return Summary(

@@ -3,8 +3,26 @@
 import pytest
 
 from tfdp.accounting import PLDAccountant, RDPAccountant
-from tfdp.accounting.planning.budget import MOST_EVENTS, Remaining, affordable_events
-from tfdp.events import GaussianSumEvent, NonPrivateEvent, PoissonSampling, SampledEvent
+from tfdp.accounting.planning.budget import (
+    MOST_EVENTS,
+    Budget,
+    PrivacyBudgetExceededError,
+    Remaining,
+    affordable_events,
+    check_price,
+)
+from tfdp.events import (
+    CorrelatedGaussianSumEvent,
+    FullBatchSampling,
+    GaussianSumEvent,
+    MinSeparationSampling,
+    NeighboringRelation,
+    NonPrivateEvent,
+    PoissonSampling,
+    RandomAllocationSampling,
+    SampledEvent,
+    ShuffledSampling,
+)
 from tfdp.ledger import PrivacyLedger
 
 STEP = SampledEvent(PoissonSampling(0.01, 60_000), GaussianSumEvent(1.0, 1.1))
@@ -58,3 +76,56 @@ def test_free_events_are_counted_to_the_end():
 def test_targets_out_of_range(epsilon, delta):
     with pytest.raises(ValueError, match="target_"):
         PrivacyLedger().remaining(epsilon, delta)
+
+
+def _of_a_pass(sampling, stddev):
+    return SampledEvent(sampling, GaussianSumEvent(1.0, stddev))
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv", "dp_accounting.rdp"])
+@pytest.mark.parametrize(
+    "sampling", [RandomAllocationSampling(5, 1, 1000), ShuffledSampling(200, 1000)], ids=str
+)
+def test_a_step_of_a_begun_pass_is_asked_for_as_it_is_charged(name, sampling):
+    ledger = ledger_of((_of_a_pass(sampling, 8.0), 5))
+    for step in (_of_a_pass(sampling, 1.0), _of_a_pass(sampling, 8.0)):
+        after = ledger_of(*ledger, (step, 1)).epsilon(1e-5, name)
+        Budget(after, 1e-5, name).permit(ledger, step)
+        with pytest.raises(PrivacyBudgetExceededError):
+            Budget(after * 0.999, 1e-5, name).permit(ledger, step)
+        assert affordable_events(ledger, step, after, 1e-5, name) >= 1
+        assert affordable_events(ledger, step, after * 0.999, 1e-5, name) == 0
+
+
+def test_the_next_step_of_a_run_has_a_price():
+    def step(position):
+        release = CorrelatedGaussianSumEvent(1.0, 2.0, (1.0, 0.5), (1.0,), 20, 2, position, 7)
+        return SampledEvent(MinSeparationSampling(0.1, 4, 20, 1000), release)
+
+    ledger = ledger_of(*((step(i), 1) for i in range(10)))
+    check_price(ledger, step(10), "rdp")
+
+
+@pytest.mark.parametrize("name", ["rdp", "dp_accounting.rdp"])
+def test_events_of_other_relations_are_priced_under_the_one_that_all_cover(name):
+    events = [
+        SampledEvent(FullBatchSampling(), GaussianSumEvent(1.0, 4.0), relation)
+        for relation in NeighboringRelation
+    ]
+    ledger = ledger_of((events[0], 2))
+    for event in events:
+        check_price(ledger, event, name)
+        assert affordable_events(ledger, event, 20.0, 1e-5, name) > 0
+    assert Budget(20.0, 1e-5, name).permit(PrivacyLedger(), events[1]) == 1
+
+
+def test_a_refusal_promises_no_more_than_is_left():
+    ledger = ledger_of((_of_a_pass(PoissonSampling(0.01), 1.0), 100))
+    left = Budget(5.0, 1.0000004e-5).left(ledger)
+    with pytest.raises(PrivacyBudgetExceededError, match=r"at delta 1\.0000004e-05") as raised:
+        Budget(5.0, 1.0000004e-5).permit(ledger, GaussianSumEvent(1.0, 0.1))
+    assert (
+        left * 0.9999
+        < float(str(raised.value).split("left is epsilon ")[1].split()[0][:-1])
+        <= left
+    )

@@ -135,3 +135,8 @@ def test_the_table_shows_no_less_than_it_takes():
         assert epsilon >= 1.0000001
         assert row.plan.noise_multiplier <= noise
         assert row.plan.noise_batch_ratio <= ratio
+
+
+def test_whole_numbers_of_the_table_stand_in_full():
+    rows = plan([2.0], 1e-5, population_size=60_000, batch_sizes=[64], steps=[1_234_561])
+    assert " 1234561 " in rows.to_text()

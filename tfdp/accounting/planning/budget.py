@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.planning.boundary import Axis, find_boundary
+from tfdp.accounting.planning.training_plan import shown_down, shown_up
 from tfdp.accounting.registry import (
     AccountantChoice,
-    accountant_maker,
     check_proven,
-    compose_event,
+    replayed,
 )
-from tfdp.events import Event, NeighboringRelation, UnsupportedEventError
+from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import protection
 
@@ -81,17 +81,16 @@ class Budget:
         cost = self._cost(ledger, event)
         if cost > self.epsilon * (1 + _ROUNDING):
             raise PrivacyBudgetExceededError(
-                f"With this the ledger would cost epsilon {cost:.6g} at delta {self.delta:.6g}, "
-                f"and the budget is epsilon {self.epsilon:.6g}. What is left is epsilon "
-                f"{self.left(ledger):.6g}. Nothing was released or charged: ask with more noise."
+                f"With this the ledger would cost epsilon {shown_up(cost)} at delta "
+                f"{self.delta!r}, and the budget is epsilon {self.epsilon!r}. What is left is "
+                f"epsilon {shown_down(self.left(ledger))}. Nothing was released or charged: ask "
+                "with more noise."
             )
         return 1
 
     def _cost(self, ledger: "PrivacyLedger", event: Event | None) -> float:
-        relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
-        accountant = ledger.replay(accountant_maker(self.accountant)(relation))
-        if event is not None:
-            compose_event(accountant, event, 1)
+        entries = ledger if event is None else [*ledger, (event, 1)]
+        accountant = replayed(entries, self.accountant)
         # Where all is pure, the sum of the epsilons may be less than what holds at every delta.
         return min(float(accountant.get_epsilon(delta)) for delta in (self.delta, 0.0))
 
@@ -137,8 +136,7 @@ def kind_of(event: Event) -> Hashable:
 
 def check_price(ledger: "PrivacyLedger", event: Event, accountant: AccountantChoice = None) -> None:
     """Raises UnsupportedEventError if the accountant refuses the ledger or one event more."""
-    make, relation = accountant_maker(accountant), protection(event).neighboring_relation
-    compose_event(ledger.replay(make(relation)), event, 1)
+    replayed([*ledger, (event, 1)], accountant)
 
 
 def affordable_events(
@@ -162,16 +160,15 @@ def affordable_events(
         accountant: As in `PrivacyLedger.epsilon`.
     """
     check_proven(accountant)
-    made = ledger.replay(accountant_maker(accountant)(protection(event).neighboring_relation))
+    made = replayed(ledger, accountant)
     if isinstance(made, Accountant) and made.takes_back:
         return affordable_beside(made, event, target_epsilon, target_delta, ledger.total_count)
     if float(made.get_epsilon(target_delta)) > target_epsilon:
         return 0
 
     def cost(count: float) -> float:
-        again = accountant_maker(accountant)(protection(event).neighboring_relation)
-        compose_event(ledger.replay(again), event, int(count))
-        return float(again.get_epsilon(target_delta))
+        longer = [*ledger, (event, int(count))]
+        return float(replayed(longer, accountant).get_epsilon(target_delta))
 
     return _most(cost, target_epsilon, ledger.total_count)
 
@@ -218,8 +215,7 @@ def epsilon_of(
     accountant: AccountantChoice = None,
 ) -> float:
     """Returns what the ledger costs; see `PrivacyLedger.epsilon`."""
-    relation = ledger.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
-    return float(ledger.replay(accountant_maker(accountant)(relation)).get_epsilon(target_delta))
+    return float(replayed(ledger, accountant).get_epsilon(target_delta))
 
 
 def remaining(

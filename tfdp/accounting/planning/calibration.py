@@ -25,6 +25,7 @@ from tfdp.accounting.registry import (
     accountant_maker,
     accountant_name,
     check_proven,
+    replayed,
 )
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
@@ -272,9 +273,7 @@ def _too_dear(
     """Returns why no number on the axis is within the budget, and what would be."""
     cheapest = along(axis.smallest if axis.integer else axis.largest)
     if ledger is not None:
-        relation = cheapest.neighboring_relation
-        made = ledger.replay(accountant_maker(accountant)(relation))
-        spent = float(made.get_epsilon(target_delta))
+        spent = float(replayed(ledger, accountant).get_epsilon(target_delta))
         if spent >= target_epsilon:
             return (
                 f"The ledger has cost epsilon {shown_up(spent)} at delta {target_delta!r} by "

@@ -18,7 +18,12 @@ from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
 from tfdp.accounting.planning.target_delta import careful_lines
-from tfdp.accounting.planning.training_plan import TrainingPlan, shown_up, steps_of_epochs
+from tfdp.accounting.planning.training_plan import (
+    TrainingPlan,
+    shown_down,
+    shown_up,
+    steps_of_epochs,
+)
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
@@ -146,7 +151,7 @@ class PlanTable:
         for row, record in zip(self.rows, self._records(), strict=True):
             if row.plan is None:
                 continue
-            label = f"epsilon {row.target_epsilon:g}"
+            label = f"epsilon {shown_up(row.target_epsilon)}"
             if not over_steps:
                 label += f", {row.length}"
             x = row.steps if over_steps else row.batch_size
@@ -156,7 +161,8 @@ class PlanTable:
             lines,
             x_label="steps" if over_steps else "batch size",
             y_label="noise multiplier / batch size",
-            title=f"{self.population_size} units, delta {self.target_delta:g}, {self.accountant}",
+            title=f"{self.population_size} units, delta {shown_up(self.target_delta)}, "
+            f"{self.accountant}",
             logarithmic=True,
         )
 
@@ -165,7 +171,9 @@ def _shown(name: str, value: float) -> str:
     """Returns a number of a column: whoever trains with the noise that is shown stays within the
     epsilon that is.
     """
-    return f"{value:.6g}" if name == "epochs" else shown_up(value)
+    if isinstance(value, int):
+        return str(value)
+    return shown_down(value) if name == "epochs" else shown_up(value)
 
 
 def default_batch_sizes(population_size: int) -> tuple[int, ...]:

@@ -20,7 +20,12 @@ from typing import Any
 
 from tfdp.accounting.planning.boundary import find_boundary
 from tfdp.accounting.planning.calibration import NOISE_AXIS, UnreachableBudgetError
-from tfdp.accounting.planning.training_plan import TrainingPlan, check_batch, steps_of_epochs
+from tfdp.accounting.planning.training_plan import (
+    TrainingPlan,
+    check_batch,
+    shown_up,
+    steps_of_epochs,
+)
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
     AccountantChoice,
@@ -196,12 +201,12 @@ def noise_for_risk(
     if within is None:
         raise UnreachableBudgetError(
             f"No noise reaches the target by this accountant: with noise multiplier "
-            f"{NOISE_AXIS.largest:g}, {guessing + gain(NOISE_AXIS.largest):.3g} remain of "
-            f"{target:g}. Choose a larger target or a tighter accountant."
+            f"{NOISE_AXIS.largest:g}, {shown_up(guessing + gain(NOISE_AXIS.largest))} remain of "
+            f"{target!r}. Choose a larger target or a tighter accountant."
         )
     if beyond is None:
         raise UnreachableBudgetError(
-            f"Even next to no noise holds attacks to {target:g}: sampling alone does. Choose a "
+            f"Even next to no noise holds attacks to {target!r}: sampling alone does. Choose a "
             "smaller target."
         )
     return plan_of(within.x)

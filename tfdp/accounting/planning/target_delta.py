@@ -28,8 +28,8 @@ def delta_warning(target_delta: float, population_size: int | None) -> str | Non
     if population_size is None or target_delta < 1 / population_size:
         return None
     return (
-        f"delta = {target_delta:g} is not below 1 / population ({population_size}), so it would "
-        "allow to publish a unit as is"
+        f"delta = {float(target_delta)!r} is not below 1 / population ({population_size}), so it "
+        "would allow to publish a unit as is"
     )
 
 

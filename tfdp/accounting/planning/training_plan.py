@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tfdp import events
-from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_maker
+from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, replayed
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.ledger.entry import PassNumbers
@@ -21,8 +21,22 @@ def shown_up(value: float) -> str:
         >>> shown_up(1.0000041), shown_up(2.5), shown_up(1.2e-7), shown_up(math.inf)
         ('1.00001', '2.5', '1.2e-07', 'inf')
     """
-    upwards = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
-    return f"{float(upwards.create_decimal(repr(float(value)))):.6g}"
+    return _shown(value, decimal.ROUND_CEILING)
+
+
+def shown_down(value: float) -> str:
+    """Returns a number of at most `value`, in six digits at most.
+
+    Example:
+        >>> shown_down(1.0999996), shown_down(2.5), shown_down(math.inf)
+        ('1.09999', '2.5', 'inf')
+    """
+    return _shown(value, decimal.ROUND_FLOOR)
+
+
+def _shown(value: float, rounding: str) -> str:
+    rounded = decimal.Context(prec=6, rounding=rounding).create_decimal(repr(float(value)))
+    return f"{float(rounded):.6g}"
 
 
 class _Kind(NamedTuple):
@@ -197,15 +211,13 @@ class TrainingPlan:
             UnsupportedEventError: the accountant cannot price such steps.
             ValueError: there is no such accountant, or it gave no number.
         """
-        relation = self.neighboring_relation or NeighboringRelation.ADD_OR_REMOVE_ONE
-        made = accountant_maker(accountant)(relation)
-        both = PrivacyLedger()
+        both: list[tuple[events.Event, int]] = []
         numbers = PassNumbers()
         for entries in ([] if ledger is None else ledger, [(self.event(), self.steps)]):
             numbers.begin_ledger()  # No pass of the ledger goes on in the run.
             for event, count in entries:
-                both.append(numbers.renumbered(event), count)
-        epsilon = float(both.replay(made).get_epsilon(target_delta))
+                both.append((numbers.renumbered(event), count))
+        epsilon = float(replayed(both, accountant).get_epsilon(target_delta))
         if math.isnan(epsilon):
             raise ValueError(f"{accountant!r} gave no number for {self!r} at delta {target_delta}.")
         return epsilon
