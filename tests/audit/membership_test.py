@@ -1,6 +1,7 @@
 """What attacks achieve: published definitions and values, intervals that hold what they say."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -36,7 +37,6 @@ def test_area_is_how_often_a_member_is_above_another_record():
     pairs = itertools.product(scores[members], scores[~members])
     wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs]
     assert membership.roc(scores, members).auc == pytest.approx(np.mean(wins), abs=1e-12)
-    assert membership.delong(scores, members).value == pytest.approx(np.mean(wins), abs=1e-12)
 
 
 def test_values_of_tests_of_tensorflow_privacy():
@@ -60,40 +60,148 @@ def test_true_positive_rate_is_of_a_threshold_that_calls_no_more_others():
     assert rates == [0.4, 0.4, 0.6, 0.8, 0.8, 1.0]
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(2)
-    held_auc, held_rate, runs = 0, 0, 400
+def normal(shift):
+    return lambda rng, number: rng.normal(shift, 1, number)
+
+
+def rate_of_normals(shift):
+    return lambda rate: special.ndtr(shift + special.ndtri(rate))
+
+
+def coins(probability):
+    return lambda rng, number: (rng.random(number) < probability).astype(float)
+
+
+def counts(mean):
+    return lambda rng, number: rng.poisson(mean, number).astype(float)
+
+
+def rate_of_counts(rate):
+    """The largest TPR of a threshold among Poisson numbers of mean 3, against those of mean 1."""
+    least = np.arange(60)
+    fits = stats.poisson.sf(least - 1, 1.0) <= rate
+    return stats.poisson.sf(least - 1, 3.0)[fits].max(initial=0.0)
+
+
+NEARLY_SURE = np.sqrt(2) * special.ndtri(0.99)
+AREA_OF_COUNTS = sum(
+    stats.poisson.pmf(k, 3.0) * (stats.poisson.cdf(k, 1.0) - stats.poisson.pmf(k, 1.0) / 2)
+    for k in range(60)
+)
+# Scores of members and of others, how many, the true area, the true TPR at an FPR.
+POPULATIONS = {
+    "normal": (normal(1), normal(0), 150, 100, TRUE_AUC, rate_of_normals(1)),
+    "few others": (normal(2), normal(0), 1000, 100, special.ndtr(2**0.5), rate_of_normals(2)),
+    "few members": (normal(NEARLY_SURE), normal(0), 10, 1000, 0.99, rate_of_normals(NEARLY_SURE)),
+    "two members": (normal(1), normal(0), 2, 300, TRUE_AUC, rate_of_normals(1)),
+    "ties": (counts(3.0), counts(1.0), 60, 80, AREA_OF_COUNTS, rate_of_counts),
+    "rare": (coins(0.01), coins(0.0), 20, 20, 0.505, lambda rate: 0.01 if rate < 1 else 1.0),
+    "saturated": (
+        *(coins(0.999), coins(0.99), 100, 100, 0.5045),
+        lambda rate: 0.0 if rate < 0.99 else 0.999 if rate < 1 else 1.0,
+    ),
+    "constant": (coins(0.0), coins(0.0), 3, 4, 0.5, lambda rate: 0.0 if rate < 1 else 1.0),
+}
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_intervals_hold_the_truth_as_often_as_they_say(name):
+    of_members, of_others, members, others, area, true_rate = POPULATIONS[name]
+    rng, runs, rates = np.random.default_rng(2), 300, (0.0, 0.001, 0.01, 0.1, 0.5, 0.995, 1.0)
+    inside, held = np.arange(members + others) < members, dict.fromkeys(("area", *rates), 0)
     for _ in range(runs):
-        scores, members = sample(rng, 150, 100)
-        found = membership.attack("score", scores, members, 0.9, (0.01,))
-        held_auc += found.auc.lower <= TRUE_AUC <= found.auc.upper
-        # No other record may be above the threshold: it is the largest of their scores.
-        threshold = scores[~members].max()
-        estimate = found.true_positive_rates[0.01]
-        curve_at = np.sort(scores[~members])[-2]
-        truth = stats.norm.sf(curve_at, 1.0)
-        assert threshold >= curve_at
-        held_rate += estimate.lower <= truth <= estimate.upper
-    # 90 % of 400, and no less than a probability of 1e-9 allows; 80 % would be 320.
+        scores = np.concatenate([of_members(rng, members), of_others(rng, others)])
+        found = membership.attack("score", scores, inside, 0.9, rates)
+        held["area"] += found.auc.lower <= area <= found.auc.upper
+        for rate, estimate in found.true_positive_rates.items():
+            assert estimate.lower <= estimate.value <= estimate.upper
+            held[rate] += estimate.lower <= true_rate(rate) <= estimate.upper
+    # 90 % of 300, and no less than a probability of 1e-9 allows; 78 % would be 234.
     least = stats.binom.ppf(1e-9, runs, 0.9)
-    assert least > 315
-    assert held_auc >= least and held_rate >= least
-    # The interval of the area is not just wide: 98 % would be 392.
-    assert held_auc <= stats.binom.isf(1e-6, runs, 0.9)
+    assert least > 234 and min(held.values()) >= least, held
 
 
-def test_intervals_where_there_is_nothing_to_see():
+def test_interval_of_a_rate_is_that_of_its_binomial_numbers():
+    # Of 2000 others 11 to 31 are above the threshold of FPR 0.01, but for twice 1 of 80 times.
+    fewest, most = 11, 31
+    assert stats.binom.cdf(fewest - 1, 2000, 0.01) < 0.05 / 4 < stats.binom.cdf(fewest, 2000, 0.01)
+    assert stats.binom.sf(most, 2000, 0.01) < 0.05 / 4 < stats.binom.sf(most - 1, 2000, 0.01)
+    curve = membership.roc(*sample(np.random.default_rng(11), 500, 2000, 2.0))
+    found = membership.rate_interval(curve, 0.01)
+
+    def bounds(called):
+        right = round(curve.true_positive_rate(called / 2000) * 500)
+        return membership.clopper_pearson(right, 500, 1 - 0.05 / 2)
+
+    assert found.value == curve.true_positive_rate(0.01)
+    assert found.lower == bounds(fewest - 1).lower and found.upper == bounds(most).upper
+    assert 0 < found.lower < found.value < found.upper < 1
+    # With so few others nothing is known from below, and it may be anything from above.
+    assert membership.rate_interval(curve, 1e-9).lower == 0.0
+
+
+def test_interval_of_the_area_is_that_of_coins():
     members = np.array([True, True, True, False, False])
-    perfect = membership.delong([3, 4, 5, 1, 2], members)
-    assert (perfect.value, perfect.lower, perfect.upper) == (1.0, 0.0, 1.0)
-    alone = membership.delong([1.0, 0.0], np.array([True, False]))
-    assert (alone.lower, alone.upper) == (0.0, 1.0)
-    same = membership.delong(np.zeros(5), members)
-    assert same.value == 0.5
-    whole = membership.clopper_pearson(5, 5)
-    assert (whole.value, whole.upper) == (1.0, 1.0) and whole.lower == pytest.approx(
-        0.4782, abs=1e-4
+    perfect = membership.auc_interval(membership.roc([3, 4, 5, 1, 2], members))
+    # Of two pairs both are right with probability p^2.
+    assert (perfect.value, perfect.upper) == (1.0, 1.0)
+    assert perfect.lower == pytest.approx(0.025**0.5, rel=1e-9)
+    never = membership.auc_interval(membership.roc([1, 1, 1, 2, 2], members))
+    assert (never.value, never.lower) == (0.0, 0.0)
+    assert never.upper == pytest.approx(1 - 0.025**0.5, rel=1e-9)
+    same = membership.auc_interval(membership.roc(np.zeros(5), members), 0.99)
+    assert same.value == 0.5 and same.lower == pytest.approx(1 - same.upper)
+    for end in (same.lower, same.upper):
+        divergence = -(np.log(2 * end) + np.log(2 * (1 - end))) / 2
+        assert 2 * divergence == pytest.approx(np.log(200), rel=1e-9)
+    # Nearer to 1 it is closer.
+    scores, inside = sample(np.random.default_rng(12), 1000, 1000, 0.0)
+    middle, high = (
+        membership.auc_interval(membership.roc(scores + shift * inside, inside))
+        for shift in (0.0, 3.3)
     )
+    assert 0.08 < middle.upper - middle.lower < 0.09
+    assert high.value > 0.98 and high.upper - high.lower < 0.03
+
+
+def test_interval_where_there_is_nothing_to_see():
+    whole = membership.clopper_pearson(5, 5)
+    assert (whole.value, whole.upper) == (1.0, 1.0)
+    assert whole.lower == pytest.approx(0.4782, abs=1e-4)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, np.nan, np.inf, -np.inf, "0.1", True, None])
+def test_rates_are_checked(rate):
+    scores, members = sample(np.random.default_rng(13), 20, 20)
+    with pytest.raises((TypeError, ValueError), match="false_positive_rate must be"):
+        membership.attack("score", scores, members, 0.95, (0.1, rate))
+    with pytest.raises((TypeError, ValueError), match="false_positive_rate must be"):
+        membership.roc(scores, members).true_positive_rate(rate)
+
+
+def test_bounds_in_words_are_rounded_away_from_the_claim():
+    scores, members = sample(np.random.default_rng(4), 2000, 2000, shift=3.0)
+    found = membership.attack("score", scores, members, 0.95, (np.float64(0.01),))
+    asked = []
+
+    def claim(rate):
+        asked.append(rate)
+        return 0.1000041 if rate < 1 else 1.0
+
+    best, at_rate = found.above_the_bound(claim)
+    assert best.endswith("where at most 0.1001 is claimed")
+    assert "at FPR 0.01, where at most 0.1001 is claimed" in at_rate
+    error = 0.05 / 4
+    right = round(found.true_positive_rates[0.01].value * 2000)
+    lower = membership.clopper_pearson(right, 2000, 1 - 2 * error).lower
+    (said,) = re.findall(r"at least (\S+)\)", at_rate)
+    assert lower - 1e-4 < float(said) <= lower
+    # Rates are 0.0005 apart.
+    ((low, high),) = re.findall(r"at least (\S+)\) at FPR \S+ \(at most (\S+)\)", best)
+    reach = (np.log(1 / error) / 2 / 2000) ** 0.5
+    lowers = found.roc.true_positive_rates - reach
+    assert np.any((lowers - 1e-4 < float(low)) & (float(low) <= lowers))
+    assert any(rate <= float(high) < rate + 1e-4 for rate in asked)
 
 
 def test_slices_are_attacked_alone():
@@ -214,6 +322,6 @@ def test_interval_of_the_advantage_holds_the_truth():
     ],
 )
 def test_arguments_are_validated(scores, members, error, text):
-    for function in (membership.roc, membership.delong):
+    for function in (membership.roc, lambda *arrays: membership.attack("score", *arrays)):
         with pytest.raises(error, match=text):
             function(scores, np.array(members))

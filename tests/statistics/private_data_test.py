@@ -160,9 +160,66 @@ def test_no_value_decides_what_is_refused():
     assert empty.group_by(1, epsilon=1.0, delta=1e-6).count(epsilon=1.0) == {}
 
 
+def nasty(number):
+    """Columns whose values set every flag of floating-point arithmetic."""
+    signalling = np.zeros(number, np.float32)
+    signalling.view(np.uint32)[::3] = 0x7FA00000
+    short = np.zeros(number, np.float16)
+    short.view(np.uint16)[::3] = 0x7D00
+    tiny = np.resize([5e-324, 1e-160, 1.0, -1.7e308, np.nan], number)
+    long = np.resize(np.array([np.finfo(np.longdouble).max, 1], np.longdouble), number)
+    objects = np.empty(number, object)
+    objects[:] = [(long[0], np.float32(1e-45), 10**5000, 5e-324)[i % 4] for i in range(number)]
+    return {"f": signalling, "h": short, "t": tiny, "u": tiny[::-1], "g": long, "o": objects}
+
+
+@pytest.mark.parametrize("person", [None, "t", "o"])
+@pytest.mark.parametrize("setting", ["raise", "warn"])
+def test_no_value_is_seen_in_the_state_of_floating_point_numbers(setting, person):
+    columns = nasty(60)
+    with np.errstate(all=setting):  # A warning is an error of every test.
+        options = {} if person is None else {"person": person, "max_contributions": 20}
+        data = PrivateData(columns, **options)
+        for name in columns:
+            groups = data.group_by(name, epsilon=1.0, delta=1e-6)
+            keyed = data.group_by(name, keys=[1, 10**5000])
+            assert set(groups.keys) <= set(groups.count(epsilon=1.0))
+            for column in (data[name].clip(-3, 5), keyed[name].clip(-1e-30, 1e30)):
+                for ask in (column.count, column.sum, column.mean):
+                    ask(epsilon=1.0)
+                    ask(noise_multiplier=1.0)
+                column.quantile(0.5, epsilon=1.0)
+                column.histogram([0, 5e-324, 1e-300, 1.0], epsilon=1.0)
+            data.select_features(name, 2, epsilon=1.0)
+        for center in (None, [1e308, -1.7e308, 0.0]):
+            data[["f", "t", "u"]].principal_components(
+                1, l2_norm_clip=1e-12, noise_multiplier=1.0, center=center
+            )
+
+
+def test_dates_are_refused_before_anything_is_paid():
+    days = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[s]")
+    data = PrivateData({"day": days, "text": days.astype(str)})
+    for arguments in ({"keys": ["2020-01-01"]}, {"epsilon": 1.0, "delta": 1e-6}):
+        with pytest.raises(TypeError, match="Make texts of dates"):
+            data.group_by("day", **arguments)
+    assert data.ledger.total_count == 0
+    with pytest.raises(TypeError, match="Make texts of dates"):
+        PrivateData({"day": days}, person="day", max_contributions=1)
+    key = str(days[0])
+    assert data.group_by("text", keys=[key]).count(epsilon=LOUD)[key] == pytest.approx(1, abs=1e-3)
+
+
+def test_number_of_candidates_may_be_numpys():
+    for number in (np.int64(101), np.uint8(101), 101):
+        age = table()["age"].clip(0, 100)
+        assert age.quantile(0.5, epsilon=LOUD, candidates=number) in range(30, 51)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
+        (lambda d: d[[]], "Name at least one column"),
         (lambda d: d["age"].sum(epsilon=1.0), "must be clipped first"),
         (lambda d: d["age"].clip(1, 1), "high must be above low"),
         (lambda d: d["city"].clip(0, 1).sum(), "Give either epsilon"),

@@ -9,10 +9,12 @@ import pytest
 
 from tfdp.statistics.table import (
     as_numbers,
+    check_keys,
     columns_of,
     key_of,
     occurring_keys,
     persons_of,
+    quiet,
     rows_of,
 )
 
@@ -66,9 +68,22 @@ def test_rows_that_are_lists_are_rows():
 
 
 def test_no_value_warns(recwarn):
-    as_numbers("a", np.array([np.finfo(np.longdouble).max, 1], np.longdouble))
-    as_numbers("a", np.array([np.longdouble("1e4000"), 1], object))
+    numbers = quiet(as_numbers)
+    numbers("a", np.array([np.finfo(np.longdouble).max, 1], np.longdouble))
+    numbers("a", np.array([np.longdouble("1e4000"), 1], object))
     assert not recwarn.list
+
+
+def test_questions_are_quiet_and_leave_the_state_of_numpy():
+    @quiet
+    def ask(depth):
+        """Asks."""
+        assert set(np.geterr().values()) == {"ignore"}
+        return ask(depth - 1) if depth else "answer"
+
+    with np.errstate(all="raise"):
+        assert ask(2) == "answer" and ask.__doc__ == "Asks."
+        assert set(np.geterr().values()) == {"raise"}
 
 
 def test_a_pandas_frame_is_read():
@@ -89,6 +104,10 @@ def test_a_pandas_frame_is_read():
         (np.zeros((1, 1, 1)), ValueError, "one or two axes"),
         ({"a": np.zeros((2, 2))}, ValueError, "'a' must have one axis"),
         ({}, ValueError, "There must be columns"),
+        (np.ones((3, 0)), ValueError, "There must be columns"),
+        (np.ma.array([1.0, 50.0], mask=[0, 1]), TypeError, "masked array"),
+        (np.ma.array([[1.0, 50.0]], mask=False), TypeError, "masked array"),
+        ({"a": np.ma.array([1.0, 50.0], mask=[0, 1])}, TypeError, "masked array"),
         ({"a": [1], "b": [1, 2]}, ValueError, "equally long"),
     ],
 )
@@ -155,6 +174,32 @@ def test_equal_values_are_one_key_that_is_written_in_one_way():
         column = np.empty(len(order), object)
         column[:] = order
         assert [repr(key) for key in occurring_keys(column)] == ["1"]
+
+
+def test_integers_of_any_length_are_keys():
+    # Python makes no text of an integer of more than 4300 digits.
+    huge = [10**5000, -(10**5000), 3]
+    column = columns_of({"a": ["b", *huge, 2.5, b"x", "a"]})["a"]
+    assert occurring_keys(column) == [b"x", 2.5, -(10**5000), 3, 10**5000, "a", "b"]
+    assert rows_of(column, ["b", 10**5000]).tolist() == [0, 1, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("dtype", ["M8[ns]", "M8[s]", "M8[D]", "m8[ns]", "c16", "V3"])
+def test_dtypes_without_keys_are_refused_by_name(dtype):
+    with pytest.raises(TypeError, match="'a' must hold texts, numbers or bytes"):
+        check_keys("a", np.zeros(2, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["U5", "S3", "O", "?", "i8", "u1", "f2", "f4", "f8", "g"])
+def test_dtypes_of_keys(dtype):
+    column = np.ones(2, dtype)
+    check_keys("a", column)
+    assert len(occurring_keys(column)) == 1
+
+
+def test_a_date_among_objects_is_no_key_in_any_unit():
+    dates = [np.datetime64("2020-01-01", unit) for unit in ("ns", "s", "D")]
+    assert [key_of(value) for value in [*dates, np.timedelta64(1, "ns")]] == [None] * 4
 
 
 def test_order_of_keys_does_not_follow_the_rows():

@@ -1,5 +1,6 @@
 """Optuna and KerasTuner draw the candidates of a private search, where they are installed."""
 
+import sys
 import types
 
 import keras
@@ -42,20 +43,23 @@ def plan():
     return [(entry.event, entry.count) for entry in ledger]
 
 
+def suggest(trial):
+    trial.suggest_float("rate", 1e-3, 1.0, log=True)
+    if trial.suggest_categorical("layers", [1, 2]) == 2:
+        trial.suggest_int("units", 2, 3)
+
+
 def test_optuna_draws_the_candidates():
-    optuna = pytest.importorskip("optuna", reason="Optuna is not installed: tfdp[tuning].")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
+    pytest.importorskip("optuna", reason="Optuna is not installed: tfdp[tuning].")
     rates, ledger = [], tfdp.PrivacyLedger()
 
-    def run(trial, own):
-        rates.append(trial.suggest_float("rate", 1e-3, 1.0, log=True))
+    def run(values, own):
+        rates.append(values["rate"])
         model = model_of(rates[-1])
         return fit(model, own), model
 
-    best = private_search(run, optuna_trials(study), plan(), NUMBERS, ledger=ledger)
-    assert best.candidate.params["rate"] in rates
-    assert len(set(rates)) == len(rates) == len(study.trials)
+    best = private_search(run, optuna_trials(suggest), plan(), NUMBERS, ledger=ledger)
+    assert best.candidate["rate"] in rates and len(set(rates)) == len(rates)
     ((event, count),) = ledger
     assert [count for _, count in best.output.ledger] == [2, 1]
     assert list(best.output.ledger)[-1] == (event, 1)
@@ -63,60 +67,81 @@ def test_optuna_draws_the_candidates():
     assert np.isfinite(ledger.epsilon(1e-5, accountant="rdp"))
 
 
-def test_samplers_of_optuna_that_look_at_earlier_trials_are_refused():
+def test_nothing_of_optuna_tells_which_draw_a_candidate_was(caplog, capsys):
     optuna = pytest.importorskip("optuna", reason="Optuna is not installed: tfdp[tuning].")
-    for sampler in (None, optuna.samplers.TPESampler(), optuna.samplers.GridSampler({"a": [1]})):
-        with pytest.raises(TypeError, match="RandomSampler"):
-            optuna_trials(optuna.create_study(sampler=sampler))
+    numbers = []
+    draw = optuna_trials(lambda trial: (suggest(trial), numbers.append(trial.number)))
+    optuna.logging.enable_propagation()
+    caplog.clear()
+    capsys.readouterr()
+    drawn = [draw() for _ in range(20)]
+    optuna.logging.disable_propagation()
+    for values in drawn:
+        assert type(values) is dict
+        assert set(values) - {"units"} == {"rate", "layers"}
+        assert ("units" in values) == (values["layers"] == 2)
+        assert all(type(value) in (int, float) for value in values.values())
+    assert numbers == [0] * 20
+    assert not caplog.records and capsys.readouterr() == ("", "")
+    # Nor is the sequence one that another draws again.
+    np.random.seed(0)
+    first = optuna_trials(suggest)()
+    np.random.seed(0)
+    assert optuna_trials(suggest)()["rate"] != first["rate"]
 
 
-@pytest.mark.parametrize("way", ["tell", "report"])
-def test_scores_that_the_study_was_told_end_the_search(way):
-    optuna = pytest.importorskip("optuna", reason="Optuna is not installed: tfdp[tuning].")
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
-    draw = optuna_trials(study)
-    trial = draw()
-    draw()  # Nothing was told yet.
-    if way == "tell":
-        study.tell(trial, 1.0)
-    else:
-        trial.report(1.0, step=0)
-    with pytest.raises(ValueError, match="told how a trial went"):
-        draw()
+class StudyByHand:
+    """What has the form of a study of Optuna, which need not be installed."""
+
+    def __init__(self, sampler=None):
+        self.sampler, self.trials = sampler, []
+
+    def ask(self):
+        self.trials.append(TrialByHand(len(self.trials), self))
+        return self.trials[-1]
 
 
-def study_by_hand(kind, trials):
-    """Returns what has the form of a study of Optuna, which need not be installed."""
-    sampler = type(kind, (), {"__module__": "optuna.samplers"})()
-
-    def ask():
-        trials.append(types.SimpleNamespace(intermediate_values={}, state=RUNNING))
-        return trials[-1]
-
-    return types.SimpleNamespace(ask=ask, sampler=sampler, get_trials=lambda deepcopy: trials)
+class TrialByHand:
+    def __init__(self, number, study):
+        self.number, self.study, self.params = number, study, {}
 
 
-RUNNING = types.SimpleNamespace(is_finished=lambda: False)
-DONE = types.SimpleNamespace(is_finished=lambda: True)
+@pytest.fixture
+def optuna_by_hand(monkeypatch):
+    """Stands in for Optuna; returns the seeds of the samplers and the studies that were made."""
+    seeds, studies = [], []
+
+    def create_study(sampler):
+        studies.append(StudyByHand(sampler))
+        return studies[-1]
+
+    module = types.ModuleType("optuna")
+    module.create_study = create_study
+    module.samplers = types.SimpleNamespace(RandomSampler=lambda seed=None: seeds.append(seed))
+    monkeypatch.setitem(sys.modules, "optuna", module)
+    return seeds, studies
 
 
-@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler", "CmaEsSampler", "MySampler"])
-def test_other_samplers_are_refused_by_their_names(kind):
-    with pytest.raises(TypeError, match=f"sampler={kind}"):
-        optuna_trials(study_by_hand(kind, []))
+def test_every_candidate_has_a_study_of_its_own(optuna_by_hand):
+    seeds, studies = optuna_by_hand
+    trials = []
+
+    def name(trial):
+        trials.append(trial)
+        trial.params["rate"] = len(trials)
+
+    draw = optuna_trials(name)
+    assert [draw() for _ in range(3)] == [{"rate": 1}, {"rate": 2}, {"rate": 3}]
+    assert [trial.number for trial in trials] == [0, 0, 0]
+    assert all(trial.study.trials == [trial] for trial in trials)
+    # One study was made, and logged: that of no candidate.
+    assert len(studies) == 1 and not studies[0].trials
+    assert seeds == [None] * 4
 
 
-@pytest.mark.parametrize(
-    "told", [{"state": DONE}, {"intermediate_values": {0: 1.0}}], ids=["told", "reported"]
-)
-def test_nothing_is_drawn_once_a_trial_was_told(told):
-    before = [types.SimpleNamespace(intermediate_values={}, state=DONE)]  # Of another search.
-    draw = optuna_trials(study_by_hand("RandomSampler", before))
-    trial = draw()
-    assert draw() is not trial
-    vars(trial).update(told)
-    with pytest.raises(ValueError, match="told how a trial went"):
-        draw()
+def test_a_study_is_refused():
+    with pytest.raises(TypeError, match="A study is not taken"):
+        optuna_trials(StudyByHand())
 
 
 def test_keras_tuner_draws_the_candidates():
@@ -151,11 +176,10 @@ def test_keras_tuner_draws_the_candidates():
     "make",
     [
         lambda: optuna_trials(object()),
-        lambda: optuna_trials(types.SimpleNamespace(ask=int, sampler=object())),
         lambda: keras_tuner_values(object(), int),
         lambda: keras_tuner_values(types.SimpleNamespace(is_active=int), None),
     ],
 )
 def test_what_is_of_another_kind_is_refused(make):
-    with pytest.raises(TypeError, match="RandomSampler|must be an optuna|Give keras_tuner"):
+    with pytest.raises(TypeError, match="Give a function|Give keras_tuner"):
         make()

@@ -16,6 +16,7 @@ from tfdp.events import (
     MinSeparationSampling,
     NeighboringRelation,
     PoissonSelectedRunEvent,
+    PureEpsilonEvent,
     RandomAllocationSampling,
     RunEvent,
     SampledEvent,
@@ -330,6 +331,25 @@ def test_not_a_number_never_wins():
 
 def test_no_run_no_winner():
     assert private_search(_run, [1], [(STEP, 5)], Runs(0), ledger=tfdp.PrivacyLedger()) is None
+
+
+def test_place_of_the_winner_costs_more_than_the_search():
+    """Why no candidate has a number: a score is 1 or 0, and a record moves its probability."""
+    gamma, place = 0.01, np.arange(5000)
+    ledger = tfdp.PrivacyLedger()
+    runs = (RunEvent((PureEpsilonEvent(0.1),), (1,)),)
+    ledger.append(TruncatedNegativeBinomialRuns(gamma).event(runs))
+    assert ledger.epsilon(1e-5, "rdp") == pytest.approx(0.3, abs=1e-3)
+
+    def seen(one):
+        first = one * (1 - one) ** place * (1 - gamma) ** place  # The first run of score 1.
+        return np.append(first, 1 - first.sum())
+
+    with_record, without = seen(0.4 * math.exp(0.1)), seen(0.4)
+    assert 1 - 0.4 * math.exp(0.1) > math.exp(-0.1) * 0.6  # One run costs no more than 0.1.
+    delta = np.maximum(with_record - math.exp(1.17) * without, 0).sum()
+    back = np.maximum(without - math.exp(1.17) * with_record, 0).sum()
+    assert max(delta, back) > 1e-5
 
 
 def test_candidates_by_a_function_have_one_plan():

@@ -12,12 +12,14 @@ exp(-2 n r^2), and so it is below, and for the FPR with m.
 """
 
 import dataclasses
+import decimal
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tfdp.audit.scores import check_confidence
+from tfdp.events.arguments import real_number
 
 # Of Carlini et al. 2022: where an attacker is nearly sure.
 LOW_RATES = (0.001, 0.01)
@@ -62,7 +64,15 @@ class Roc:
         return float(np.max(found[1:] / called[1:]))
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Returns the largest TPR of a threshold whose FPR is at most this."""
+        """Returns the largest TPR of a threshold whose FPR is at most this.
+
+        Raises:
+            ValueError: it is not in [0, 1].
+            TypeError: it is not a number.
+        """
+        false_positive_rate = real_number(
+            "false_positive_rate", false_positive_rate, minimum=0, inclusive=True, maximum=1
+        )
         last = np.searchsorted(self.false_positive_rates, false_positive_rate, side="right") - 1
         return float(self.true_positive_rates[last])
 
@@ -116,11 +126,11 @@ class Attack:
     Attributes:
         name: Of the score.
         roc: All of its thresholds.
-        auc: Area under the curve, with the interval of DeLong et al. 1988.
+        auc: Area under the curve, with an interval (`auc_interval`).
         advantage: The largest TPR - FPR of a threshold. It was chosen by these records, so it is
             above zero even for scores that say nothing. `advantage_interval` allows for that.
-        true_positive_rates: By the FPR that is asked for, the TPR of the threshold that the others'
-            scores choose, with the interval of Clopper and Pearson 1934 for the threshold.
+        true_positive_rates: By the FPR that is asked for, the largest TPR of a threshold whose FPR
+            is at most this, with an interval for the true one (`rate_interval`).
         slice_name: Which records were attacked.
         confidence: Of every interval.
     """
@@ -183,8 +193,8 @@ class Attack:
             allowed = true_positive_rate(highest)
             if found.lower > allowed:
                 said.append(
-                    f"TPR {found.value:.3g} (at least {found.lower:.3g}) at FPR {rate:g}, "
-                    f"where at most {allowed:.3g} is claimed"
+                    f"TPR {found.value:.3g} (at least {_rounded_down(found.lower)}) at FPR "
+                    f"{float(rate)!r}, where at most {_rounded_up(allowed)} is claimed"
                 )
         return said
 
@@ -207,8 +217,9 @@ class Attack:
             return []
         at = shown[best]
         return [
-            f"TPR {tpr[at]:.3g} (at least {tpr[at] - below:.3g}) at FPR {fpr[at]:.3g} (at most "
-            f"{highest[best]:.3g}), where at most {allowed[best]:.3g} is claimed"
+            f"TPR {tpr[at]:.3g} (at least {_rounded_down(tpr[at] - below)}) at FPR {fpr[at]:.3g} "
+            f"(at most {_rounded_up(highest[best])}), where at most {_rounded_up(allowed[best])} "
+            "is claimed"
         ]
 
     def _reaches(self, error: float) -> tuple[float, float]:
@@ -238,16 +249,13 @@ def attack(
         slice_name: What to call these records.
 
     Raises:
-        ValueError: as `roc`, or `confidence` is out of range.
-        TypeError: `members` is not boolean.
+        ValueError: as `roc`, or `confidence` or a rate is out of range.
+        TypeError: `members` is not boolean, or a rate is no number.
     """
     confidence = check_confidence(confidence)
     curve = roc(scores, members)
-    rates = {}
-    for rate in false_positive_rates:
-        value = curve.true_positive_rate(rate)
-        rates[rate] = clopper_pearson(round(value * curve.members), curve.members, confidence)
-    auc = delong(scores, members, confidence)
+    rates = {rate: rate_interval(curve, rate, confidence) for rate in false_positive_rates}
+    auc = auc_interval(curve, confidence)
     return Attack(name, curve, auc, curve.advantage, rates, slice_name, confidence)
 
 
@@ -312,40 +320,91 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
     return Estimate(successes / trials, float(lower), float(upper))
 
 
-def delong(scores: Any, members: Any, confidence: float = 0.95) -> Estimate:
-    """Returns the AUC and its interval.
+def rate_interval(curve: Roc, false_positive_rate: float, confidence: float = 0.95) -> Estimate:
+    """Returns the TPR at an FPR, and an interval for the true one.
 
-    The variance is DeLong's: of the share of others that each member beats, and of the share of
-    members by which each of the others is beaten. The interval is a normal one for the logit of
-    the AUC, so it stays within [0, 1]. Where one of the two kinds is a single record, or every
-    member beats every other record, there is no variance to see and the interval is all of [0, 1].
+    True is the largest TPR of all thresholds whose true FPR is at most this rate: let T be that
+    threshold, which is chosen by the populations and not by the records. T calls at most as many
+    others as a binomial number of this rate has. So it calls at most as many members as the
+    threshold of the records that calls so many others, and Clopper and Pearson bound its TPR by
+    that. Likewise from below: every threshold above T calls at least a binomial number of others,
+    so that one that calls fewer lies within T. Each of the four steps fails with a probability of
+    (1 - confidence) / 4 at most.
 
     Args:
-        scores: One per record.
-        members: One boolean per record.
+        curve: All thresholds of the records.
+        false_positive_rate: In [0, 1].
+        confidence: In (0, 1).
+
+    Raises:
+        ValueError: the rate is not in [0, 1].
+        TypeError: it is not a number.
+    """
+    from scipy import stats
+
+    value = curve.true_positive_rate(false_positive_rate)
+    error, others = (1 - confidence) / 4, curve.others
+    fewest = int(stats.binom.ppf(error, others, false_positive_rate))
+    most = int(stats.binom.isf(error, others, false_positive_rate))
+
+    def interval_where(called: int) -> Estimate:
+        # Half an other more: quotients are rounded.
+        share = curve.true_positive_rate(min(1.0, (called + 0.5) / others))
+        return clopper_pearson(round(share * curve.members), curve.members, 1 - 2 * error)
+
+    lower = interval_where(fewest - 1).lower if fewest > 0 else 0.0
+    return Estimate(value, lower, interval_where(most).upper)
+
+
+def auc_interval(curve: Roc, confidence: float = 0.95) -> Estimate:
+    """Returns the AUC and its interval, which holds for every number of records and with ties.
+
+    The AUC is a mean over all pairs of a member and another record, and so a mean over all ways to
+    pair the k = min(members, others) records of the rarer kind with different ones of the other
+    kind. In each way the pairs are independent. So the bound of Chernoff for k trials holds
+    (Hoeffding 1963, section 5): P[AUC >= a] <= exp(-k KL(a, p)) for a above the true area p, and
+    likewise below, where KL is the divergence of two coins.
+
+    Args:
+        curve: All thresholds of the records.
         confidence: In (0, 1).
 
     References:
-        DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44(3); Sun and Xu 2014, IEEE Signal
-        Processing Letters 21(11), for its computation by ranks.
-    """
-    from scipy import special, stats
+        Hoeffding 1963, Journal of the American Statistical Association 58.
 
-    scores, members = _checked(scores, members)
-    inside, outside = scores[members], scores[~members]
-    n, m = len(inside), len(outside)
-    ranks = stats.rankdata(scores)
-    beaten_by_member = (ranks[members] - stats.rankdata(inside)) / m
-    beats_other = 1 - (ranks[~members] - stats.rankdata(outside)) / n
-    auc = float(beaten_by_member.mean())
-    if n < 2 or m < 2:
-        return Estimate(auc, 0.0, 1.0)
-    variance = beaten_by_member.var(ddof=1) / n + beats_other.var(ddof=1) / m
-    if variance == 0 and auc != 0.5 or not 0 < auc < 1:
-        return Estimate(auc, 0.0, 1.0)
-    reach = special.ndtri((1 + confidence) / 2) * np.sqrt(variance) / (auc * (1 - auc))
-    lower, upper = special.expit(special.logit(auc) + np.array([-reach, reach]))
-    return Estimate(auc, float(lower), float(upper))
+    Example:
+        >>> curve = roc([3.0, 2.0, 1.0, 0.0], np.array([True, True, False, False]))
+        >>> auc_interval(curve).upper, round(auc_interval(curve).lower**2, 9)
+        (1.0, 0.025)
+    """
+    from scipy import special
+
+    area = min(1.0, curve.auc)
+    most = np.log(2 / (1 - confidence)) / min(curve.members, curve.others)
+
+    def end(outside: float) -> float:
+        inside = area
+        for _ in range(100):
+            middle = (inside + outside) / 2
+            divergence = special.rel_entr(area, middle) + special.rel_entr(1 - area, 1 - middle)
+            inside, outside = (middle, outside) if divergence <= most else (inside, middle)
+        return float(outside)
+
+    return Estimate(area, end(0.0), end(1.0))
+
+
+def _rounded_down(value: float) -> str:
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def _rounded_up(value: float) -> str:
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+def _rounded(value: float, rounding: str) -> str:
+    """Returns a number with at most four significant digits."""
+    context = decimal.Context(prec=4, rounding=rounding)
+    return str(context.create_decimal(repr(float(value))))
 
 
 def _checked(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from tfdp.query import QuantileSelectionQuery
 from tfdp.query.scores import STEPS as SCORE_STEPS
 from tfdp.statistics.account import Account, Groups
 from tfdp.statistics.noise import STEPS, Noise, in_steps
+from tfdp.statistics.table import quiet
 
 _LARGEST = 1e30
 
@@ -51,6 +52,7 @@ class PrivateColumn:
             raise ValueError(f"high must be above low. Received: low={low!r}, high={high!r}.")
         return dataclasses.replace(self, bounds=(low, high))
 
+    @quiet
     def count(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
         """Returns the noised number of rows with a finite number.
 
@@ -62,6 +64,7 @@ class PrivateColumn:
         self._account.charge(self._event(noise), self._groups)
         return self._answer(self._noised(noise, self._present() * STEPS))
 
+    @quiet
     def sum(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
         """Returns the noised sum of the clipped values.
 
@@ -78,6 +81,7 @@ class PrivateColumn:
         self._account.charge(self._event(noise), self._groups)
         return self._answer(self._noised(noise, steps) * bound)
 
+    @quiet
     def mean(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
         """Returns the mean of the clipped values.
 
@@ -99,6 +103,7 @@ class PrivateColumn:
         counts = self._noised(each, self._present() * STEPS)
         return self._answer(np.clip(middle + half * sums / np.maximum(counts, 1.0), low, high))
 
+    @quiet
     def quantile(
         self, quantile: float, *, epsilon: float, candidates: int | Sequence[float] = 100
     ) -> Any:
@@ -109,7 +114,7 @@ class PrivateColumn:
             epsilon: What it costs; positive.
             candidates: Public, increasing numbers; or how many, evenly between the bounds.
         """
-        if isinstance(candidates, int):
+        if isinstance(candidates, (int, np.integer)):
             number = positive_integer("candidates", candidates)
             candidates = np.linspace(*self._range(), num=max(number, 2)).tolist()
         query = QuantileSelectionQuery(
@@ -132,6 +137,7 @@ class PrivateColumn:
             found.append(float(query.get_noised_result(state, ())[0]))
         return self._answer(np.array(found))
 
+    @quiet
     def histogram(
         self,
         edges: Sequence[float],

@@ -76,8 +76,7 @@ def select(
 
 
 def _scores(column: np.ndarray, target: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        product = np.clip(column, -1.0, 1.0) * np.clip(target, -1.0, 1.0)
+    product = np.clip(column, -1.0, 1.0) * np.clip(target, -1.0, 1.0)
     product[~(np.isfinite(column) & np.isfinite(target))] = 0.0
     return (product * SCORE_STEPS).astype(np.int64)
 
@@ -115,9 +114,7 @@ class Scatter:
         account.charge(noise.event(coordinates=len(upper[0])), None)
         total = np.zeros((width, width), np.int64)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            with np.errstate(over="ignore"):  # A warning would tell of a row.
-                differences = rows[start : start + _ROWS_AT_ONCE] - center
-            total += _products(differences, clip)
+            total += _products(rows[start : start + _ROWS_AT_ONCE] - center, clip)
         noised = np.zeros((width, width))
         noised[upper] = noise.add(total[upper], account.random_source) * clip * clip
         return noised + np.triu(noised, 1).T
@@ -129,8 +126,7 @@ def _products(rows: np.ndarray, clip: float) -> np.ndarray:
     Rows are rounded towards zero to integers of norm sqrt(STEPS) at most. Sums of their products
     are integers below 2^53, which float64 holds exactly, in whatever order they are added.
     """
-    with np.errstate(invalid="ignore"):
-        is_finite = np.all(np.isfinite(rows), axis=1) & np.all(np.abs(rows) < 1e100, axis=1)
+    is_finite = np.all(np.isfinite(rows), axis=1) & np.all(np.abs(rows) < 1e100, axis=1)
     rows = np.where(is_finite[:, None], rows, 0.0) / clip
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / np.maximum(norms, 1.0) * (1 - _ROUNDING)

@@ -86,7 +86,6 @@ def in_steps(values: np.ndarray, bound: float) -> np.ndarray:
 
     A value that is not finite is zero. No result is beyond STEPS, whatever rounding does.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = np.clip(values / bound, -1.0, 1.0) * STEPS
+    scaled = np.clip(values / bound, -1.0, 1.0) * STEPS
     scaled[~np.isfinite(values)] = 0.0
     return np.clip(scaled.astype(np.int64), -STEPS, STEPS)

@@ -14,6 +14,7 @@ from tfdp.query import PartitionSelectionQuery
 from tfdp.statistics import features, table
 from tfdp.statistics.account import Account, Groups
 from tfdp.statistics.column import PrivateColumn
+from tfdp.statistics.table import quiet
 
 
 class PrivateData:
@@ -42,16 +43,16 @@ class PrivateData:
         budget: What the whole ledger may cost; None for no limit.
         random_source: Where random bits come from; by default keyed by the operating system.
         person: The column that says whose row it is: texts, numbers or bytes. A row of nobody
-            (None, NaN, another type) is dropped.
+            (None, NaN, another type) is dropped; a dtype of dates is refused.
         max_contributions: How many rows of a person take part, the first ones; the others are
             dropped, whatever they hold. Noise is larger by this factor, so that a question costs
             what its arguments say.
 
     Raises:
         KeyError: there is no column `person`.
-        TypeError: an argument is of the wrong type.
-        ValueError: columns are not equally long, or only one of `person` and `max_contributions` is
-            given.
+        TypeError: an argument is of the wrong type, or an array is a masked one.
+        ValueError: there are no columns, they are not equally long, or only one of `person` and
+            `max_contributions` is given.
 
     Example:
         >>> ages = np.array([31.0, 45.0, np.nan, 62.0, 38.0])
@@ -71,6 +72,7 @@ class PrivateData:
         tfdp...PrivacyBudgetExceededError: ... What is left is epsilon 100. ...
     """
 
+    @quiet
     def __init__(
         self,
         data: Any,
@@ -96,6 +98,7 @@ class PrivateData:
             most = positive_integer("max_contributions", max_contributions)
             if person not in columns:
                 raise KeyError(f"There is no column {person!r}. There are: {list(columns)}.")
+            table.check_keys(person, columns[person])
             ids = table.persons_of(columns[person])
             kept = table.first_of_each(ids, most)
             columns = {name: column[kept] for name, column in columns.items()}
@@ -117,9 +120,12 @@ class PrivateData:
         budget = self._account.budget
         return None if budget is None else budget.left(self.ledger)
 
+    @quiet
     def __getitem__(self, name: Any) -> Any:
         """Returns a `PrivateColumn`, or for a list of names `PrivateData` of these columns."""
         if isinstance(name, list):
+            if not name:
+                raise ValueError("Name at least one column. Received: [].")
             chosen = PrivateData.__new__(PrivateData)
             chosen._account = self._account
             chosen._columns = {each: self._column(each) for each in name}
@@ -127,6 +133,7 @@ class PrivateData:
             return chosen
         return PrivateColumn(self._account, table.as_numbers(name, self._column(name)), None)
 
+    @quiet
     def count(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
         """Returns the noised number of rows.
 
@@ -137,6 +144,7 @@ class PrivateData:
         rows = PrivateColumn(self._account, np.zeros(self._length), None)
         return rows.count(epsilon=epsilon, noise_multiplier=noise_multiplier)
 
+    @quiet
     def group_by(
         self,
         name: Hashable,
@@ -153,13 +161,15 @@ class PrivateData:
         group do.
 
         Args:
-            name: Of the column; its values are texts, numbers or bytes.
+            name: Of the column; its values are texts, numbers or bytes. A dtype of dates is
+                refused: make texts of them.
             keys: Public: what one knows without looking at the data.
             epsilon: Without `keys`: the keys are selected at this price, which is charged at once
                 (`PartitionSelectionQuery`). Keys of few rows are not found.
             delta: With `epsilon`.
         """
         column = self._column(name)
+        table.check_keys(name, column)
         if (keys is None) == (epsilon is None) or (epsilon is None) != (delta is None):
             raise ValueError(
                 "Give either keys, or epsilon and delta to select them privately. Received: "
@@ -178,6 +188,7 @@ class PrivateData:
             keys = [key for key, is_kept in zip(found, kept, strict=True) if is_kept]
         return GroupedData(self, Groups(tuple(keys), table.rows_of(column, keys)))
 
+    @quiet
     def select_features(self, target: Hashable, number: int, *, epsilon: float) -> list[Hashable]:
         """Returns the columns whose products with the target have the largest absolute sums.
 
@@ -193,6 +204,7 @@ class PrivateData:
         wanted = table.as_numbers(target, self._column(target))
         return features.select(self._account, numbers, wanted, number, epsilon)
 
+    @quiet
     def principal_components(
         self,
         number: int,
@@ -237,11 +249,13 @@ class GroupedData:
         """The keys of the groups: given, or selected."""
         return self._groups.keys
 
+    @quiet
     def __getitem__(self, name: Hashable) -> PrivateColumn:
         """Returns a column, whose answers are dicts from the key of each group."""
         values = table.as_numbers(name, self._data._column(name))
         return PrivateColumn(self._data._account, values, self._groups)
 
+    @quiet
     def count(self, *, epsilon: float | None = None, noise_multiplier: float | None = None) -> Any:
         """Returns the noised number of rows of each group.
 

@@ -1,13 +1,34 @@
 """Columns of arrays and frames. What is refused depends on types and shapes, never on a value."""
 
+import functools
 import math
 import numbers
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 _MISSING = -1
+# Kinds of dtypes: truth values, integers, floats, objects, bytes, and two of texts.
+_OF_KEYS = "biufOSUT"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def quiet(ask: Callable[P, T]) -> Callable[P, T]:
+    """Returns a function that neither warns nor raises because of floating-point numbers.
+
+    NumPy's warnings, and its errors after `np.seterr(all="raise")`, tell of a value: that one is
+    tiny, huge or a signalling NaN.
+    """
+
+    @functools.wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        with np.errstate(all="ignore"):
+            return ask(*args, **kwargs)
+
+    return asked
 
 
 def columns_of(data: Any) -> dict[Hashable, np.ndarray]:
@@ -19,13 +40,18 @@ def columns_of(data: Any) -> dict[Hashable, np.ndarray]:
             `columns` whose items are arrays, as pandas has.
 
     Raises:
-        TypeError: it is none of these.
-        ValueError: an array has another number of axes, or columns are not equally long.
+        TypeError: it is none of these, or an array is a masked one.
+        ValueError: an array has another number of axes, there are no columns, or they are not
+            equally long.
     """
     if isinstance(data, np.ndarray):
-        if data.ndim not in (1, 2):
-            raise ValueError(f"An array must have one or two axes. Received: {data.ndim}.")
-        return dict(enumerate(np.atleast_2d(data.T)))
+        rows = _array_of(data)
+        if rows.ndim not in (1, 2):
+            raise ValueError(f"An array must have one or two axes. Received: {rows.ndim}.")
+        found = dict(enumerate(np.atleast_2d(rows.T)))
+        if not found:
+            raise ValueError("There must be columns. Received: an array without any.")
+        return found
     names = data.keys() if isinstance(data, Mapping) else getattr(data, "columns", None)
     if names is None:
         raise TypeError(
@@ -48,6 +74,11 @@ def _array_of(column: Any) -> np.ndarray:
         # One dtype for all would follow the rows: a text among numbers makes texts of them, and NaN
         # among large integers rounds them.
         return np.fromiter(column, object, len(column))
+    if isinstance(column, np.ma.MaskedArray):
+        raise TypeError(
+            "A masked array is not taken: what is under its mask would count. Give "
+            "array.filled(np.nan), or array.astype(object).filled(None)."
+        )
     return column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
 
 
@@ -58,14 +89,11 @@ def as_numbers(name: Hashable, column: np.ndarray) -> np.ndarray:
         TypeError: the dtype of the column is not that of real numbers, or of objects.
     """
     if column.dtype.kind in "biuf":
-        with np.errstate(over="ignore"):  # A warning would tell of a value.
-            found = column.astype(np.float64)
+        found = column.astype(np.float64)
         return np.where(np.isfinite(found), found, np.nan)
     if column.dtype.kind != "O":
         raise TypeError(f"The column {name!r} holds no numbers: its dtype is {column.dtype}.")
-    with np.errstate(over="ignore"):
-        found = [_number(value) for value in column]
-    return np.array(found, np.float64).reshape(len(column))
+    return np.array([_number(value) for value in column], np.float64).reshape(len(column))
 
 
 def _number(value: Any) -> float:
@@ -85,13 +113,28 @@ def key_of(value: Any) -> Hashable:
     how the key of others is written. So True and 1.0 are 1, and what is no text, number or bytes is
     no key.
     """
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return None  # An integer in some units, and a date in others.
     if isinstance(value, np.generic):
-        value = value.item()
+        value = float(value) if isinstance(value, np.floating) else value.item()
     if type(value) is bool or (type(value) is float and value.is_integer()):
         return int(value)
     if type(value) is float:
         return value if value == value else None  # noqa: PLR0124
     return value if type(value) in (int, str, bytes) else None
+
+
+def check_keys(name: Hashable, column: np.ndarray) -> None:
+    """Refuses a column whose dtype is one of no keys, so that all of its rows would be dropped.
+
+    Raises:
+        TypeError: the dtype is not that of texts, numbers, bytes or objects.
+    """
+    if column.dtype.kind not in _OF_KEYS:
+        raise TypeError(
+            f"The column {name!r} must hold texts, numbers or bytes: its dtype is {column.dtype}. "
+            "Make texts of dates, for example by column.astype(str)."
+        )
 
 
 def rows_of(column: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
@@ -145,4 +188,5 @@ def is_first_in_group(persons: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def occurring_keys(column: np.ndarray) -> list[Hashable]:
     """Returns the keys that occur, in an order that depends on the keys alone."""
     found = {key_of(value) for value in column} - {None}
-    return sorted(found, key=lambda key: (type(key).__name__, repr(key)))
+    # No text is made of a key: Python refuses that for an integer of many digits.
+    return sorted(found, key=lambda key: (type(key).__name__, key))

@@ -66,7 +66,10 @@ def private_search(
     files or callbacks), and that both are as private as its ledger says. A score on the private
     data themselves has to be noised, and its event is part of the plan. A score on public data
     costs nothing. Whoever can tell how many runs there were, by a clock or a progress bar for
-    example, knows more than the event says. So the search itself shows no progress. What a run
+    example, knows more than the event says. So the search itself shows no progress. That holds for
+    the place of the winner among them, too: neither its candidate nor its output may carry it.
+    Keras numbers the models and layers of a process that are given no names, and a winner called
+    "sequential_7" was the seventh; begin a run with `keras.utils.clear_session()`. What a run
     saves before it returns has a ledger that does not hold the search; save the winner instead.
 
     Args:
@@ -74,7 +77,9 @@ def private_search(
             of its model's optimizer, or `model.ledger`. It returns (score, output).
         candidates: The candidates, of which each is as likely as any other, or a function that
             draws one, without looking at data or at earlier runs (`optuna_trials`,
-            `keras_tuner_values`).
+            `keras_tuner_values`). The winner is shown, so a candidate must not carry its place in
+            the sequence: no number, no time, no value that only the tenth draw can have, as of a
+            counter or of a generator with a known seed.
         plan: What a run costs: the (event, count) pairs of a ledger, or a function of a candidate.
             With a function that draws candidates it is one plan that covers all of them. A
             rehearsal on made-up data gives one: the pairs that stand in its ledger.
