@@ -130,9 +130,13 @@ def test_late_answer_changes_nothing_and_is_not_added_to_the_next_round():
     def answer(current):
         for earlier in late:
             earlier.receive(NAMES[0], making.update(0))
+            earlier.receive_all(NAMES, making.stacked())
         late.append(current)
 
     server.train(answer, 2)
+    for earlier in late:  # No round is open.
+        earlier.receive(NAMES[0], making.update(0))
+        earlier.receive_all(NAMES, making.stacked())
     making.assert_weights(model, before, tolerance=0)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import io
+import time
 from contextlib import nullcontext
 
 import hypothesis
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import tfdp
 from tests.federated import rounds as making
 from tfdp.federated import Clients, InvalidUpdateError, LocalSGD, LocalTraining, Server
 from tfdp.federated.updates import form_of
@@ -222,6 +224,7 @@ BAD = {
     "unreadable_metadata": lambda m: _unreadable(b"Message  3\x00\xff\xff\xff"),
     "unreadable_record": lambda m: _unreadable(b"RecordDict  0\x00"),
     "unknown_record": lambda m: _unreadable(b"Nothing  0\x00"),
+    "records_within_records": lambda m: RecursionError("maximum recursion depth exceeded"),
     "error": lambda m: Message(Error(1, "secret"), reply_to=m),
     "nothing": lambda m: None,
     "empty": lambda m: Message(RecordDict(), reply_to=m),
@@ -306,6 +309,27 @@ def test_answers_are_waited_for_until_the_time_is_over():
     slow = Nodes(dict.fromkeys(NODES, lambda m, c: None))
     messages = [Message(RecordDict(), node, "train") for node in NODES]
     assert list(flower.replies_to(slow, messages, timeout=0.05, pause=0.01)) == []
+
+
+def test_who_has_answered_is_heard_though_another_took_all_the_time():
+    """Flower itself waits for an answer that is announced and not sent."""
+
+    class Stalled(Nodes):
+        looks = 0
+
+        def pull_messages(self, message_ids):
+            self.looks += 1
+            if message_ids == [f"{NODES[1]}"]:
+                time.sleep(0.2)  # Longer than the round.
+                raise KeyError("Not found.")
+            # The first node answers after the first look.
+            return super().pull_messages(message_ids) if self.looks > 1 else []
+
+    grid = Stalled({node: lambda m, c: _answer(m, GOOD) for node in NODES[:2]})
+    config = ConfigRecord({"token": "0" * 32})
+    messages = [Message(RecordDict({"config": config}), node, "train") for node in NODES[:2]]
+    (reply,) = flower.replies_to(grid, messages, timeout=0.1, pause=0.01)
+    assert flower.answer_of(reply, form_of(making.plain().trainable_variables, False))[1] is None
 
 
 def test_a_node_that_writes_another_id_into_its_answer_is_not_that_node(noiseless):
@@ -491,6 +515,66 @@ def test_nodes_waits():
     assert flower.nodes(Nodes(dict.fromkeys((3, 1, 2))), 2) == [1, 2, 3]
     with pytest.raises(TimeoutError, match="Connected: 1"):
         flower.nodes(Nodes({1: None}), 2, timeout=0.0)
+
+
+def _convolution():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((5, 5, 1)), *layers])
+
+
+def _convolution_client(data):
+    def compiled(context):
+        model = _convolution()
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    return flower.client(compiled, data, LocalSGD(1, 4, 0.1))
+
+
+def test_nodes_train_a_convolution():
+    def data(context):
+        rng = np.random.default_rng(context.node_id)
+        return rng.normal(size=(6, 5, 5, 1)).astype("float32"), rng.integers(0, 3, 6)
+
+    model = tfdp.keras.make_private(_convolution())
+    query = tfdp.GaussianAverageQuery(making.CLIP, stddev=0.0, denominator=6)
+    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query, privacy_unit="user")
+    model.compile(optimizer, loss="mse")
+    before = making.weights(model)
+    nodes = Nodes(dict.fromkeys(NODES, _convolution_client(data)))
+    server = Server(model, NODES, sampling=FullBatch())
+    flower.RoundStrategy(server).start(nodes, num_rounds=1)
+    moved = [np.abs(a - b).max() for a, b in zip(making.weights(model), before, strict=True)]
+    assert min(moved) > 1e-3
+
+
+def _asked_once(app, weights):
+    content = {"arrays": ArrayRecord(weights), "config": ConfigRecord({"token": "0" * 32})}
+    message = Message(RecordDict(content), NODES[0], "train")
+    message.metadata._message_id = "1"
+    return app(message, Context(1, NODES[0], {}, RecordDict(), {}))
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("labels 1 2 7"), OSError("labels 1 2 7"), KeyError("labels 1 2 7")]
+)
+def test_an_error_on_a_node_tells_nothing_but_that_there_was_one(error, caplog):
+    def data(context):
+        raise error
+
+    with pytest.raises(flower.NodeError, match="own log") as raised:
+        _asked_once(_convolution_client(data), making.weights(_convolution()))
+    assert "labels" not in str(raised.value) and raised.value.__suppress_context__
+    # Whoever runs the node can read why.
+    assert "labels 1 2 7" in caplog.text
+
+
+def test_a_label_that_does_not_exist_is_no_error_on_a_node():
+    data = np.ones((4, 5, 5, 1), "float32"), np.array([0, 1, 2, 7])
+    app = _convolution_client(lambda context: data)
+    reply = _asked_once(app, making.weights(_convolution()))
+    assert np.isnan(reply.content["update"].to_numpy_ndarrays()[-1]).any()
 
 
 def test_an_empty_client_sends_nothing_but_zeros():

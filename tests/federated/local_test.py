@@ -74,6 +74,70 @@ def test_clients_at_once_are_keras_training_client_by_client(kind):
         assert (max(np.abs(u[i]).max() for u in updates) > 1e-3) == (len(x) > 0)
 
 
+@pytest.mark.parametrize(
+    ("shape", "layer"),
+    [
+        ((6, 2), lambda: L.Conv1D(3, 3)),
+        ((6, 6, 2), lambda: L.Conv2D(3, 3)),
+        ((6, 6, 2), lambda: L.SeparableConv2D(3, 3)),
+        ((6, 6, 2), lambda: L.DepthwiseConv2D(3)),
+        ((6, 6, 2), lambda: L.Conv2DTranspose(3, 3)),
+        ((4, 4, 4, 1), lambda: L.Conv3D(2, 2)),
+    ],
+    ids=["1d", "2d", "separable", "depthwise", "transpose", "3d"],
+)
+def test_a_client_alone_trains_a_convolution_with_a_bias(shape, layer):
+    """As over Flower, where every node is one client."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input(shape), layer(), L.Flatten(), L.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.3), loss=loss, run_eagerly=True)
+    _check_one_client(model, *_data(shape, [6])[0])
+
+
+def _check_one_client(model, x, y, tolerance=3e-6):
+    """Checks batches of 4, of which the last may be filled up, against Keras, at rate 0.3."""
+    batches = [np.arange(len(x))[i : i + 4] for i in range(0, len(x), 4)]
+    order = np.full([1, len(batches), 4], -1)
+    for i, rows in enumerate(batches):
+        order[0, i, : len(rows)] = rows
+    start = [np.array(w) for w in model.get_weights()]
+    training = LocalTraining(model, LocalSGD(1, 4, 0.3))
+    updates = training.updates(start, Clients(x[None], y[None], order))
+    for rows in batches:
+        model.train_on_batch(x[rows], y[rows])
+    expected = [a - b for a, b in zip(model.get_weights(), start, strict=True)]
+    making.assert_close([u[0] for u in updates], expected, tolerance)
+    assert max(np.abs(u).max() for u in updates) > 1e-3
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_a_batch_that_is_filled_up_has_the_loss_of_its_reduction(reduction):
+    model = _model("mlp")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+    model.compile(keras.optimizers.SGD(0.3), loss=loss, run_eagerly=True)
+    _check_one_client(model, *_data((WIDTH,), [5])[0])
+
+
+@pytest.mark.parametrize("reductions", [["none"], ["sum", "sum_over_batch_size"]], ids=str)
+def test_losses_that_are_reduced_in_no_common_way_are_refused(reductions):
+    x = keras.Input((WIDTH,))
+    model = keras.Model(x, [L.Dense(1)(x) for _ in reductions])
+    model.compile(loss=[keras.losses.MeanSquaredError(reduction=r) for r in reductions])
+    with pytest.raises(ValueError, match="reduction"):
+        LocalTraining(model, LocalSGD(1, 4, 0.1))
+
+
+def test_constraints_are_applied_after_every_step_of_a_client():
+    keras.utils.set_random_seed(7)
+    layer = L.Dense(2, kernel_constraint=keras.constraints.MaxNorm(0.5, axis=0))
+    model = keras.Sequential([keras.Input((WIDTH,)), layer])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.3), loss=loss, run_eagerly=True)
+    _check_one_client(model, *_data((WIDTH,), [12])[0])
+    assert np.linalg.norm(model.get_weights()[0], axis=0).max() < 0.5 + 1e-6
+
+
 def _by_hand(model, start, data, order, rate, proximal, corrections):
     """One client, with plain loops; the gradient is that of a step of SGD(1)."""
     weights = [w.copy() for w in start]

@@ -400,7 +400,36 @@ def test_private_batch_normalization_is_refused():
         Server(_with_private_normalization(), NAMES, sampling=FullBatch())
 
 
+def _in_half_precision():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype="float16")])
+    model = tfdp.keras.make_private(model)
+    query = tfdp.GaussianAverageQuery(making.CLIP, stddev=1.0, denominator=6)
+    model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query, privacy_unit="user"))
+    return model
+
+
+def test_a_layer_that_is_frozen_later_is_refused_before_the_next_round():
+    """Updates of the weights that are sent would have another form than is taken."""
+    model = making.model(stddev=0.0)
+    server = Server(model, NAMES, sampling=FullBatch())
+
+    def answer(current):
+        making.answer_all(current)
+        model.layers[0].trainable = False
+
+    with pytest.raises(ValueError, match="make a new Server"):
+        server.train(answer, 3)
+    assert model.ledger.total_count == 1
+    with pytest.raises(ValueError, match="make a new Server"):
+        server.train(answer, 1)
+    assert model.ledger.total_count == 1
+
+
 REFUSED = {
+    "half_precision": (
+        lambda: Server(_in_half_precision(), NAMES, sampling=FullBatch()),
+        TypeError,
+    ),
     "not_private": (lambda: Server(making.plain(), NAMES, cohort_size=3), TypeError),
     "unit": (lambda: Server(making.model(unit="example"), NAMES, cohort_size=3), ValueError),
 }

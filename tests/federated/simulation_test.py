@@ -3,9 +3,11 @@
 import pathlib
 import re
 
+import keras
 import numpy as np
 import pytest
 
+import tfdp
 from tests.federated import rounds as making
 from tfdp.federated import Clients, LocalSGD, LocalTraining, Server, Simulation
 from tfdp.federated.simulation import control_changes
@@ -64,6 +66,29 @@ def test_simulation_is_the_loop_over_clients(at_once, weighted):
         server.train(answer, 2)
         results.append(making.weights(model))
     making.assert_close(*results, 3e-6)
+
+
+def test_convolutions_train_one_client_at_a_time():
+    results = []
+    rng = np.random.default_rng(1)
+    data = {
+        name: (rng.normal(size=(4, 5, 5, 1)).astype("float32"), rng.integers(0, 2, 4))
+        for name in making.NAMES
+    }
+    for at_once in (1, 4):
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(2)]
+        model = tfdp.keras.make_private(keras.Sequential([keras.Input((5, 5, 1)), *layers]))
+        query = tfdp.GaussianAverageQuery(making.CLIP, stddev=0.0, denominator=6)
+        optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query, privacy_unit="user")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss=loss)
+        server = Server(model, making.NAMES, sampling=FullBatch())
+        before = making.weights(model)
+        server.train(Simulation(server, data, LocalSGD(1, 4, 0.1), clients_at_once=at_once), 1)
+        results.append([a - b for a, b in zip(making.weights(model), before, strict=True)])
+    making.assert_close(*results, 3e-6)
+    assert min(np.abs(part).max() for part in results[0]) > 1e-3
 
 
 def test_a_client_that_diverged_keeps_its_control_variate():

@@ -3,6 +3,7 @@
 This module needs Flower: `pip install -e ".[federated]"`, Python 3.11 or newer.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,39 @@ from tfdp.noise import host_generator
 _ARRAYS, _CONTROLS, _CONFIG, _UPDATE, _ANSWER = "arrays", "controls", "config", "update", "answer"
 _TOKEN, _WEIGHT = "token", "weight"
 # What Flower raises where a node's bytes are no message: its own and protobuf's errors.
-_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, DecodeError)
+_UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    DecodeError,
+    # Of records within records: Flower reads them by recursion.
+    RecursionError,
+)
+_logger = logging.getLogger("tfdp")
+
+
+class NodeError(RuntimeError):
+    """A node could not train. Why is in its own log only."""
+
+
+class FixedErrors:
+    """What runs inside on a node raises a `NodeError` of one fixed text, in place of any error.
+
+    Flower sends the text of an error to the SuperLink. That of TensorFlow's may hold every label of
+    a batch. The error itself is logged by `tfdp`'s logger, on the node.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception):
+            _logger.error("Training on this node failed.", exc_info=error)
+            raise NodeError(
+                "Training on this node failed. Why is in its own log: the text of an error may "
+                "hold data."
+            ) from None
 
 
 class RoundStrategy(Strategy):
@@ -131,7 +164,8 @@ class RoundStrategy(Strategy):
             initial_arrays: Must be left out: training goes on from the weights of the server's
                 model, which have a ledger.
             num_rounds: At most so many; a callback may end it earlier.
-            timeout: Seconds after which a round does not wait for more answers.
+            timeout: Seconds after which a round does not wait for more answers (but see
+                `replies_to`).
             train_config: What clients are told.
             evaluate_config: Must be left out: clients are not asked for metrics.
             evaluate_fn: Called with the number of the round and the weights, on public data.
@@ -219,7 +253,8 @@ def replies_to(
     """Yields answers as they come, until all are there or the time is over.
 
     Each is fetched by itself. Flower makes objects of what a node sent, and bytes that are none
-    would else end the round for everybody.
+    would else end the round for everybody. For an answer that a node announces and does not send,
+    Flower waits by itself, 180 seconds in version 1.41. Those of others are then fetched after it.
 
     Args:
         grid: Of Flower.
@@ -232,7 +267,10 @@ def replies_to(
     """
     waiting = [number for number in grid.push_messages(messages) if number is not None]
     end, is_any_read, unreadable = time.monotonic() + timeout, False, None
-    while waiting and time.monotonic() < end:
+    is_over = False
+    while waiting and not is_over:
+        # The last look is after the end: one answer may have taken all the time.
+        is_over = time.monotonic() >= end
         silent = []
         for number in waiting:
             try:
@@ -244,7 +282,7 @@ def replies_to(
                 silent.append(number)
             is_any_read |= bool(found)
             yield from found
-        if len(silent) == len(waiting):
+        if len(silent) == len(waiting) and not is_over:
             time.sleep(pause)
         waiting = silent
     if unreadable is not None and not is_any_read:
@@ -339,6 +377,9 @@ def client(
 ) -> ClientApp:
     """Returns the ClientApp that trains a Keras model on a node's own data.
 
+    Guarantees:
+        Of an error on the node the server learns that there was one, and no more.
+
     Args:
         model: Returns the model, built and compiled with a loss; it is called once in a process.
             Its architecture is the server's; its own weights do not matter.
@@ -355,20 +396,19 @@ def client(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        if context.run_id not in trainings:
-            trainings[context.run_id] = LocalTraining(model(context), sgd)
-        x, y = map(np.asarray, data(context))
-        content = message.content
-        weights = content[_ARRAYS].to_numpy_ndarrays()
-        controls = content[_CONTROLS].to_numpy_ndarrays() if _CONTROLS in content else []
-        update = _update(trainings[context.run_id], weights, controls, (x, y), context)
-        answer = {_TOKEN: content[_CONFIG][_TOKEN]}
-        if weighted:
-            answer[_WEIGHT] = float(len(x))
-        return Message(
-            RecordDict({_UPDATE: ArrayRecord(update), _ANSWER: ConfigRecord(answer)}),
-            reply_to=message,
-        )
+        with FixedErrors():
+            if context.run_id not in trainings:
+                trainings[context.run_id] = LocalTraining(model(context), sgd)
+            x, y = map(np.asarray, data(context))
+            content = message.content
+            weights = content[_ARRAYS].to_numpy_ndarrays()
+            controls = content[_CONTROLS].to_numpy_ndarrays() if _CONTROLS in content else []
+            update = _update(trainings[context.run_id], weights, controls, (x, y), context)
+            answer = {_TOKEN: content[_CONFIG][_TOKEN]}
+            if weighted:
+                answer[_WEIGHT] = float(len(x))
+            records = RecordDict({_UPDATE: ArrayRecord(update), _ANSWER: ConfigRecord(answer)})
+            return Message(records, reply_to=message)
 
     return app
 

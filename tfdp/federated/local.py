@@ -69,6 +69,11 @@ class LocalSGD:
         return result.reshape(-1, self.batch_size)
 
 
+# Keras' reductions that divide by how many examples a batch has, those that only fill it up
+# included; one that divides by the sum of their weights; and one that does not divide.
+_OVER_ROWS, _OVER_WEIGHTS, _SUM = ("sum_over_batch_size", "mean"), "mean_with_sample_weight", "sum"
+
+
 class Clients(NamedTuple):
     """The data of some clients, stacked; what one has less than another is filled with zeros.
 
@@ -94,7 +99,8 @@ class LocalTraining:
         a client that has finished its steps stays where it is while others go on.
 
     Edge cases:
-        Dropout draws for every client and step from fresh secret bits. Where a layer masks time
+        Constraints of weights are applied after every step, as in Keras. Dropout draws for every
+        client and step from fresh secret bits. Where a layer masks time
         steps, Keras' mean is over all rows of a batch, those that fill it up included.
 
     Args:
@@ -103,7 +109,7 @@ class LocalTraining:
 
     Raises:
         TypeError: `sgd` is no `LocalSGD`.
-        ValueError: the model is not built, or has no loss.
+        ValueError: the model is not built, or has no loss, or one without reduction.
     """
 
     def __init__(self, model: keras.Model, sgd: LocalSGD):
@@ -114,6 +120,7 @@ class LocalTraining:
                 "The model must be built and compiled with a loss, which clients minimise: "
                 "model.compile(..., loss=...)."
             )
+        _divides_by_rows(model)
         self.model, self.sgd = model, sgd
         self._is_ready = False
         self._run = tf.function(self._trained, autograph=False)
@@ -155,6 +162,7 @@ class LocalTraining:
         size = self.sgd.batch_size
         shapes = [x[:, :1], y[:, :1]]
         batch = [tf.repeat(t, size, axis=1) for t in shapes]
+        constraints = [v.constraint for v in self.model.trainable_variables]
         mask = tf.ones([number, size], tf.bool)
         gradients, _ = map_records(self._gradients, [*batch, mask, seeds, *stacked], number)
 
@@ -175,6 +183,8 @@ class LocalTraining:
                 if corrections:
                     gradient += corrections[i]
                 moved = weight - tf.cast(rate, weight.dtype) * gradient
+                if constraints[i] is not None:
+                    moved = tf.map_fn(constraints[i], moved)
                 # Chosen, not multiplied: what a client that has finished would compute may be NaN.
                 new.append(tf.where(_like(takes, weight), moved, weight))
             return step + 1, *new
@@ -188,19 +198,39 @@ class LocalTraining:
         """Returns the gradient of one client's batch at its own weights; all [1, ...]."""
         x, y, mask, seed, *weights = (tf.squeeze(leaf, 0) for leaf in leaves)
         variables = self.model.trainable_variables
-        present = tf.cast(mask, tf.float32)
-        # The loss is a mean over the batch, of which some rows only fill it up.
-        scale = tf.cast(tf.shape(mask)[0], tf.float32) / tf.maximum(tf.reduce_sum(present), 1.0)
+        present = sample_weight = tf.cast(mask, tf.float32)
+        if _divides_by_rows(self.model):
+            # The loss is a mean over the batch, of which some rows only fill it up.
+            rows = tf.cast(tf.shape(mask)[0], tf.float32)
+            sample_weight *= rows / tf.maximum(tf.reduce_sum(present), 1.0)
         with tf.GradientTape() as tape:
             tape.watch(weights)
             pairs = list(zip(variables, weights, strict=True))
             with RecordScope(Seeds(seed), pairs, self.model.metrics_variables):
                 y_pred = self.model(x, training=True)
-                loss = self.model.compute_loss(
-                    x=x, y=y, y_pred=y_pred, sample_weight=present * scale
-                )
+                loss = self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         found = tape.gradient(loss, weights, unconnected_gradients="zero")
         return [tf.convert_to_tensor(gradient) for gradient in found]
+
+
+def _divides_by_rows(model: keras.Model) -> bool:
+    """Returns whether the model's loss divides by the number of rows of a batch.
+
+    Raises:
+        ValueError: it has no reduction, or its parts have reductions that differ in this.
+    """
+    losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
+    # Of names and functions Keras makes losses with the first reduction.
+    reductions = {getattr(loss, "reduction", _OVER_ROWS[0]) for loss in losses}
+    if reductions <= {*_OVER_ROWS, _OVER_WEIGHTS}:
+        return reductions != {_OVER_WEIGHTS}
+    if reductions <= {_SUM, _OVER_WEIGHTS}:
+        return False
+    raise ValueError(
+        "The last batch of a client is filled up, and what the loss then is follows from its "
+        "reduction. Give all losses of the model the same, one of 'sum_over_batch_size', "
+        f"'mean_with_sample_weight' and 'sum'. Received: {sorted(map(str, reductions))}."
+    )
 
 
 def _like(values: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ from tfdp.keras.sampling_of_steps import Fitting
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
 from tfdp.noise import HostGenerator, host_generator
+from tfdp.query.leaves import record_dtype
 from tfdp.sampling import SamplingPolicy, Unknown
 
 _logger = logging.getLogger("tfdp")
@@ -115,7 +116,8 @@ class Round:
         with self._server._turn:
             mask = np.zeros(rows, bool)
             mask[: len(clients)] = [self._is_missing(client) for client in clients]
-            self._server._add(updates, mask, weights)
+            if mask.any():
+                self._server._add(updates, mask, weights)
 
     def receive_sum(self, clients: Sequence[Hashable], total: np.ndarray) -> None:
         """Takes the sum of what several clients encoded (`tfdp.federated.encoded`), from a protocol
@@ -186,7 +188,8 @@ class Server:
             query is the expected size of a cohort (or total weight).
         clients: Names of the registered clients, all different. A client that is registered later
             takes part from another `Server` on.
-        cohort_size: Expected number of clients in a round; left out where the policy says it.
+        cohort_size: Expected number of clients in a round. It may be left out where the policy has
+            a `batch_size` or takes everybody, and must be under ADD_OR_REMOVE_ONE.
         sampling: How cohorts are drawn; by default `tfdp.sampling.Poisson()`.
         controls: With SCAFFOLD: control variates are part of every record, and of the result.
         generator: Draws the cohorts; by default from secret bits. Whoever knows the seed of another
@@ -194,7 +197,7 @@ class Server:
             without amplification, and a warning says so.
 
     Raises:
-        TypeError: an argument is of the wrong type.
+        TypeError: an argument is of the wrong type, or a variable neither float32 nor float64.
         ValueError: names are not unique, or sizes contradict the policy.
         NotPrivateError: the model mixes records, or is not compiled as it must be.
 
@@ -229,7 +232,10 @@ class Server:
         optimizer = model.optimizer
         if not self.policy.hides_population:
             inputs.warn_of_denominator(optimizer.query, self.policy.expected_batch_size)
-        variables = model.trainable_variables
+        variables = list(model.trainable_variables)
+        for variable in variables:
+            record_dtype(variable)
+        self._variables = variables
         self.controls = [_control(v) for v in variables] if controls else []
         self._share = (self.policy.expected_batch_size or 0) / len(self.clients)
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
@@ -277,6 +283,8 @@ class Server:
                 this model was begun and goes on, or another round was begun while this one was
                 open, or fewer clients answered than bring the noise that is charged
                 (`min_contributors`). A round that is open then is charged and not released.
+            ValueError: a layer was frozen or unfrozen after the server was made. No further round
+                is charged.
         """
         number, optimizer = positive_integer("number", number), self.model.optimizer
         validation.check_callbacks(callbacks, True, ())
@@ -366,6 +374,11 @@ class Server:
             if self._open is not None:
                 # Its answers would be added to the sum of the round that begins.
                 self._open.close()
+            if list(map(id, self.model.trainable_variables)) != list(map(id, self._variables)):
+                raise ValueError(
+                    "The model has other trainable variables than when the server was made: a "
+                    "layer was frozen or unfrozen. Compile the model and make a new Server."
+                )
             self._step.charge(len(units), fit)
             self._open = Round(number, [self.clients[unit] for unit in units], self)
             return self._open

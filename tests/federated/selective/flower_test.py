@@ -30,6 +30,7 @@ from flwr.app import (  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
+from tfdp.federated.flower import NodeError  # noqa: E402
 from tfdp.federated.selective import flower  # noqa: E402
 
 GOALS = {101: [4, 0, 1], 102: [-2, 3, 0], 103: [0, -1, 8]}
@@ -141,6 +142,7 @@ def answer(content):
 BAD = {
     "nothing": lambda message, context: None,
     "unreadable": lambda message, context: KeyError("Nothing"),
+    "records within records": lambda message, context: RecursionError("maximum depth exceeded"),
     "an error": lambda message, context: Message(Error(0, "bad"), reply_to=message),
     "no text twice": answer(RecordDict({"selective": ConfigRecord({"message": b""})})),
     "no upload": answer(RecordDict({"selective": ConfigRecord({"message": b"\0" * 99})})),
@@ -176,7 +178,10 @@ def test_asynchronous_nodes_do_not_wait_for_each_other():
     assert np.array_equal(server.stat, here.stat)
 
 
-@pytest.mark.parametrize("name", ["an error", "unreadable", "no upload", "a number"])
+@pytest.mark.parametrize(
+    "name",
+    ["an error", "unreadable", "records within records", "no upload", "no text twice", "a number"],
+)
 def test_a_bad_node_is_not_asked_again_in_asynchronous_exchange(name):
     grid = Nodes({101: app(GOALS[101]), 102: BAD[name]})
     server = make_server()
@@ -215,6 +220,18 @@ def test_a_private_node_charges_its_ledger_on_the_disk(tmp_path):
     for _ in range(3):
         assert flower.run_epoch(grid, server, [101]) == {}
     assert PrivacyLedger.load(tmp_path / "node.ledger").total_count == 3
+
+
+def test_an_error_on_a_node_tells_nothing_but_that_there_was_one(caplog):
+    def fails(parameters):
+        raise ValueError("labels 1 2 7")
+
+    make = lambda context: Participant(fails, LargestValues(0.67, 1.5))  # noqa: E731
+    grid = Nodes({101: flower.participant_app(make)})
+    with pytest.raises(NodeError, match="own log") as raised:
+        flower.run_epoch(grid, make_server(), [101])
+    assert "labels" not in str(raised.value) and raised.value.__suppress_context__
+    assert "labels 1 2 7" in caplog.text
 
 
 def test_exchange_over_plain_connections_from_other_machines_is_refused():

@@ -3,14 +3,17 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfdp.federated.selective import (
+    GaussianUpload,
     LargestValues,
     LocalSGD,
     ParameterServer,
     Participant,
     run_epoch,
 )
+from tfdp.ledger import PrivacyLedger
 
 
 def linear(classes=3, features=4):
@@ -84,6 +87,39 @@ def test_participants_learn_together_what_one_alone_cannot(data):
     for _ in range(20):
         alone = sgd.on(x[parts[0]], y[parts[0]])(alone)
     assert sgd.accuracy(alone, x, y) < 0.5 < 0.75 < sgd.accuracy(server.parameters, x, y)
+
+
+def embedding():
+    layers = [keras.layers.Embedding(5, 2), keras.layers.Flatten(), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("place", ["label", "id"])
+def test_what_does_not_exist_is_no_error_and_is_charged(data, place, compiled):
+    """The text of TensorFlow's error holds every label of the batch."""
+    x, y = np.tile(np.arange(4, dtype=np.int32)[:, None], (2, 2)), np.tile([0, 1, 2, 1], 2)
+    (y if place == "label" else x[:, 0])[5] = 7
+    sgd = LocalSGD(embedding(), LOSS, 0.5, 4, jit_compile=compiled)
+    ledger = PrivacyLedger()
+    upload = GaussianUpload(0.5, 1.0, 5.0, 1.0, ledger)
+    server = ParameterServer(sgd.parameters())
+    assert run_epoch(server, {"a": Participant(sgd.on(x, y), upload)}) == {}
+    assert server.version == 1 and ledger.total_count == 1
+
+
+def test_a_loss_may_have_branches_of_python(data):
+    def loss(y, outputs):
+        if tf.reduce_sum(outputs) > 1e9:
+            return 0.0 * LOSS(y, outputs)
+        return LOSS(y, outputs)
+
+    found = []
+    for one in (loss, LOSS):
+        keras.utils.set_random_seed(1)
+        sgd = LocalSGD(linear(), one, 0.5, 4, generator=np.random.default_rng(7))
+        found.append(sgd.on(*data)(sgd.parameters()))
+    np.testing.assert_allclose(*found, atol=1e-6)
 
 
 def test_refuses_state_that_nobody_shares():

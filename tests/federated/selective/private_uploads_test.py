@@ -312,3 +312,10 @@ def test_refuses_noise_that_has_too_many_digits_before_anything_is_shared():
     upload = sparse(theta_u=1.0, epsilon=1e-6)
     with pytest.raises(ValueError, match="more epsilon"):
         upload(np.zeros(1000, np.float32))
+    assert upload.ledger.total_count == 0
+
+
+def test_every_bound_that_is_taken_can_be_used():
+    for gamma in (1e-12, 1e18):
+        found = sparse(gamma=gamma)(np.zeros(40, np.float32))
+        assert len(found.values) <= 10 and np.all(np.abs(found.values) <= gamma)

@@ -1,6 +1,8 @@
 """A file of arrays: whole or not at all."""
 
+import io
 import pathlib
+import zipfile
 
 import numpy as np
 import pytest
@@ -49,6 +51,59 @@ def test_damaged_files_and_others_are_refused(tmp_path):
     np.savez(tmp_path / "pickled.npz", a=np.array([{}], object))
     with pytest.raises(ValueError, match="no state"):
         state_file.read(tmp_path / "pickled.npz", {"a": 1})
+
+
+def _rewritten(path, compression=zipfile.ZIP_STORED, **changed):
+    """Writes the file anew, with some of its arrays in other bytes."""
+    with zipfile.ZipFile(path) as file:
+        contents = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, content in contents.items():
+            file.writestr(name, changed.get(name.removesuffix(".npy"), content))
+
+
+def _with_flag(path):
+    """Says of every array that it is encrypted."""
+    data = bytearray(path.read_bytes())
+    for start, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := data.find(start, at + 1)) >= 0:
+            data[at + place] |= 1
+    path.write_bytes(data)
+
+
+def _npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+_HUGE = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }".ljust(117)
+HOSTILE = {
+    "compressed": lambda path: _rewritten(path, zipfile.ZIP_DEFLATED),
+    "lzma": lambda path: _rewritten(path, zipfile.ZIP_LZMA),
+    "encrypted": _with_flag,
+    "huge header": lambda path: _rewritten(path, stat=b"\x93NUMPY\x01\x00v\x00" + _HUGE + b"\n"),
+    "many versions": lambda path: _rewritten(path, format_version=_npy(np.array([[1, 2]]))),
+    "no version": lambda path: _rewritten(path, format_version=_npy(np.array([], np.int64))),
+    "version 0": lambda path: _rewritten(path, format_version=_npy(np.int64(0))),
+    "a float as version": lambda path: _rewritten(path, format_version=_npy(np.float64(1))),
+    "complex": lambda path: _rewritten(path, beta=_npy(np.array(1j))),
+    "text": lambda path: _rewritten(path, beta=_npy(np.array("0.5"))),
+    "a date": lambda path: _rewritten(path, beta=_npy(np.datetime64("2020-01-01"))),
+    "two numbers": lambda path: _rewritten(path, beta=_npy(np.zeros((), "f4, f4"))),
+    "dates": lambda path: _rewritten(path, parameters=_npy(np.zeros(3, "M8[D]"))),
+    "dates as counters": lambda path: _rewritten(path, stat=_npy(np.zeros(3, "M8[D]"))),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_whatever_a_file_holds_is_a_state_or_a_value_error(tmp_path, change):
+    path = tmp_path / "state"
+    ParameterServer(np.zeros(3, np.float32)).save(path)
+    change(path)
+    with pytest.raises(ValueError):
+        ParameterServer.load(path)
 
 
 def test_golden_file_of_each_version_is_read():

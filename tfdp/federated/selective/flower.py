@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from tfdp.federated.flower import pulled
+from tfdp.federated.flower import FixedErrors, pulled
 from tfdp.federated.plain_connections import refuse_plain_connections
 from tfdp.federated.selective.exchange import Failure
 from tfdp.federated.selective.participant import Participant
@@ -48,6 +48,10 @@ def participant_app(make_participant: Callable[[Context], Participant]) -> Clien
     anything, is what its `select` does, with a ledger that must outlive the process:
     `PrivacyLedger.open(path, create=True, lease=1)`.
 
+    Guarantees:
+        Of an error on the node the server learns that there was one, and no more. An epoch of
+        `LocalSGD` has none, whatever the numbers of its examples are.
+
     Args:
         make_participant: From the node's context to its participant. It is called for every
             message, because Flower may run each in a process of its own.
@@ -56,16 +60,17 @@ def participant_app(make_participant: Callable[[Context], Participant]) -> Clien
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        participant = make_participant(context)
-        if _STATE in context.state:
-            participant.parameters = context.state[_STATE][_PARAMETERS].numpy().copy()
-        text = _NEEDS_ALL
-        if participant.parameters is not None or _is_whole(participant, message):
-            participant.download(_Given(text_of(message)))
-            text = participant.epoch()
-            held = {_PARAMETERS: Array(participant.parameters)}
-            context.state[_STATE] = ArrayRecord(held)
-        return Message(_content(text), reply_to=message)
+        with FixedErrors():
+            participant = make_participant(context)
+            if _STATE in context.state:
+                participant.parameters = context.state[_STATE][_PARAMETERS].numpy().copy()
+            text = _NEEDS_ALL
+            if participant.parameters is not None or _is_whole(participant, message):
+                participant.download(_Given(text_of(message)))
+                text = participant.epoch()
+                held = {_PARAMETERS: Array(participant.parameters)}
+                context.state[_STATE] = ArrayRecord(held)
+            return Message(_content(text), reply_to=message)
 
     return app
 
@@ -148,21 +153,23 @@ def run_asynchronous(
     end, failed = time.monotonic() + timeout, []
     last = server.version + uploads
 
-    def send(node: int, fraction: float) -> tuple[str, int]:
+    def send(node: int, fraction: float) -> tuple[str, tuple[int, float]]:
         message = Message(_content(server.download(fraction)), node, "train", ttl=timeout)
         (number,) = grid.push_messages([message])
-        return number, node
+        return number, (node, fraction)
 
     waiting = dict(send(node, theta_d) for node in nodes)
     while waiting and server.version < last and time.monotonic() < end:
         is_any = False
-        for number, node in list(waiting.items()):
+        for number, (node, fraction) in list(waiting.items()):
             try:
                 reply = _pulled(grid, number)
                 if reply is None:
                     continue
                 text = text_of(reply)
-                if text != _NEEDS_ALL:
+                # Who has just been sent everything and needs it again is refused, as no upload.
+                needs_all = text == _NEEDS_ALL and fraction < 1
+                if not needs_all:
                     server.upload(text)
             except (ConnectionError, BadMessageError) as error:
                 failed.append((node, error))
@@ -172,8 +179,7 @@ def run_asynchronous(
             del waiting[number]
             if server.version >= last:
                 break
-            number, node = send(node, 1.0 if text == _NEEDS_ALL else theta_d)
-            waiting[number] = node
+            waiting.update([send(node, 1.0 if needs_all else theta_d)])
         if not is_any:
             time.sleep(pause)
     return failed

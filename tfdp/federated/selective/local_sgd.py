@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer, real_number
+from tfdp.gradients.rewriting import with_checks
 from tfdp.noise import HostGenerator, host_generator
 
 
@@ -20,6 +21,11 @@ class LocalSGD:
     The model serves as a description: its own variables are read once, by `parameters`, and never
     assigned. Every epoch goes through the examples in a new random order, in whole batches; up to
     batch_size - 1 of them are left out of it.
+
+    Guarantees:
+        An epoch does not end with an error, whatever the numbers of the examples are: it would
+        tell of them, and TensorFlow writes labels into its text. A label or an id that does not
+        exist makes the parameters NaN, in whose place a `Participant` puts those it had before.
 
     Args:
         model: Built. All of its state is in trainable variables: no batch normalization, no seeds.
@@ -104,12 +110,20 @@ class LocalSGD:
         self, parameters: tf.Tensor, x: tf.Tensor, y: tf.Tensor, batches: tf.Tensor
     ) -> tf.Tensor:
         variables = self._unflattened(parameters)
+        specs = [tf.TensorSpec([batches.shape[1], *t.shape[1:]], t.dtype) for t in (x, y)]
+        specs += [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        gradients_of = with_checks(tf.function(self._gradients), specs)
         for i in tf.range(tf.shape(batches)[0]):
             records = tf.gather(x, batches[i]), tf.gather(y, batches[i])
-            with tf.GradientTape() as tape:
-                tape.watch(variables)
-                outputs = self._model.stateless_call(variables, [], records[0], training=True)[0]
-                loss = tf.reduce_mean(self._loss(records[1], outputs))
-            gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+            gradients = gradients_of([*records, *variables])
             variables = [v - self._rate * g for v, g in zip(variables, gradients, strict=True)]
         return tf.concat([tf.reshape(variable, [-1]) for variable in variables], 0)
+
+    def _gradients(self, leaves: list[tf.Tensor]) -> list[tf.Tensor]:
+        x, y, *variables = leaves
+        with tf.GradientTape() as tape:
+            tape.watch(variables)
+            outputs = self._model.stateless_call(variables, [], x, training=True)[0]
+            loss = tf.reduce_mean(self._loss(y, outputs))
+        found = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return [tf.convert_to_tensor(gradient) for gradient in found]

@@ -15,7 +15,7 @@ from tfdp.federated.selective.sparse import SparseVector, check_fraction, number
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource, host_generator
 from tfdp.noise.bits import Fill
-from tfdp.noise.discrete_laplace import discrete_laplaces
+from tfdp.noise.discrete_laplace import LARGEST_SCALE, discrete_laplaces
 from tfdp.query import AboveThresholdQuery, GaussianSumQuery
 from tfdp.query.scores import STEPS
 
@@ -79,10 +79,20 @@ class SparseVectorUpload:
         check_charged(self)
 
     def event(self, size: int) -> Event | None:
-        """Returns the event of one upload of `size` changes; None where nothing is shared."""
+        """Returns the event of one upload of `size` changes; None where nothing is shared.
+
+        Raises:
+            ValueError: the noise of so many numbers would have too many digits.
+        """
         count = number_of(self.theta_u, size)
         if not count:
             return None
+        if max(self._scales(count)) > LARGEST_SCALE:
+            raise ValueError(
+                f"The noise of {count} numbers would have more digits than it may. Give more "
+                f"epsilon, or a smaller theta_u. Received: epsilon={self.epsilon}, "
+                f"theta_u={self.theta_u}, {size} changes."
+            )
         numbers = PureEpsilonEvent(self._numbers_epsilon)
         return ComposedEvent((PureEpsilonEvent(self._comparisons(count).epsilon), numbers))
 
@@ -113,21 +123,24 @@ class SparseVectorUpload:
         return float((1 - _COMPARISONS) * Fraction(self.epsilon))
 
     def _comparisons(self, count: int) -> AboveThresholdQuery:
+        # Its scales are in steps, whatever the threshold and the bound of a number are.
         return AboveThresholdQuery(
-            self.tau,
-            float(_COMPARISONS * Fraction(self.epsilon)),
-            self.gamma,
-            max_above=count,
+            0.0, float(_COMPARISONS * Fraction(self.epsilon)), 1.0, max_above=count
         )
+
+    def _scales(self, count: int) -> tuple[Fraction, Fraction, Fraction]:
+        """Of the noise on the threshold, on comparisons and on the numbers, in steps."""
+        for_threshold, for_comparisons, _ = self._comparisons(count).scales
+        scale = 2 * STEPS * count / Fraction(self._numbers_epsilon)
+        return for_threshold, for_comparisons, scale
 
     def _share(self, fill: Fill, steps: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the places of the numbers that are shared, and these with noise."""
-        threshold_scale, sum_scale, _ = self._comparisons(count).scales
+        threshold_scale, sum_scale, scale = self._scales(count)
         threshold = round(Fraction(self.tau) / Fraction(self.gamma) * STEPS)
         threshold += int(discrete_laplaces(fill, threshold_scale, 1)[0])
         noised = np.abs(steps) + discrete_laplaces(fill, sum_scale, len(steps))
         places = np.flatnonzero(noised >= threshold)[:count]
-        scale = 2 * STEPS * count / Fraction(self._numbers_epsilon)
         # Fresh noise: that of the comparison is known to have lifted the number.
         return places, steps[places] + discrete_laplaces(fill, scale, len(places))
 

@@ -133,6 +133,8 @@ class ParameterServer:
         """
         shapes = dict.fromkeys((*cls._NUMBERS, *cls._OPTIONS), 0) | dict.fromkeys(cls._ARRAYS, 1)
         arrays = state_file.read(path, shapes)
+        if any(arrays[name].dtype != np.float64 for name in cls._OPTIONS):
+            raise ValueError(f"{path} holds options that no server has.")
         options = {name: float(arrays[name]) for name in cls._OPTIONS}
         if np.isnan(options["largest_value"]):
             del options["largest_value"]

@@ -11,6 +11,18 @@ import numpy as np
 # Of the files. Those of all versions up to it are read.
 VERSION = 1
 _FORMAT = "format_version"
+# What NumPy and zipfile raise where a file is another one: AttributeError where it is one array,
+# RuntimeError where it is encrypted, MemoryError where a header names more than there is.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    EOFError,
+    ValueError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+)
 
 
 def write(path: Any, arrays: Mapping[str, np.ndarray]) -> None:
@@ -48,16 +60,22 @@ def read(path: Any, ranks: Mapping[str, int]) -> dict[str, np.ndarray]:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            version = file[_FORMAT] if _FORMAT in file.files else None
-            if version is not None and version.dtype.kind == "i" and np.all(version > VERSION):
+            # `write` packs nothing, and what is packed may be anything, of any size.
+            if any(i.compress_type != zipfile.ZIP_STORED for i in file.zip.infolist()):
+                raise ValueError("It holds compressed arrays.")
+            version = file[_FORMAT] if _FORMAT in file.files else np.array(None)
+            is_number = version.shape == () and version.dtype == np.int64
+            if is_number and version > VERSION:
                 raise ValueError(
                     f"it has format version {version}, and this tfdp reads versions up to "
                     f"{VERSION}. Use the tfdp that wrote it, or a newer one."
                 )
             if set(file.files) != {*ranks, _FORMAT}:
                 raise ValueError(f"It holds {sorted(file.files)}, not {sorted(ranks)}.")
+            if not is_number or version < 1:
+                raise ValueError("Its format version is none.")
             arrays = {name: file[name] for name in ranks}
-    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{path} is no state of a parameter server: {error}") from error
     for name, rank in ranks.items():
         if arrays[name].ndim != rank:
