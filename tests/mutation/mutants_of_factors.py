@@ -118,22 +118,6 @@ FACTORS = [
             "number, probability = 1, math.exp(-self.mean)",
             f"{TUNING}/stopping_test.py",
         ),
-        (
-            "sampler_that_learns",
-            "candidates may be drawn by what earlier runs have shown",
-            "drawing.py",
-            'kind.__module__.startswith("optuna.") and kind.__name__ in _INDEPENDENT',
-            'kind.__module__.startswith("optuna.")',
-            f"{TUNING}/drawing_test.py",
-        ),
-        (
-            "study_that_was_told",
-            "a study may be told, and show, how every run went",
-            "drawing.py",
-            "if len(_told(study)) > known:",
-            "if len(_told(study)) < known:",
-            f"{TUNING}/drawing_test.py",
-        ),
     ),
     *in_folder(
         "noise",

@@ -177,4 +177,39 @@ SUMMED = in_folder(
         "if self._place is None:",
         f"{SERVER}::test_another_step_during_a_round_ends_it",
     ),
+    (
+        "frozen_layer_is_charged",
+        "rounds are charged of which every answer is dropped",
+        "tfdp/federated/server.py",
+        "if list(map(id, self.model.trainable_variables)) != list(map(id, self._variables)):",
+        "if False:",
+        "tests/federated/server_test.py::test_a_layer_that_is_frozen_later_is_r"
+        "efused_before_the_next_round",
+    ),
+    (
+        "late_answers_at_once_raise",
+        "late answers of a whole cohort raise",
+        "tfdp/federated/server.py",
+        "            if mask.any():\n",
+        "            if True:\n",
+        "tests/federated/answers_test.py::test_late_answer_changes_nothing_and_"
+        "is_not_added_to_the_next_round",
+    ),
+    (
+        "sum_is_scaled_as_a_mean",
+        "a client takes larger steps where its loss is a sum",
+        "tfdp/federated/local.py",
+        "        if _divides_by_rows(self.model):\n",
+        "        if True:\n",
+        "tests/federated/local_test.py::test_a_batch_that_is_filled_up_has_the_"
+        "loss_of_its_reduction",
+    ),
+    (
+        "constraints_are_ignored",
+        "clients ignore constraints of weights",
+        "tfdp/federated/local.py",
+        "if constraints[i] is not None:",
+        "if False:",
+        "tests/federated/local_test.py::test_constraints_are_applied_after_every_step_of_a_client",
+    ),
 )

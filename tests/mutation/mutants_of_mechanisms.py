@@ -80,8 +80,8 @@ ADAPTIVE = in_folder(
         "count_in_full",
         "a record moves the count of unclipped records by one, not by one half",
         "quantile_estimator.py",
-        "half = tf.constant(0.5, dtype)",
-        "half = tf.constant(1.0, dtype)",
+        "half = tf.constant(0.5, tf.float64)",
+        "half = tf.constant(1.0, tf.float64)",
         f"{QUERY}/sensitivity_test.py::test_one_record_moves_the_sum_by_at_most_the_bound",
     ),
     (
@@ -199,8 +199,8 @@ PURE = in_folder(
         "l1_is_l2",
         "records are clipped in l2 where the event bounds l1",
         "laplace.py",
-        "tf.reduce_sum(tf.abs(tf.cast(leaf, dtype))),",
-        "tf.norm(tf.cast(leaf, dtype)),",
+        "sums = [rounding.sums(tf.abs(tf.cast(leaf, dtype))) for leaf in leaves]",
+        "sums = [(tf.norm(tf.cast(leaf, dtype)), 9.0) for leaf in leaves]",
         f"{QUERY}/laplace_test.py",
     ),
     (

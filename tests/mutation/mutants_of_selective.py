@@ -80,4 +80,31 @@ SELECTIVE = in_folder(
         "Fraction(1) / scale)",
         f"{NOISE}/discrete_laplace_test.py::test_frequencies_are_the_probabilities",
     ),
+    (
+        "epoch_ends_at_a_bad_label",
+        "a label that does not exist ends an epoch that is not charged",
+        "tfdp/federated/selective/local_sgd.py",
+        "with_checks(tf.function(self._gradients), specs)",
+        "tf.function(self._gradients)",
+        "tests/federated/selective/local_sgd_test.py::test_what_does_not_exist_"
+        "is_no_error_and_is_charged",
+    ),
+    (
+        "wide_noise_is_charged_first",
+        "noise that is too wide is charged before it is refused",
+        "tfdp/federated/selective/private_uploads.py",
+        "if max(self._scales(count)) > LARGEST_SCALE:",
+        "if False:",
+        "tests/federated/selective/private_uploads_test.py::test_refuses_noise_"
+        "that_has_too_many_digits_before_anything_is_shared",
+    ),
+    (
+        "packed_state_is_read",
+        "a compressed state file is read",
+        "tfdp/federated/selective/state_file.py",
+        "if any(i.compress_type != zipfile.ZIP_STORED for i in file.zip.infolist()):",
+        "if False:",
+        "tests/federated/selective/state_file_test.py::test_whatever_a_file_hol"
+        "ds_is_a_state_or_a_value_error",
+    ),
 )

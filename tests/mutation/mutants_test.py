@@ -30,7 +30,6 @@ WITHOUT_A_MUTANT = {
     "noise/host_calls.py": "It calls the host, and draws nothing.",
     "noise/source.py": "It hands out what bits, staging and the draws make.",
     "query/arguments.py": "It checks arguments.",
-    "query/leaves.py": "It says what leaves of records may be.",
     "query/parts.py": "It takes structures apart for the queries of parts.",
 }
 
