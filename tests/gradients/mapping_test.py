@@ -41,12 +41,14 @@ def test_any_number_of_records(n, rows):
     np.testing.assert_allclose(call(leaf), 2 * leaf)
 
 
-def test_one_record_keeps_its_axis():
+@pytest.mark.parametrize("rows", [1, None])
+@pytest.mark.parametrize("squeezed", [tf.squeeze, lambda x: tf.squeeze(tf.reduce_sum(x)) * x[0]])
+def test_one_record_keeps_its_axis(rows, squeezed):
     """TensorFlow's vectorized Squeeze drops every axis of length one. Keras squeezes biases."""
     leaf = tf.reshape(tf.range(6.0), [1, 6])
-    call, structure = map_records(lambda record: tf.squeeze(record[0]) * 2.0, [leaf], 1)
-    np.testing.assert_array_equal(call(leaf), 2 * leaf)
-    assert structure.shape == (1, 6)
+    call, structure = map_records(lambda record: squeezed(record[0]), [leaf], rows)
+    np.testing.assert_array_equal(call(leaf), [squeezed(leaf)])
+    assert structure.shape.as_list() == [rows, 6]
 
 
 def test_a_function_is_traced_once():

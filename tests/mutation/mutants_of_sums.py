@@ -889,11 +889,11 @@ SUMS = in_folder(
         "thout_losing_anything",
     ),
     (
-        "one_record_is_vectorized",
-        "one client alone cannot train a convolution",
-        "tfdp/gradients/mapping.py",
-        "    if rows == 1:\n",
-        "    if rows == -1:\n",
+        "axis_of_one_record_is_dropped",
+        "a sample of one record ends the run where an axis of length one is dropped",
+        "tfdp/gradients/keras_internals.py",
+        "            _keep_axis_of_records(converter, op)\n",
+        "            pass\n",
         "tests/gradients/mapping_test.py::test_one_record_keeps_its_axis",
     ),
     (

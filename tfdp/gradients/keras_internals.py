@@ -117,7 +117,25 @@ def vectorized_outputs(
         converter._add_conversion(inside, pfor.wrap(leaf, True))
     for outside, inside in graph.captures:
         converter._add_conversion(inside, pfor.wrap(outside, False))
+    for op in graph.get_operations():
+        if op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
+            _keep_axis_of_records(converter, op)
     return [converter.convert(output) for output in outputs]
+
+
+def _keep_axis_of_records(converter: Any, squeeze: tf.Operation) -> None:
+    """Converts an operation that drops every axis of length 1.
+
+    TensorFlow's conversion drops that of records, too, if there is one: a sample of one record
+    ended the run.
+    """
+    shape = squeeze.inputs[0].shape
+    inside = converter._convert_helper(squeeze.inputs[0])
+    if not (inside.is_stacked and shape.is_fully_defined()):
+        return
+    axes = [i + 1 for i, length in enumerate(shape) if length == 1]
+    outside = tf.squeeze(inside.t, axes) if axes else inside.t
+    converter._add_conversion(squeeze.outputs[0], pfor.wrap(outside, True))
 
 
 def shape_in_definition(node: Any) -> Any:

@@ -23,8 +23,7 @@ def map_records(
 ) -> tuple[Callable[..., Any], Any]:
     """Returns what applies `fn` to every record of [n, ...] tensors, as a batch of one each.
 
-    Where TensorFlow cannot vectorize `fn` that happens one record at a time, with a warning. So it
-    does, without one, where there is one record.
+    Where TensorFlow cannot vectorize `fn` that happens one record at a time, with a warning.
 
     Args:
         fn: Takes a list of tensors [1, ...]. Its results are stacked along a new first axis.
@@ -38,9 +37,6 @@ def map_records(
         UnsupportedModelError: `fn` uses a tensor that comes from all records.
         SideEffectError: `fn` leaves something behind.
     """
-    if rows == 1:
-        # TensorFlow's vectorized Squeeze would drop the axis of records, too, if its length is 1.
-        return records_in_turn(fn, leaves, rows)
     try:
         return vectorized(fn, leaves, rows)
     except TypeError as error:
