@@ -135,9 +135,9 @@ def test_sampled_steps_are_held_against_their_own_curve():
 
 def test_users_with_wrong_labels_are_found_by_predictions_of_a_model_without_noise():
     # Each record is one user's two examples.
-    x, y = data(60, (2, 30))
-    planted = mislabelled_canaries(x, y, 50, classes=3, seed=0)
-    model = keras.Sequential([keras.Input((2, 30)), keras.layers.Dense(3, activation="softmax")])
+    x, y = data(120, (2, 60))
+    planted = mislabelled_canaries(x, y, 100, classes=3, seed=0)
+    model = keras.Sequential([keras.Input((2, 60)), keras.layers.Dense(3, activation="softmax")])
     model.compile(keras.optimizers.Adam(0.1), loss=LOSS)
     model.fit(planted.x, planted.y, epochs=60, batch_size=100, verbose=0)
     p = model.predict(planted.canaries_x, verbose=0)

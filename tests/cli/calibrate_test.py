@@ -41,7 +41,7 @@ def test_calibrate_in_words(capsys):
     assert out.splitlines() == [
         f"noise multiplier {found['noise_multiplier']}",
         f"epsilon = {rounded_up(found['epsilon'])} at delta = 1e-05 (rdp)",
-        "1000 steps (4.26667 epochs) on batches of 256 of 60000 (poisson, zero_out)",
+        "1000 steps (4.26666 epochs) on batches of 256 of 60000 (poisson, zero_out)",
         f"noise-batch ratio {rounded_up(found['noise_batch_ratio'])}",
     ]
 

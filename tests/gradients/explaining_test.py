@@ -177,6 +177,19 @@ def test_subclassed_model_is_traced_if_inputs_are_given():
         explain(built(Subclassed()))
 
 
+@pytest.mark.parametrize("inputs", [None, tf.zeros([1, 4])], ids=["none", "batch"])
+def test_model_that_is_not_built_is_refused(inputs):
+    for model in (Subclassed(), keras.Sequential([L.Dense(2)])):
+        with pytest.raises(ValueError, match=f"built model. Give '{model.name}' an Input"):
+            explain(model, inputs)
+
+
+def test_advice_on_a_private_model_names_the_class_in_it():
+    model = built(Subclassed())
+    with pytest.raises(UnsupportedModelError, match=r"register_rule\(Subclassed,"):
+        explain(tfdp.keras.make_private(model))
+
+
 def test_private_model_is_explained_as_the_model():
     model = model_of(nested, (BATCH, 4))
     assert explain(tfdp.keras.make_private(model)) == explain(model)

@@ -9,6 +9,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 import toy
 from toy import L
@@ -88,6 +89,12 @@ DATA = {
         "dense.*Ragged.*to_tensor",
         (),
     ),
+    "sparse of SciPy": (
+        {"x": scipy.sparse.csr_matrix(X)},
+        TypeError,
+        "x must be dense.*csr_matrix.*toarray",
+        ("data set", "generator", "train_on_batch"),
+    ),
     "sparse": ({"x": tf.sparse.from_dense(X)}, TypeError, "dense.*Sparse.*to_dense", ()),
     "no y": ({"y": None}, ValueError, "needs targets.*y=None", ()),
     "no x": ({"x": None}, ValueError, "no training data.*x=None", ("data set", "generator")),
@@ -120,6 +127,17 @@ def test_data_that_cannot_be_used_are_named(entry, name):
         return
     with pytest.raises(error, match=f"(?s){message}"):
         ENTRIES[entry](**arguments)
+
+
+def test_error_says_how_numpy_makes_one_dtype():
+    with pytest.raises(TypeError, match=r'one dtype.*\.astype\("float32"\)'):
+        _fit(X.astype(object))
+    with pytest.raises(TypeError, match=r'spell numbers.*\.astype\("float32"\)'):
+        _fit(X.astype(str))
+    x = keras.Input((1,), dtype="string")
+    texts = toy.private(keras.Model(x, L.Embedding(3, 2)(L.StringLookup(vocabulary=["a"])(x))))
+    with pytest.raises(TypeError, match=r"for texts, \.astype\(str\)"):
+        texts.fit(np.full([N, 1], "a", object), Y, sampling=FullBatch(), verbose=0)
 
 
 COUNTS = [

@@ -7,6 +7,7 @@ import tensorflow as tf
 import toy
 
 import tfdp
+from tfdp.events.step import releases
 from tfdp.keras import LedgerMismatchError, charges
 from tfdp.sampling import Shuffled
 
@@ -135,6 +136,22 @@ def test_other_inner_optimizer_is_an_error_at_load(saved, inner):
     with pytest.raises(ValueError, match="does not match"):
         other.load_weights(path)
     assert other.ledger.total_count == 0
+
+
+def test_other_clip_and_noise_are_charged_as_such_from_the_load_on(saved):
+    model, path = saved
+    other = toy.private(
+        toy.linear(),
+        tfdp.keras.DPOptimizer(
+            keras.optimizers.SGD(0.1, momentum=0.9), toy.query(stddev=3.0, clip=2.0)
+        ),
+    )
+    other.load_weights(path)
+    train(other, 1)
+    *before, last = toy.events(other)
+    assert before == toy.events(model)
+    old, new = (releases(event)[0].noise_multiplier for event in (before[0], last))
+    assert new == pytest.approx(1.5) and new != old
 
 
 class Crash(Exception):

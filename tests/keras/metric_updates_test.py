@@ -338,3 +338,32 @@ def test_metrics_see_nothing_but_records(is_private):
     x = np.ones([8, 2], "float32")
     history = model.fit(x, LABELS, epochs=2, verbose=0, **sampling).history
     assert history["raw"] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_accuracies_of_the_best_classes_are_those_of_keras(is_sparse):
+    """Labels that are no classes, too, count as wrong, and end nothing."""
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    labels = np.array([0, 1, 2, 3, 4, 5, 0, 1])
+    kind = "SparseTopKCategoricalAccuracy" if is_sparse else "TopKCategoricalAccuracy"
+    y = labels if is_sparse else np.eye(6, dtype="float32")[labels]
+
+    def shown(model, optimizer, y, **kwargs):
+        # The loss of no record is NaN for a label that is no class.
+        model.compile(
+            optimizer,
+            lambda y, p: keras.ops.mean(p, axis=-1),
+            metrics=[getattr(keras.metrics, kind)(k=2, name="best")],
+        )
+        return model.fit(x, y, verbose=0, **kwargs).history["best"]
+
+    def network():
+        keras.utils.set_random_seed(0)
+        return keras.Sequential([keras.Input((4,)), L.Dense(6)])
+
+    for targets in (y, np.where(labels < 5, labels, [2**31 - 1, -7] * 4)) if is_sparse else (y,):
+        optimizer = keras.optimizers.SGD(0.0)
+        plain = shown(network(), optimizer, targets, batch_size=8, shuffle=False)
+        private = shown(make_private(network()), toy.dp(), targets, sampling=FullBatch())
+        assert 0 < private[0] < 1
+        np.testing.assert_allclose(private, plain)

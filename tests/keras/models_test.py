@@ -40,6 +40,24 @@ def unbuilt():
 MODELS = {"built": toy.dense, "unbuilt": unbuilt, "functional": functional, "subclassed": Plain}
 
 
+@pytest.mark.parametrize("batch_norm", [None, "group", "private"])
+@pytest.mark.parametrize("name", ["built", "called", "functional"])
+def test_outputs_of_layers_are_connected_to_the_inputs(name, batch_norm):
+    plain = unbuilt() if name == "called" else MODELS[name]()
+    plain(X)
+    private = make_private(plain, batch_norm=batch_norm)
+    features = keras.Model(private.inputs[0], private.layers[-2].output)
+    np.testing.assert_array_equal(
+        features(X), keras.Model(plain.inputs[0], plain.layers[-2].output)(X)
+    )
+
+
+def test_model_of_keras_2_is_told_which_keras_is_needed():
+    other = type("Sequential", (), {"__module__": "tf_keras.src.engine.sequential"})()
+    with pytest.raises(TypeError, match="Keras 3 is needed"):
+        make_private(other)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_make_private_shares_weights_and_trains(name):
     plain = MODELS[name]()

@@ -51,6 +51,12 @@ def test_inner_optimizer_that_would_void_the_accounting_is_refused(make, message
         DPOptimizer(make(), toy.query())
 
 
+def test_optimizer_of_keras_2_is_told_which_keras_is_needed():
+    other = type("SGD", (), {"__module__": "tf_keras.src.optimizers.sgd"})()
+    with pytest.raises(TypeError, match="Keras 3 is needed"):
+        DPOptimizer(other, toy.query())
+
+
 def test_warning_of_a_sum_is_about_the_line_that_makes_the_optimizer():
     with pytest.warns(UserWarning, match="which nothing divides") as caught:
         DPOptimizer(keras.optimizers.SGD(), tfdp.GaussianSumQuery(1.0, 1.0))
@@ -64,8 +70,23 @@ def test_model_without_a_trainable_layer_says_so_before_a_step():
     with pytest.raises(ValueError, match="no layer is trainable"):
         toy.fit_step(model)
     assert model.ledger.total_count == 0
+    with pytest.raises(ValueError, match="Build the model first"):
+        toy.dp().private_step(None, keras.Sequential([keras.layers.Dense(2)]).weights, None)
     with pytest.raises(TypeError, match="must be a list of trainable variables"):
         toy.dp().private_gradients(toy.squared_error(toy.matrix()), toy.matrix(), toy.examples())
+
+
+def test_one_variable_in_the_place_of_all_is_refused_in_a_graph_too(monkeypatch):
+    def unknown(variable):
+        raise NotImplementedError("Keras 3.12 does not write variables in graphs.")
+
+    model = toy.linear()
+    monkeypatch.setattr(keras.Variable, "__repr__", unknown)
+    step = tf.function(
+        lambda: toy.dp().private_step(None, model.trainable_variables[0], None), autograph=False
+    )
+    with pytest.raises(TypeError, match="Received a .*Variable"):
+        step()
 
 
 class MixesRecords(DPOptimizer):

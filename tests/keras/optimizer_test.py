@@ -106,3 +106,56 @@ def test_named_optimizers_are_compositions(make, inner_class):
     assert optimizer.query.denominator == 32
     with pytest.raises(TypeError, match="denominator"):
         make(2.0, 1.5)
+
+
+# Layers of the model of a loop of one's own.
+
+
+def adapted(trainable):
+    layer = L.Normalization()
+    layer.adapt(toy.X)
+    layer.trainable = trainable
+    return keras.Sequential([keras.Input((4,)), layer, L.Dense(2)])
+
+
+def mixing(trainable):
+    layer = L.BatchNormalization(trainable=trainable)
+    return keras.Sequential([keras.Input((4,)), layer, L.Dense(2)])
+
+
+LOOPS = {
+    "private_step": DPOptimizer.private_step,
+    "private_gradients": DPOptimizer.private_gradients,
+}
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    ("make", "text"), [(adapted, "holds raw statistics"), (mixing, "normalizes each record")]
+)
+def test_a_loop_refuses_the_layers_that_fit_refuses(make, text, name, is_graph):
+    def run(trainable):
+        model, optimizer = make(trainable), toy.dp()
+        optimizer.build(model.trainable_variables)
+        policy = Poisson().resolve(toy.N, 4)
+        optimizer.sampling = policy
+        loss = tfdp.gradients.ModelLoss(model, toy.LOGITS_LOSS)
+
+        def step(batch):
+            LOOPS[name](
+                optimizer, loss, model.trainable_variables, (batch.x, batch.y), mask=batch.mask
+            )
+
+        step = tf.function(step, autograph=False, reduce_retracing=True) if is_graph else step
+        try:
+            for batch in tfdp.sampling.batches(toy.X, toy.Y, None, policy).take(2):
+                step(batch)
+        finally:
+            charged.append(optimizer.ledger.total_count)
+
+    charged = []
+    with pytest.raises(tfdp.keras.NotPrivateError, match=text):
+        run(True)
+    run(False)
+    assert charged == [0, 2]

@@ -42,6 +42,61 @@ def test_own_training_code_of_a_plain_model_is_refused(model_class, name):
         make_private(model_class())
 
 
+AROUND_CALL = (
+    *("compute_metrics", "get_metrics_result", "compile", "fit", "evaluate", "predict"),
+    *("test_step", "predict_step", "train_on_batch", "test_on_batch", "predict_on_batch"),
+    *("make_train_function", "make_test_function", "make_predict_function"),
+)
+
+
+@pytest.mark.parametrize("where", ["class", "object", "sequential"])
+@pytest.mark.parametrize("name", AROUND_CALL)
+def test_other_code_that_would_be_bypassed_is_refused(name, where):
+    def own(self, *args, **kwargs):
+        raise AssertionError
+
+    model = Plain()
+    if where == "class":
+        model = type("Mine", (Plain,), {name: own})()
+    elif where == "sequential":
+        model = type("Mine", (keras.Sequential,), {name: own})([keras.Input((4,)), L.Dense(2)])
+    else:
+        setattr(model, name, own)
+    with pytest.raises(NotPrivateError, match=f"has its own {name}, which .* bypass"):
+        make_private(model)
+
+
+class OwnAroundCall(tfdp.keras.DPModel):
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x):
+        return self.out(x)
+
+    def compile(self, optimizer):
+        super().compile(optimizer, loss="mae")
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "mine": 7.0}
+
+    def test_step(self, data):
+        return {"tested": 3.0}
+
+    def predict_step(self, data):
+        return 0.0 * super().predict_step(data) + 5.0
+
+
+def test_what_is_refused_of_a_plain_class_is_called_in_one_derived_from_dp_model():
+    model = OwnAroundCall()
+    model.compile(toy.dp())
+    x, y = np.ones((4, 4), "float32"), np.ones((4, 2), "float32")
+    assert model.fit(x, y, sampling=FullBatch(), verbose=0).history["mine"] == [7.0]
+    assert model.evaluate(x, y, verbose=0, return_dict=True) == {"tested": 3.0}
+    assert (model.predict(x, verbose=0) == 5.0).all()
+    assert model.loss == "mae"
+
+
 class PrivateOwnTrainStep(tfdp.keras.DPModel):
     """Takes two releases from one sample, of which the second is charged as another's."""
 
@@ -163,7 +218,8 @@ class Remembering(keras.layers.Layer):
 def _texts(layer):
     """Returns a model with a layer that takes texts."""
     inputs = keras.Input((1,), dtype="string")
-    return keras.Model(inputs, L.Dense(1)(keras.ops.cast(layer(inputs), "float32")))
+    numbers = keras.ops.reshape(keras.ops.cast(layer(inputs), "float32"), (-1, 1))
+    return keras.Model(inputs, L.Dense(1)(numbers))
 
 
 def _numbers(layer, dtype="float32"):
@@ -189,7 +245,7 @@ ADAPTED = {
     ),
     "string_lookup": (L.StringLookup, {"vocabulary": ["a", "b"]}, _texts, WORDS),
     "text_vectorization": (
-        lambda **kwargs: L.TextVectorization(output_sequence_length=3, **kwargs),
+        lambda **kwargs: L.TextVectorization(split=None, **kwargs),
         {"vocabulary": ["a", "b"]},
         _texts,
         WORDS,
@@ -220,8 +276,36 @@ def test_statistics_that_a_layer_was_adapted_to_are_refused(kind, is_nested):
 def test_statistics_that_nobody_has_learned_are_accepted():
     """Models of keras.applications without weights have such a layer."""
     toy.private(_numbers(L.Normalization()))
-    for layer in (L.StringLookup(), L.TextVectorization(output_sequence_length=3)):
+    for layer in (L.StringLookup(), L.TextVectorization(split=None)):
         toy.private(_texts(layer))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"split": "character"}, {"split": None, "ngrams": 2}], ids=str
+)
+def test_vectorization_that_splits_texts_is_refused_with_where_to_do_it(options):
+    layer = L.TextVectorization(vocabulary=["a", "b"], output_sequence_length=3, **options)
+    for trainable in (True, False):
+        layer.trainable = trainable
+        with pytest.raises(NotPrivateError, match=rf"{layer.name}' splits .*x = layer\(texts\)"):
+            toy.private(_texts(layer))
+
+
+def test_vocabulary_that_was_set_is_refused_with_where_to_give_it():
+    layer = L.StringLookup()
+    layer.set_vocabulary(["a", "b"])
+    with pytest.raises(NotPrivateError, match="constructor.*not by set_vocabulary"):
+        toy.private(_texts(layer))
+
+
+@pytest.mark.parametrize("arguments", [{"validation_split": 0.5}, {"validation_data": (X, Y)}])
+def test_error_says_that_validation_data_are_training_data(arguments):
+    stop = keras.callbacks.EarlyStopping(monitor="val_loss")
+    with pytest.raises(NotPrivateError, match="'val_loss'.*in the same memory as x"):
+        toy.private().fit(X, Y, batch_size=4, callbacks=[stop], verbose=0, **arguments)
+    stop.monitor = "loss"
+    with pytest.raises(NotPrivateError, match="private training data: when"):
+        toy.private().fit(X, Y, batch_size=4, callbacks=[stop], verbose=0, **arguments)
 
 
 def test_layers_that_are_adapted_after_the_model_was_made_are_refused():

@@ -1088,4 +1088,46 @@ TRAINING = in_folder(
         f"{KERAS}/fit_data_test.py::"
         "test_microbatches_are_drawn_among_rows_whose_number_says_nothing_of_the_sample",
     ),
+    (
+        "added_losses_hidden",
+        "a model whose only losses are those of layers cannot be trained",
+        "tfdp/keras/prepared.py",
+        "            scope.losses.extend(losses)\n",
+        "",
+        "tests/keras/prepared_test.py::test_a_model_whose_only_losses_are_those"
+        "_of_layers_is_trained",
+    ),
+    (
+        "weights_divided_away",
+        "weights of examples by which a loss divides are taken, and have no effect",
+        "tfdp/keras/prepared.py",
+        '== "mean_with_sample_weight" for',
+        '== "no" for',
+        "tests/keras/prepared_test.py::test_weights_that_a_loss_would_divide_by_are_refused",
+    ),
+    (
+        "weights_divided_away_in_a_step",
+        "a step by hand takes weights by which a loss divides",
+        "tfdp/keras/training.py",
+        "        check_reductions(self, data.sample_weight)\n",
+        "",
+        "tests/keras/prepared_test.py::test_they_are_refused_in_every_step_before_it_is_charged",
+    ),
+    (
+        "loops_take_adapted_layers",
+        "a loop of one's own trains layers that hold raw statistics",
+        "tfdp/keras/optimizer.py",
+        "            _check_layers(arguments.loss_fn)\n",
+        "            pass\n",
+        "tests/keras/optimizer_test.py::test_a_loop_refuses_the_layers_that_fit_refuses",
+    ),
+    (
+        "top_k_refused",
+        "Keras' top-k accuracies are refused",
+        "tfdp/gradients/indices.py",
+        '"InTopKV2", ',
+        "",
+        "tests/keras/metric_updates_test.py::test_accuracies_of_the_best_classe"
+        "s_are_those_of_keras",
+    ),
 )

@@ -847,14 +847,6 @@ SUMS = in_folder(
         "pared_and_nothing_is_repeated",
     ),
     (
-        "share_is_repeated",
-        "a share of noise repeats its record",
-        "tfdp/query/distributed.py",
-        "add(leaf, tf.cast(share, leaf.dtype))",
-        "leaf + tf.cast(share, leaf.dtype)",
-        "tests/query/structure_test.py::test_a_share_is_no_longer_than_its_record",
-    ),
-    (
         "l1_bound_unchecked",
         "a bound in l1 without room for records within the other is taken",
         "tfdp/query/discretized.py",

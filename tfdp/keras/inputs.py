@@ -91,8 +91,10 @@ def check_beside_dataset(arguments: dict[str, Any]) -> None:
     """Refuses arguments of `fit` that a data set has itself.
 
     Raises:
+        TypeError: x is no data set but a sparse matrix.
         ValueError: names them, and where they belong.
     """
+    _check_dense("x", arguments["x"])
     places = {
         "y": "put the targets into the data set: it yields (x, y)",
         "sample_weight": "put the weights into the data set: it yields (x, y, sample_weight)",
@@ -115,12 +117,7 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
         TypeError: it is ragged or sparse, or of a dtype that holds no numbers.
         ValueError: it has no axis of examples.
     """
-    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or hasattr(leaf, "tocoo"):
-        how = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense, toarray"
-        raise TypeError(
-            f"{name} must be dense. Received a {type(leaf).__name__} of shape {leaf.shape}: "
-            f"convert it ({how})."
-        )
+    _check_dense(name, leaf)
     try:
         array = np.asarray(leaf)
     except ValueError as error:
@@ -135,6 +132,15 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
             f"dtype {array.dtype}. A list stands for several inputs: make it one array."
         )
     return array
+
+
+def _check_dense(name: str, leaf: Any) -> None:
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or hasattr(leaf, "tocoo"):
+        how = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense, toarray"
+        raise TypeError(
+            f"{name} must be dense. Received a {type(leaf).__name__} of shape {leaf.shape}: "
+            f"convert it ({how})."
+        )
 
 
 def check_dtype(name: str, leaf: Any, *, strings: bool) -> None:
@@ -157,8 +163,13 @@ def check_dtype(name: str, leaf: Any, *, strings: bool) -> None:
     advice = advice_for(leaf)
     if dtype is not None and dtype.is_complex:
         advice = "Give real and imaginary parts, as two channels for instance."
+    elif kind == "O":
+        texts = " or, for texts, .astype(str)" if strings else ""
+        advice += f' NumPy\'s .astype("float32"){texts} does the former.'
     elif dtype == tf.string:
         advice = "Encode strings as integers first, for instance with keras.layers.StringLookup."
+        if kind == "U":
+            advice += ' Where they spell numbers, NumPy\'s .astype("float32") reads them.'
     raise TypeError(f"{name} must hold numbers. Received {describe_leaf(leaf)}. {advice}".strip())
 
 
@@ -258,6 +269,13 @@ def check_validation_split(validation_split: Any) -> None:
         ValueError: it is not between 0 and 1.
     """
     real_number("validation_split", validation_split, minimum=0, inclusive=True, maximum=1)
+
+
+def advice_of_keras_2(value: Any) -> str:
+    """Returns what to do about an object of Keras 2; "" for any other."""
+    if type(value).__module__.startswith("tf_keras"):
+        return " It is one of tf_keras: Keras 3 is needed (import keras)."
+    return ""
 
 
 def check_learning_rate(learning_rate: Any) -> None:

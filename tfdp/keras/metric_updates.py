@@ -150,11 +150,14 @@ def update(
         for metric in model.metrics:
             if metric.name == "loss":
                 metric.update_state(losses)
-        if own_loss or len(masks) > 1:
+        if own_loss or (len(masks) > 1 and model.loss is not None):
             # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
             weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
-            with MetricScope(model.metrics_variables, weights):
-                model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            with MetricScope(model.metrics_variables, weights) as scope:
+                # Losses that layers have added are not there; Keras' own asks for at least one.
+                scope.losses.extend(model.losses or [tf.zeros([])])
+                with model.losses_of_record(scope):
+                    model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     of_records = select([data.x, data.y, data.sample_weight, losses, y_pred, masks])

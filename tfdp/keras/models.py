@@ -10,6 +10,7 @@ from tfdp.gradients import RecordWise, register_rule
 from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.rules.rule import rule_for
 from tfdp.keras import validation
+from tfdp.keras.inputs import advice_of_keras_2
 from tfdp.keras.normalization import convert_norm, with_plain_norms, with_private_norms
 from tfdp.keras.saved_form import sequential_layers
 from tfdp.keras.training import PrivateTraining
@@ -38,7 +39,8 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
     Raises:
         TypeError: `model` is not a Keras model, or of a form that `convert_norm` cannot copy.
         ValueError: `batch_norm` is something else.
-        NotPrivateError: it has training code of its own, which a private step would bypass.
+        NotPrivateError: it has code of its own around `call`, as in `train_step`, `compute_metrics`
+            or `compile`, which the result would bypass.
 
     Example:
         >>> import keras, tfdp
@@ -48,7 +50,9 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
         >>> model.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.1), query), loss="mse")
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"make_private takes a keras.Model. Received: {model!r}.")
+        raise TypeError(
+            f"make_private takes a keras.Model. Received: {model!r}.{advice_of_keras_2(model)}"
+        )
     if batch_norm not in (None, "group", "private"):
         raise ValueError(
             f'batch_norm must be None, "group" or "private". Received: batch_norm={batch_norm!r}.'
@@ -65,7 +69,10 @@ def make_private(model: keras.Model, *, batch_norm: str | None = None) -> keras.
     if batch_norm == "private":
         model, _ = with_private_norms(model)
     if type(model) is keras.Sequential:
-        return DPSequential(sequential_layers(model), name=model.name)
+        layers = sequential_layers(model)
+        if len(layers) > len(model.layers):
+            layers[0] = model.inputs[0]  # The same tensor, from which outputs of layers come.
+        return DPSequential(layers, name=model.name)
     if type(model) is FUNCTIONAL:
         return _DPFunctional(model.input, model.output, name=model.name)
     if isinstance(model, FUNCTIONAL) and validation.is_task(model):

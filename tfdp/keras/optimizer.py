@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.events import SampledEvent
 from tfdp.events.arguments import positive_integer, says_what_to_write
+from tfdp.gradients import ModelLoss
 from tfdp.keras import distribution
 from tfdp.keras.adam_bc import AdamBC
 from tfdp.keras.batch_statistics import BatchMoments
@@ -372,7 +373,8 @@ class DPOptimizer(WrappingOptimizer):
             LedgerMismatchError, PrivacyBudgetExceededError: the step may not run. In a graph they
                 come as a `tf.errors.OpError` with the same text.
             NotPrivateError: what is asked for is not exact on several replicas: a query that is not
-                a sum, or microbatches of several examples.
+                a sum, or microbatches of several examples. Or `loss_fn` is a `ModelLoss` of a model
+                that mixes records, or has layers that were adapted to data.
         """
         step_arguments = StepArguments(
             loss_fn,
@@ -455,6 +457,8 @@ class DPOptimizer(WrappingOptimizer):
             arguments = arguments._replace(check=self.check_ids_given)
         # Arguments are checked first, so that nothing is charged for a step that cannot run.
         check_arguments(self.query, self._microbatching, arguments)
+        if isinstance(arguments.loss_fn, ModelLoss):
+            _check_layers(arguments.loss_fn)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
         distribution.check_divided((arguments.examples, arguments.mask))
@@ -547,3 +551,11 @@ class DPOptimizer(WrappingOptimizer):
         """
         self.charging.was_restored = is_of_wrapping(store)
         super().load_own_variables(store)
+
+
+def _check_layers(loss: ModelLoss) -> None:
+    # Callbacks, which are checked there, too, import this module.
+    from tfdp.keras.validation import check_layers
+
+    with tf.init_scope():  # Values of variables are read.
+        check_layers(loss.model)

@@ -10,7 +10,7 @@ from tfdp.events.arguments import real_number
 from tfdp.gradients.clipped_sum import ENGINES, check_weights
 from tfdp.gradients.inputs import check_call
 from tfdp.keras.errors import NotPrivateError
-from tfdp.keras.inputs import check_learning_rate
+from tfdp.keras.inputs import advice_of_keras_2, check_learning_rate
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.step import StepArguments
 from tfdp.ledger import PrivacyLedger
@@ -27,13 +27,14 @@ def as_list(variables: Any) -> list[Any]:
     """
     if isinstance(variables, (list, tuple)) and not variables:
         raise ValueError(
-            "There is nothing to train: no layer is trainable. Set layer.trainable = True for "
-            "those that are to be trained, and compile again."
+            "There is nothing to train: no layer is trainable, or the model has no weights yet. "
+            "Set layer.trainable = True for those that are to be trained, and compile again. Build "
+            "the model first: give it an Input, or call it once on a batch."
         )
     if not isinstance(variables, (list, tuple)):
         raise TypeError(
             "variables must be a list of trainable variables, such as "
-            f"model.trainable_variables. Received: variables={variables!r}."
+            f"model.trainable_variables. Received a {type(variables).__name__}."
         )
     return list(variables)
 
@@ -85,6 +86,7 @@ def check_inner(inner: Any, outer_class: type) -> None:
     if not isinstance(inner, keras.optimizers.Optimizer):
         raise TypeError(
             f"inner_optimizer must be a keras.optimizers.Optimizer. Received: {inner!r}."
+            + advice_of_keras_2(inner)
         )
     if isinstance(inner, outer_class):
         raise ValueError("inner_optimizer is already a DPOptimizer.")

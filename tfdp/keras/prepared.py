@@ -1,6 +1,7 @@
 """What a model needs before its first private step: all variables, and the loss of a record."""
 
 import dataclasses
+import logging
 from typing import Any
 
 import keras
@@ -10,6 +11,8 @@ from tfdp.gradients.keras_internals import layers_in, loops_in
 from tfdp.keras import distribution, inputs, metric_updates, validation
 from tfdp.keras.private_metrics import PrivateMetric, ShownMetrics
 from tfdp.keras.records import RecordLoss
+
+_logger = logging.getLogger("tfdp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +54,15 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
     )
     strategy, optimizer = model.distribute_strategy, model.optimizer
     with strategy.scope():
-        y_pred = _outputs(model, x)
+        # Without a loss in compile only a call tells whether layers add any.
+        y_pred = model(x) if model.loss is None else _outputs(model, x)
         loss_axes = inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         validation.check_layers(model)
-        with metric_updates.creating(model):
+        losses = [tf.zeros([], loss.dtype) for loss in model.losses]
+        with metric_updates.creating(model) as scope, model.losses_of_record(scope):
+            # A StatelessScope hides the losses that layers have added.
+            scope.losses.extend(losses)
             model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
             model.compute_metrics(x, y, y_pred, sample_weight)
         metrics = optimizer.private_metrics
@@ -64,7 +71,52 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         optimizer.build(model.trainable_variables)
     distribution.check_variables(strategy, [*model.variables, *optimizer.variables])
     inputs.warn_of_no_privacy(optimizer._step().event_of_state(None))
+    _warn_of_mixing(keras.tree.flatten(model.loss))
     return Prepared(RecordLoss(model), loss_axes, shown)
+
+
+def check_reductions(model: keras.Model, sample_weight: Any) -> None:
+    """Refuses sample weights where a loss divides by them: that of one record would not change.
+
+    Args:
+        model: A private model that is compiled.
+        sample_weight: Structure of weights, or None.
+
+    Raises:
+        ValueError: a loss has reduction="mean_with_sample_weight", and there are weights.
+    """
+    if all(w is None for w in tf.nest.flatten(sample_weight)):
+        return
+    if model.optimizer.query.takes_weights:  # The loss is given none.
+        return
+    losses = keras.tree.flatten(model.loss)
+    if any(getattr(loss, "reduction", None) == "mean_with_sample_weight" for loss in losses):
+        raise ValueError(
+            'A loss with reduction="mean_with_sample_weight" divides by the sum of the weights. '
+            "It is called on one record at a time, whose weight would be divided by itself and "
+            'change nothing. Use reduction="sum_over_batch_size", or leave sample_weight and '
+            "class_weight out."
+        )
+
+
+def _warn_of_mixing(losses: list[Any]) -> None:
+    """Logs a warning where Keras' losses would compare the records of a batch."""
+    for loss in losses:
+        found = keras.losses.get(loss) if isinstance(loss, str) else loss
+        if isinstance(found, (keras.losses.Dice, keras.losses.Tversky)):
+            mixes = found.axis is None or 0 in keras.tree.flatten(found.axis)
+        else:
+            mixes = isinstance(found, keras.losses.Circle) or any(
+                found is function
+                for function in (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+            )
+        if mixes:
+            _logger.warning(
+                "In Keras the loss %s compares the records of a batch. Here it is called on one "
+                "record at a time, so that it is another loss. Dice and Tversky of each record: "
+                "give axis, all axes but the first.",
+                getattr(found, "name", getattr(found, "__name__", found)),
+            )
 
 
 def _outputs(model: keras.Model, x: Any) -> Any:

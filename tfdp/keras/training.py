@@ -30,7 +30,7 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.first_step import said_where_slow
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.keras.prepared import Prepared, prepare
+from tfdp.keras.prepared import Prepared, check_reductions, prepare
 from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit, rows_of_user
 from tfdp.keras.small_samples import SmallSamples
@@ -349,6 +349,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         matter.
         """
         inputs.check_examples(self, x, y, sample_weight)
+        check_reductions(self, sample_weight)
         if self._dp_optimizer().query.takes_weights:
             inputs.check_weights_of_records(sample_weight)
         optimizer, prepared = self._dp_optimizer(), self._prepared
@@ -448,6 +449,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         if rows_of_user(data.mask) is None:
             optimizer.check_ids_given()
         data, examples_per_record = self._records.of_batch(data)
+        check_reductions(self, data.sample_weight)
         record_loss, shown = self._prepared.record_loss, self._prepared.shown
         jit_compile = bool(self.jit_compile) and not self.run_eagerly
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None

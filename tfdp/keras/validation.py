@@ -58,14 +58,28 @@ def _problem(layer: keras.Layer) -> str | None:
         )
     if isinstance(layer, keras.layers.RNN) and layer.stateful:
         return f"{kind} {layer.name!r} carries state from batch to batch. Set stateful=False."
+    if isinstance(layer, keras.layers.TextVectorization) and _splits(layer):
+        return (
+            f"{kind} {layer.name!r} splits texts by operations that may end the run for some "
+            "of them, which would tell of a record. Vectorize before the training: take the layer "
+            "out of the model, and call fit on x = layer(texts). Its vocabulary must be public, or "
+            "one that tfdp.statistics has released."
+        )
     if layer.trainable and _is_adapted(layer):
         return (
             f"{kind} {layer.name!r} holds raw statistics of the data that it was adapted to, which "
             "are published with the model. Give its constructor public ones, or some that "
-            "tfdp.statistics has released (mean and variance, bin_boundaries, vocabulary). If "
-            "those data were public, as a pretrained model's, say so: layer.trainable = False."
+            "tfdp.statistics has released (mean and variance, bin_boundaries, vocabulary; not by "
+            "set_vocabulary, which does not say whose they are). If those data were public, as a "
+            "pretrained model's, say so: layer.trainable = False."
         )
     return None
+
+
+def _splits(layer: keras.layers.TextVectorization) -> bool:
+    """Returns whether a layer does more than to look up whole texts, by Keras' own code."""
+    config = layer.get_config()
+    return isinstance(config["split"], str) or config["ngrams"] is not None
 
 
 def _is_adapted(layer: keras.Layer) -> bool:
@@ -102,6 +116,10 @@ _SAVE = tuple(
     getattr(keras.callbacks, name)
     for name in ("ModelCheckpoint", "OrbaxCheckpoint")
     if hasattr(keras.callbacks, name)
+)
+
+_OF_TRAINING_DATA = (
+    " (validation_split takes a part of them, or validation_data are in the same memory as x)"
 )
 
 
@@ -152,10 +170,14 @@ def check_callbacks(
         for monitor in _monitors(callback):
             if is_public(monitor):
                 continue
+            of_training = (
+                "" if public_validation or not monitor.startswith("val_") else _OF_TRAINING_DATA
+            )
             raise NotPrivateError(
-                f"{name} decides by {monitor!r}, a raw statistic of the private training data: "
-                "when it acts, it publishes something that no event covers. Monitor a metric of "
-                "public validation data (validation_data, not validation_split), "
+                f"{name} decides by {monitor!r}, a raw statistic of the private training data"
+                f"{of_training}: when it acts, it publishes something that no event covers. "
+                "Monitor a metric of public validation data (validation_data, not "
+                "validation_split), "
                 f"monitor={_of_validation(monitor)!r}, one of the optimizer's private_metrics, or "
                 "the epsilon of an EpsilonLogger among the callbacks. Rows that you split off the "
                 "private data by hand are not public, and tfdp cannot tell."
@@ -210,20 +232,33 @@ def _keys_of_names(callback: Any) -> list[str]:
     return [field for field in fields if field and field not in ("epoch", "batch")]
 
 
+# What `fit` and its kin call. A private model of Keras' own class has only those of Keras.
+_OF_TRAINING = (
+    *("train_step", "compute_loss", "compute_metrics", "test_step", "predict_step"),
+    *("make_train_function", "make_test_function", "make_predict_function", "get_metrics_result"),
+)
+# These KerasHub's tasks override, to preprocess and to fill in a loss.
+_OF_TASKS = (
+    *("fit", "evaluate", "predict", "compile"),
+    *("train_on_batch", "test_on_batch", "predict_on_batch"),
+)
+
+
 def check_plain_training(model: keras.Model) -> None:
-    """Refuses models whose own training code would be bypassed.
+    """Refuses models whose own code around `call` would be bypassed.
 
     Raises:
-        NotPrivateError: the model's class overrides `train_step` or `compute_loss`.
+        NotPrivateError: the model, or its class, overrides a method such as `train_step`,
+            `compute_loss`, `compute_metrics`, `test_step` or `compile`.
     """
-    for name in ("train_step", "compute_loss", "fit"):
+    known = "keras.", "keras_hub."
+    for name in _OF_TRAINING + _OF_TASKS:
         defined = _where_defined(model, name)
-        if name == "fit" and is_task(model):
-            _check_preprocessor(model)
-        elif not defined.__module__.startswith("keras."):
+        own = known if name in _OF_TASKS and is_task(model) else known[:1]
+        if name in vars(model) or not defined.__module__.startswith(own):
             advice = (
-                "Derive it from tfdp.keras.DPModel (which calls your compute_loss), or write the "
-                "loop with tfdp.clipped_gradient_sum."
+                "Derive it from tfdp.keras.DPModel (which calls your compute_loss, compute_metrics,"
+                " test_step and compile), or write the loop with tfdp.clipped_gradient_sum."
             )
             if getattr(model, "outputs", None):
                 advice = (
@@ -232,9 +267,11 @@ def check_plain_training(model: keras.Model) -> None:
                     "weights, on data that are preprocessed as this class would do it."
                 )
             raise NotPrivateError(
-                f"{type(model).__name__} has its own {name}, which a private step would bypass. "
+                f"{type(model).__name__} has its own {name}, which a private model would bypass. "
                 + advice
             )
+    if is_task(model):
+        _check_preprocessor(model)
 
 
 def check_steps(model: keras.Model) -> None:
