@@ -1130,4 +1130,21 @@ TRAINING = in_folder(
         "tests/keras/metric_updates_test.py::test_accuracies_of_the_best_classe"
         "s_are_those_of_keras",
     ),
+    (
+        "own_metrics_bypassed",
+        "own code around call is dropped in silence",
+        "tfdp/keras/validation.py",
+        "    for name in _OF_TRAINING + _OF_TASKS:",
+        '    for name in ("train_step", "compute_loss", "fit"):',
+        "tests/keras/validation_test.py::test_other_code_that_would_be_bypassed_is_refused",
+    ),
+    (
+        "splitting_accepted",
+        "layers whose operations may end the run are accepted",
+        "tfdp/keras/validation.py",
+        "isinstance(layer, keras.layers.TextVectorization) and _splits(layer)",
+        "False",
+        "tests/keras/validation_test.py::test_vectorization_that_splits_texts_i"
+        "s_refused_with_where_to_do_it",
+    ),
 )
