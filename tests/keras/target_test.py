@@ -8,8 +8,8 @@ import pytest
 import toy
 
 import tfdp
-from tfdp.accounting.planning.training_plan import shown_up
 from tfdp.events import GaussianSumEvent, RandomAllocationSampling, SampledEvent
+from tfdp.events.shown import shown_up
 from tfdp.keras import DPOptimizer
 from tfdp.keras.target import Target
 from tfdp.ledger import PrivacyLedger

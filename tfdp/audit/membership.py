@@ -12,7 +12,7 @@ exp(-2 n r^2), and so it is below, and for the FPR with m.
 """
 
 import dataclasses
-import decimal
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +20,10 @@ import numpy as np
 
 from tfdp.audit.scores import check_confidence
 from tfdp.events.arguments import real_number
+from tfdp.events.shown import shown_down, shown_up
+
+_rounded_down = functools.partial(shown_down, digits=4)
+_rounded_up = functools.partial(shown_up, digits=4)
 
 # Of Carlini et al. 2022: where an attacker is nearly sure.
 LOW_RATES = (0.001, 0.01)
@@ -391,20 +395,6 @@ def auc_interval(curve: Roc, confidence: float = 0.95) -> Estimate:
         return float(outside)
 
     return Estimate(area, end(0.0), end(1.0))
-
-
-def _rounded_down(value: float) -> str:
-    return _rounded(value, decimal.ROUND_FLOOR)
-
-
-def _rounded_up(value: float) -> str:
-    return _rounded(value, decimal.ROUND_CEILING)
-
-
-def _rounded(value: float, rounding: str) -> str:
-    """Returns a number with at most four significant digits."""
-    context = decimal.Context(prec=4, rounding=rounding)
-    return str(context.create_decimal(repr(float(value))))
 
 
 def _checked(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:

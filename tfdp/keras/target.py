@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tfdp.accounting.planning.training_plan import shown_up
 from tfdp.accounting.registry import AccountantChoice, replayed
 from tfdp.events import Event, UnsupportedEventError
+from tfdp.events.shown import shown_up
 from tfdp.ledger import PrivacyLedger
 
 _logger = logging.getLogger("tfdp")

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.events import Event
 from tfdp.events.arguments import check_type, positive_integer, real_number
+from tfdp.events.shown import shown_up
 from tfdp.query import encoding
 from tfdp.query.arguments import clip_norm, source_of
 from tfdp.query.distributed import (
@@ -221,22 +222,18 @@ class DiscretizedSumQuery(DPQuery):
         """
         shapes = [leaf.shape[1:] for leaf in tf.nest.flatten(like)]
         length = encoding.padded_length(sum(shape.num_elements() for shape in shapes))
-        needed = encoding.rounded_norm_bound(self.scale * self.l2_norm_clip, length)
-        if self.sum_query.l2_norm_bound < needed * (1 - 1e-9):
-            raise ValueError(
-                f"Records of {length} coordinates (a power of two) with scale={self.scale} and "
-                f"l2_norm_clip={self.l2_norm_clip} need a sum_query with an l2_norm_bound of "
-                f"{needed:.6g} or more (tfdp.query.rounded_norm_bound), so that they can be "
-                f"rounded. Received: {self.sum_query!r}."
-            )
+        bound = encoding.rounded_norm_bound(self.scale * self.l2_norm_clip, length)
+        needs = {"l2_norm_bound": bound}
         if isinstance(self.sum_query, DistributedSkellamSumQuery):
             # Of integers: |k| <= k^2.
-            needed *= min(needed, math.sqrt(length))
-            if self.sum_query.l1_norm_bound < needed * (1 - 1e-9):
+            needs["l1_norm_bound"] = bound * min(bound, math.sqrt(length))
+        for name, needed in needs.items():
+            if getattr(self.sum_query, name) < needed * (1 - 1e-9):
                 raise ValueError(
                     f"Records of {length} coordinates (a power of two) with scale={self.scale} and "
-                    f"l2_norm_clip={self.l2_norm_clip} need a sum_query with an l1_norm_bound of "
-                    f"{needed:.6g} or more: B min(B, sqrt(d)) of what its l2_norm_bound B must be. "
+                    f"l2_norm_clip={self.l2_norm_clip} need a sum_query with an {name} of "
+                    f"{shown_up(needed)} or more, so that they can be rounded: with B of "
+                    "tfdp.query.rounded_norm_bound, B in l2 and B min(B, sqrt(d)) in l1. "
                     f"Received: {self.sum_query!r}."
                 )
         return length

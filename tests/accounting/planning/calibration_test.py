@@ -22,10 +22,11 @@ from tfdp.accounting import (
     make_accountant,
     noise_for_budget,
 )
-from tfdp.accounting.planning.training_plan import SAMPLINGS, shown_up
+from tfdp.accounting.planning.training_plan import SAMPLINGS
 from tfdp.events import (
     NeighboringRelation,
 )
+from tfdp.events.shown import shown_up
 
 MNIST = {"population_size": 60_000, "target_delta": 1e-5}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tfdp.accounting import calibrate, plan
 from tfdp.accounting.planning.plan import default_batch_sizes
-from tfdp.accounting.planning.training_plan import shown_up
+from tfdp.events.shown import shown_up
 
 COMMON = {"target_delta": 1e-5, "population_size": 60_000, "accountant": "rdp"}
 

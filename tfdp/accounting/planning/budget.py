@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.planning.boundary import Axis, find_boundary
-from tfdp.accounting.planning.training_plan import shown_down, shown_up
 from tfdp.accounting.registry import (
     AccountantChoice,
     check_proven,
@@ -16,6 +15,7 @@ from tfdp.accounting.registry import (
 from tfdp.events import Event, UnsupportedEventError
 from tfdp.events.arguments import real_number
 from tfdp.events.protection import protection
+from tfdp.events.shown import shown_down, shown_up
 
 if TYPE_CHECKING:
     from tfdp.ledger import PrivacyLedger

@@ -16,7 +16,6 @@ from tfdp.accounting.planning.boundary import Axis, Boundary, find_boundary
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
     check_batch,
-    shown_up,
     steps_of_epochs,
 )
 from tfdp.accounting.registry import (
@@ -29,6 +28,7 @@ from tfdp.accounting.registry import (
 )
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
+from tfdp.events.shown import shown_up
 from tfdp.ledger.ledger import PrivacyLedger
 
 _SMALLEST_NOISE, _LARGEST_NOISE = 1e-3, 1e8

@@ -20,13 +20,12 @@ from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibra
 from tfdp.accounting.planning.target_delta import careful_lines
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
-    shown_down,
-    shown_up,
     steps_of_epochs,
 )
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer
+from tfdp.events.shown import shown_down, shown_up
 
 _COLUMNS = (
     "target_epsilon",

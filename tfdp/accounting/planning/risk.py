@@ -23,7 +23,6 @@ from tfdp.accounting.planning.calibration import NOISE_AXIS, UnreachableBudgetEr
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
     check_batch,
-    shown_up,
     steps_of_epochs,
 )
 from tfdp.accounting.registry import (
@@ -34,6 +33,7 @@ from tfdp.accounting.registry import (
 )
 from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import real_number
+from tfdp.events.shown import shown_up
 from tfdp.ledger import PrivacyLedger
 
 _LARGEST_EPSILON = 100.0

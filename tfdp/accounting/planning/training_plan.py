@@ -1,7 +1,6 @@
 """A training run as far as its privacy goes: a few public numbers."""
 
 import dataclasses
-import decimal
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,31 +11,6 @@ from tfdp.events import NeighboringRelation
 from tfdp.events.arguments import positive_integer, real_number
 from tfdp.ledger.entry import PassNumbers
 from tfdp.ledger.ledger import PrivacyLedger
-
-
-def shown_up(value: float) -> str:
-    """Returns a number of at least `value`, in six digits at most.
-
-    Example:
-        >>> shown_up(1.0000041), shown_up(2.5), shown_up(1.2e-7), shown_up(math.inf)
-        ('1.00001', '2.5', '1.2e-07', 'inf')
-    """
-    return _shown(value, decimal.ROUND_CEILING)
-
-
-def shown_down(value: float) -> str:
-    """Returns a number of at most `value`, in six digits at most.
-
-    Example:
-        >>> shown_down(1.0999996), shown_down(2.5), shown_down(math.inf)
-        ('1.09999', '2.5', 'inf')
-    """
-    return _shown(value, decimal.ROUND_FLOOR)
-
-
-def _shown(value: float, rounding: str) -> str:
-    rounded = decimal.Context(prec=6, rounding=rounding).create_decimal(repr(float(value)))
-    return f"{float(rounded):.6g}"
 
 
 class _Kind(NamedTuple):
