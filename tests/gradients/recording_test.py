@@ -19,6 +19,7 @@ from tests.gradients.problems import (
 )
 from tfdp.gradients import Explicit, LayerRule, ModelLoss, UnsupportedModelError, rules
 from tfdp.gradients.plan import plan
+from tfdp.gradients.recording import Recording
 
 L = keras.layers
 
@@ -245,6 +246,22 @@ def test_frozen_layers_are_not_watched():
     wanted = {id(v) for v in model.trainable_variables}
     watched = [type(layer).__name__ for layer, _ in plan(model, wanted)]
     assert watched.count("Dense") == 3
+
+
+def test_weights_are_read_by_operations_that_tensorflow_drops_where_nobody_uses_them():
+    model = keras.Sequential([keras.Input((3,)), L.Embedding(9, 2), L.Dense(1)])
+    found = []
+
+    @tf.function
+    def record():
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            readings = [Recording(tape, model.trainable_variables).aliases for _ in range(2)]
+        found.extend(alias for reading in readings for _, alias in reading)
+        return 0
+
+    record.get_concrete_function()
+    assert len({id(alias) for alias in found}) == 6
+    assert {alias.op.type for alias in found} == {"ReadVariableOp"}
 
 
 def test_layers_are_left_as_they_were():

@@ -120,8 +120,8 @@ ADAPTIVE = in_folder(
         "unused_rows_are_not_selected",
         "only rows of a table that a record uses can be selected",
         "sparse_embedding.py",
-        "selected = np.union1d(chosen, others[~np.isin(others, touched)])",
-        "selected = np.union1d(chosen, others[:0])",
+        "others[~np.isin(others, touched)]",
+        "others[:0]",
         f"{NOISE_TRAPS}::test_rows_that_no_record_uses_have_no_noise",
     ),
     (

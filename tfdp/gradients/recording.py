@@ -107,7 +107,7 @@ class Recording:
         self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
-        self._aliases = copies([v.value for v in self._variables])
+        self._aliases = _readings(self._variables)
         self._tape.watch(self._aliases)
         self.scope = RecordScope(Seeds(self.seeds_of_batch), self.aliases, metrics)
 
@@ -370,6 +370,18 @@ class Recording:
 def copies(tensors: Sequence[Any]) -> list[tf.Tensor]:
     """Returns the tensors as others of the same values, by one operation."""
     return list(tf.identity_n([tf.convert_to_tensor(tensor) for tensor in tensors]))
+
+
+def _readings(variables: Sequence[Any]) -> list[tf.Tensor]:
+    """Returns a tensor of its own with the value of each variable.
+
+    Reading a variable makes one. TensorFlow drops a reading that nobody uses, but keeps one behind
+    an identity: with it, a table of which only some rows are updated would be copied in each step.
+    """
+    values = [variable.value for variable in variables]
+    return [
+        tf.convert_to_tensor(v) if isinstance(v, tf.Variable) else tf.identity(v) for v in values
+    ]
 
 
 def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> PerRecordGradient:

@@ -192,16 +192,13 @@ class SparseEmbeddingSumQuery(DPQuery):
         self, fill: Fill, touched: np.ndarray, counts: np.ndarray, num_rows: np.ndarray
     ) -> list[np.ndarray]:
         """Returns the selected rows, rising, and for each touched row its index in them or -1."""
-        chosen = touched[trials(fill, self._probabilities(counts))]
+        chosen = trials(fill, self._probabilities(counts))
         # Trials of all rows; those of touched rows, which have a probability of their own, are
         # dropped.
         others = successes(fill, int(num_rows), float(self._probabilities(np.zeros(1))[0]))
         # Rising: the order must not tell which rows a record has used.
-        selected = np.union1d(chosen, others[~np.isin(others, touched)])
-        slots = np.full(touched.shape, -1, np.int64)
-        is_chosen = np.isin(touched, chosen)
-        slots[is_chosen] = np.searchsorted(selected, touched[is_chosen])
-        return [selected, slots]
+        selected = np.sort(np.concatenate([touched[chosen], others[~np.isin(others, touched)]]))
+        return [selected, np.where(chosen, np.searchsorted(selected, touched), -1)]
 
     def _probabilities(self, counts: np.ndarray) -> np.ndarray:
         """Returns the probabilities with which counts and their noise are above the threshold."""
