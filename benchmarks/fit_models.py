@@ -1,56 +1,17 @@
 """The models of `fit.py`, as people write them, with data for them. Keras' TensorFlow backend."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import inputs
 import keras
+import more_fit_models
 import numpy as np
 import workloads
+from fit_model import Data, FitModel, images, next_tokens, tokens
 from keras import layers
 
 import tfdp.keras
-
-Data = tuple[Any, np.ndarray]
-Rows = Callable[[np.random.Generator, int], Data]
-
-
-class FitModel(NamedTuple):
-    """A model with its data.
-
-    Attributes:
-        build: Makes the model.
-        rows: Returns (x, y) of so many examples.
-        batch_size: The usual one.
-        steps: Steps of an epoch that is timed.
-        needs: A package that it is made of, or None.
-    """
-
-    build: Callable[[], keras.Model]
-    rows: Rows
-    batch_size: int
-    steps: int = 20
-    needs: str | None = None
-
-
-def images(*shape: int, classes: int = 10) -> Rows:
-    """Returns a maker of normal numbers of a shape with labels."""
-
-    def rows(rng, n):
-        return rng.standard_normal((n, *shape), np.float32), rng.integers(0, classes, n)
-
-    return rows
-
-
-def tokens(length: int, vocabulary: int, classes: int = 2) -> Rows:
-    """Returns a maker of ids from 1 on, of which a tenth at the end is padding, with labels."""
-
-    def rows(rng, n):
-        x = rng.integers(1, vocabulary, (n, length), dtype=np.int32)
-        x[:, length - length // 10 :] = 0
-        return x, rng.integers(0, classes, n)
-
-    return rows
 
 
 def two_layers() -> keras.Model:
@@ -162,11 +123,6 @@ def decoder() -> keras.Model:
     for _ in range(2):
         x = transformer_part(x, 4, 128, causal=True)
     return keras.Model(ids, table(layers.LayerNormalization()(x), reverse=True))
-
-
-def next_tokens(rng, n) -> Data:
-    ids = rng.integers(0, 8000, (n, 65), dtype=np.int32)
-    return ids[:, :-1], ids[:, 1:]
 
 
 def separable() -> keras.Model:
@@ -318,7 +274,7 @@ MODELS = {
     "lstm_softmax": FitModel(lstm_with("softmax"), tokens(64, 8000), 64),
     "lstm_own_function": FitModel(lstm_with(of_ones_own), tokens(64, 8000), 64),
     "bidirectional": FitModel(masked_bidirectional, tokens(64, 8000), 64),
-    "decoder": FitModel(decoder, next_tokens, 32, 10),
+    "decoder": FitModel(decoder, next_tokens(64, 8000), 32, 10),
     "separable": FitModel(separable, images(32, 32, 3), 64),
     "unet": FitModel(unet, pixels, 16, 10),
     "blocks": FitModel(blocks, tokens(64, 8000), 64, 10),
@@ -330,4 +286,5 @@ MODELS = {
     "resnet50": FitModel(resnet50, images(64, 64, 3), 16, 5),
     "efficientnet_b0": FitModel(efficientnet, images(64, 64, 3), 16, 5),
     "convnext_tiny": FitModel(convnext, images(64, 64, 3), 8, 5),
+    **more_fit_models.MODELS,
 }

@@ -218,7 +218,9 @@ def test_fit_is_measured_by_the_step_and_the_first_one_apart():
     assert "ratios" not in failed and "private: no memory" in fit.render([{**one, **failed}])
 
 
-@pytest.mark.parametrize("name", ["tabular", "decoder", "two_layers"])
+@pytest.mark.parametrize(
+    "name", ["tabular", "decoder", "two_layers", "recommender", "siamese", "translation"]
+)
 def test_models_of_fit_take_their_data(name):
     chosen = fit_models.MODELS[name]
     x, y = chosen.rows(np.random.default_rng(0), 2)

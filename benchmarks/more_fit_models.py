@@ -1,0 +1,242 @@
+"""Further models of `fit.py`. None of them was measured while the engines were written.
+
+They are small forms of what is published, with group normalization for batch normalization.
+"""
+
+import keras
+import numpy as np
+from fit_model import Data, FitModel, images, next_tokens, tokens
+from keras import layers, ops
+
+CLASSES = 10
+
+
+def logistic_regression() -> keras.Model:
+    return keras.Sequential([keras.Input((100,)), layers.Dense(CLASSES)])
+
+
+def self_normalizing() -> keras.Model:
+    model = keras.Sequential([keras.Input((200,))])
+    for _ in range(4):
+        model.add(layers.Dense(128, "selu", kernel_initializer="lecun_normal"))
+        model.add(layers.AlphaDropout(0.1))
+    model.add(layers.Dense(CLASSES))
+    return model
+
+
+def recommender() -> keras.Model:
+    """Products of all pairs of 26 embeddings and a network of numbers (DLRM)."""
+    numbers, categories = keras.Input((13,)), keras.Input((26,), dtype="int32")
+    parts = [layers.Embedding(1000, 16)(categories[:, i]) for i in range(26)]
+    x = layers.Dense(16, "relu")(layers.Dense(64, "relu")(numbers))
+    rows = ops.stack([x, *parts], axis=1)
+    pairs = layers.Flatten()(ops.matmul(rows, ops.transpose(rows, (0, 2, 1))))
+    x = layers.Dense(64, "relu")(layers.concatenate([x, pairs]))
+    return keras.Model([numbers, categories], layers.Dense(CLASSES)(x))
+
+
+def clicks(rng, n) -> Data:
+    categories = rng.integers(0, 1000, (n, 26), dtype=np.int32)
+    return (rng.standard_normal((n, 13), np.float32), categories), rng.integers(0, CLASSES, n)
+
+
+def siamese() -> keras.Model:
+    tower = keras.Sequential(
+        [
+            layers.Conv2D(16, 3, strides=2, activation="relu"),
+            layers.Conv2D(32, 3, strides=2, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(64),
+        ]
+    )
+    one, other = keras.Input((28, 28, 1)), keras.Input((28, 28, 1))
+    return keras.Model([one, other], layers.Dense(2)(ops.abs(tower(one) - tower(other))))
+
+
+def pairs_of_images(rng, n) -> Data:
+    x = rng.standard_normal((2, n, 28, 28, 1), np.float32)
+    return (x[0], x[1]), rng.integers(0, 2, n)
+
+
+def vgg() -> keras.Model:
+    model = keras.Sequential([keras.Input((32, 32, 3))])
+    for filters in (32, 64, 128):
+        for _ in range(2):
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D())
+        model.add(layers.Dropout(0.2))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(256, "relu"))
+    model.add(layers.Dropout(0.5))
+    model.add(layers.Dense(CLASSES))
+    return model
+
+
+def dense_net() -> keras.Model:
+    def grown(x, filters, size):
+        x = layers.Activation("relu")(layers.GroupNormalization(8)(x))
+        return layers.Conv2D(filters, size, padding="same")(x)
+
+    image = keras.Input((32, 32, 3))
+    x = layers.Conv2D(24, 3, padding="same")(image)
+    for stage in range(3):
+        if stage:
+            x = layers.AveragePooling2D(2)(layers.Conv2D(x.shape[-1] // 16 * 8, 1)(x))
+        for _ in range(4):
+            x = layers.concatenate([x, grown(grown(x, 64, 1), 16, 3)])
+    return keras.Model(image, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def mobile_net() -> keras.Model:
+    """Inverted residuals with squeeze and excitation (MobileNetV3)."""
+
+    def wide(x, layer, activation=None):
+        x = layers.GroupNormalization(8)(layer(x))
+        return layers.Activation(activation)(x)
+
+    image = keras.Input((64, 64, 3))
+    x = wide(image, layers.Conv2D(16, 3, strides=2, padding="same"), "hard_swish")
+    for filters, strides in ((16, 2), (24, 2), (40, 2), (40, 1), (96, 1)):
+        y = wide(x, layers.Conv2D(4 * filters, 1), "hard_swish")
+        y = wide(y, layers.DepthwiseConv2D(5, strides, padding="same"), "hard_swish")
+        scale = layers.GlobalAveragePooling2D(keepdims=True)(y)
+        scale = layers.Conv2D(filters, 1, activation="relu")(scale)
+        scale = layers.Conv2D(4 * filters, 1, activation="hard_sigmoid")(scale)
+        y = wide(layers.multiply([y, scale]), layers.Conv2D(filters, 1))
+        x = layers.add([x, y]) if x.shape == y.shape else y
+    return keras.Model(image, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def autoencoder() -> keras.Model:
+    """Of images of ten tones, each pixel's tone from a code of 64 numbers."""
+    x = image = keras.Input((32, 32, 1))
+    for filters in (32, 64, 128):
+        x = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Dense(4 * 4 * 128)(layers.Dense(64)(layers.Flatten()(x)))
+    x = layers.Reshape((4, 4, 128))(x)
+    for filters in (64, 32, 16):
+        x = layers.Conv2DTranspose(filters, 3, strides=2, padding="same", activation="relu")(x)
+    return keras.Model(image, layers.Conv2D(CLASSES, 3, padding="same")(x))
+
+
+def tones(rng, n) -> Data:
+    tone = rng.integers(0, CLASSES, (n, 32, 32))
+    return tone[..., None].astype(np.float32) / CLASSES, tone
+
+
+def films() -> keras.Model:
+    model = keras.Sequential([keras.Input((8, 32, 32, 1))])
+    for filters in (16, 32):
+        model.add(layers.Conv3D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling3D())
+    model.add(layers.Flatten())
+    model.add(layers.Dense(64, "relu"))
+    model.add(layers.Dense(CLASSES))
+    return model
+
+
+def wave_net() -> keras.Model:
+    sound = keras.Input((1024, 1))
+    x, kept = layers.Conv1D(32, 2, padding="causal")(sound), []
+    for dilation in (1, 2, 4, 8, 16, 32):
+        gates = [
+            layers.Conv1D(32, 2, padding="causal", dilation_rate=dilation, activation=name)(x)
+            for name in ("tanh", "sigmoid")
+        ]
+        kept.append(layers.Conv1D(32, 1)(layers.multiply(gates)))
+        x = layers.add([x, kept[-1]])
+    return keras.Model(
+        sound, layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(layers.add(kept)))
+    )
+
+
+def text_cnn() -> keras.Model:
+    ids = keras.Input((128,), dtype="int32")
+    x = layers.Embedding(5000, 64)(ids)
+    parts = [
+        layers.GlobalMaxPooling1D()(layers.Conv1D(64, size, activation="relu")(x))
+        for size in (3, 4, 5)
+    ]
+    return keras.Model(ids, layers.Dense(CLASSES)(layers.Dropout(0.5)(layers.concatenate(parts))))
+
+
+def translation() -> keras.Model:
+    """An LSTM that reads, and one that writes and attends to what was read."""
+    source, target = keras.Input((24,), dtype="int32"), keras.Input((24,), dtype="int32")
+    table = layers.Embedding(2000, 64, mask_zero=True)
+    read, *state = layers.LSTM(64, return_sequences=True, return_state=True)(table(source))
+    written = layers.LSTM(64, return_sequences=True)(table(target), initial_state=state)
+    x = layers.concatenate([written, layers.Attention()([written, read])])
+    return keras.Model([source, target], layers.Dense(2000)(x))
+
+
+def sentences(rng, n) -> Data:
+    source, target, y = rng.integers(1, 2000, (3, n, 24), dtype=np.int32)
+    return (source, target), y
+
+
+def mixer() -> keras.Model:
+    def dense(x, width):
+        return layers.Dense(x.shape[-1])(layers.Dense(width, "gelu")(x))
+
+    image = keras.Input((32, 32, 3))
+    x = layers.Reshape((64, 128))(layers.Conv2D(128, 4, strides=4)(image))
+    for _ in range(3):
+        y = layers.Permute((2, 1))(layers.LayerNormalization()(x))
+        x = layers.add([x, layers.Permute((2, 1))(dense(y, 64))])
+        x = layers.add([x, dense(layers.LayerNormalization()(x), 256)])
+    return keras.Model(image, layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x)))
+
+
+def vision_transformer() -> keras.Model:
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(32, 32, 3),
+        patch_size=4,
+        num_layers=2,
+        num_heads=4,
+        hidden_dim=128,
+        mlp_dim=256,
+    )
+    image = keras.Input((32, 32, 3))
+    return keras.Model(image, layers.Dense(CLASSES)(backbone(image)[:, 0]))
+
+
+def language_model(name: str, **options):
+    """Returns a maker of a model of KerasHub that says which token comes next."""
+
+    def build() -> keras.Model:
+        import keras_hub
+
+        backbone = getattr(keras_hub.models, name)(
+            vocabulary_size=2000, num_layers=2, hidden_dim=128, intermediate_dim=512, **options
+        )
+        ids = keras.Input((64,), dtype="int32")
+        x = backbone({"token_ids": ids, "padding_mask": ops.ones_like(ids)})
+        return keras.Model(ids, backbone.token_embedding(x, reverse=True))
+
+    return build
+
+
+gpt2 = language_model("GPT2Backbone", num_heads=4, max_sequence_length=64)
+llama = language_model("LlamaBackbone", num_query_heads=4, num_key_value_heads=2)
+
+MODELS = {
+    "logistic_regression": FitModel(logistic_regression, images(100), 64),
+    "self_normalizing": FitModel(self_normalizing, images(200), 128),
+    "recommender": FitModel(recommender, clicks, 256),
+    "siamese": FitModel(siamese, pairs_of_images, 64),
+    "vgg": FitModel(vgg, images(32, 32, 3), 64),
+    "dense_net": FitModel(dense_net, images(32, 32, 3), 32),
+    "mobile_net": FitModel(mobile_net, images(64, 64, 3), 16),
+    "autoencoder": FitModel(autoencoder, tones, 32),
+    "films": FitModel(films, images(8, 32, 32, 1), 16),
+    "wave_net": FitModel(wave_net, images(1024, 1), 16),
+    "text_cnn": FitModel(text_cnn, tokens(128, 5000), 64),
+    "translation": FitModel(translation, sentences, 32),
+    "mixer": FitModel(mixer, images(32, 32, 3), 32),
+    "vision_transformer": FitModel(vision_transformer, images(32, 32, 3), 32, needs="keras_hub"),
+    "gpt2": FitModel(gpt2, next_tokens(64, 2000), 8, needs="keras_hub"),
+    "llama": FitModel(llama, next_tokens(64, 2000), 8, needs="keras_hub"),
+}
