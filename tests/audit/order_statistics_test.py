@@ -14,6 +14,7 @@ from tfdp.audit import (
     mu_lower_bound_of_guesses,
     mu_lower_bound_of_independent_guesses,
     p_value_of_independent_guesses,
+    sensitivity_factor_lower_bound,
 )
 from tfdp.audit.order_statistics import gaussian_rates
 from tfdp.events import GaussianSumEvent
@@ -190,6 +191,36 @@ def test_canaries_that_depend_on_each_other_need_the_other_bound():
     assert sum(claim[v] for v in correct) > 2 * MOST_FAILURES
     proven = {v: mu_lower_bound_of_guesses(v, 300, 300) for v in set(correct)}
     assert sum(proven[v] > 1 for v in correct) <= MOST_FAILURES
+
+
+@pytest.mark.parametrize("claimed", [0.25, 1.0, 3.0])
+def test_factor_is_what_the_claim_is_exceeded_by_and_others_are_hardly_asked_about(claimed):
+    asked = []
+
+    def rates_of(factor):
+        asked.append(factor)
+        return gaussian(factor * claimed)
+
+    mu = mu_lower_bound_of_independent_guesses(534, 700, 1000)
+    factor = sensitivity_factor_lower_bound(534, 700, 1000, rates_of)
+    assert 0.995 * mu / claimed <= factor <= mu / claimed
+    # An accountant may take minutes for noise that is far from the claim.
+    assert min(factor, 1.0) / 2.01 <= min(asked) and max(asked) <= 2.01 * max(factor, 1.0)
+
+
+def test_factor_has_two_ends():
+    def everything(rate):
+        return 1.0
+
+    def nothing(rate):
+        return rate
+
+    def never(factor):
+        raise AssertionError("Nothing is shown, whatever is claimed.")
+
+    assert sensitivity_factor_lower_bound(350, 700, 1000, never) == 0.0
+    assert sensitivity_factor_lower_bound(700, 700, 1000, lambda _: everything) == 0.0
+    assert sensitivity_factor_lower_bound(700, 700, 1000, lambda _: nothing) == 64.0
 
 
 def test_nothing_is_shown_by_guesses_that_are_hardly_right():

@@ -44,6 +44,16 @@ def test_every_score_is_its_definition():
             assert found == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_has_no_softmax_is_refused():
+    assert probabilities_of_logits([[-np.inf, 0.0]]).tolist() == [[0.0, 1.0]]
+    for row in ([np.inf, 0.0], [np.nan, 0.0], [-np.inf, -np.inf]):
+        with pytest.raises(ValueError, match="they stand for no probabilities"):
+            probabilities_of_logits([[1.0, 2.0], row])
+    with pytest.raises(ValueError, match=r"\[records, classes\]. Received: shape=\(2,\)"):
+        probabilities_of_logits([1.0, 2.0])
+
+
 def test_what_is_certain_has_finite_scores():
     certain, y = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0])
     for name in predictions.SCORES:

@@ -2,14 +2,23 @@
 
 import json
 import re
+import zipfile
 
 import numpy as np
 import pytest
 from matplotlib import image
 
 from tests.cli.running import run
+from tfdp.accounting.analytic_gaussian import gaussian_epsilon
 from tfdp.audit import attack, membership_scores, mu_lower_bound_of_independent_guesses
-from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import (
+    FullBatchSampling,
+    GaussianSumEvent,
+    NeighboringRelation,
+    PoissonSampling,
+    PureEpsilonEvent,
+    SampledEvent,
+)
 from tfdp.ledger import PrivacyLedger
 
 
@@ -36,6 +45,18 @@ def predictions(tmp_path, confident=1.5, **changes):
     path = _new(tmp_path)
     np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
     return str(path), arrays
+
+
+def damaged(tmp_path, labels):
+    path, _ = predictions(tmp_path)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("labels.npy", labels)
+    return path
+
+
+def header(length):
+    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({length},)}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 def canaries(tmp_path, mu=1.0, **changes):
@@ -224,6 +245,35 @@ def test_canaries_prove_what_the_library_proves(tmp_path, capsys, ledger):
     assert independent["p_value_of_the_claim"] <= float(p)
 
 
+def test_what_is_measured_is_no_loose_bound(tmp_path, capsys, ledger):
+    flags = ["--ledger", ledger, "--delta", "1e-5", "--accountant", "rdp", "--json"]
+    found = json.loads(run(capsys, "audit", "epsilon", canaries(tmp_path), *flags)[1])
+    measured = found["independent_canaries"]["measured"]
+    # Of one Gaussian sum, what the ledger costs with that noise.
+    epsilon = gaussian_epsilon(measured["sensitivity_factor"], 1e-5)
+    assert 0.99 * epsilon < measured["epsilon"] <= epsilon
+
+
+def test_canaries_beside_a_claim_about_replaced_records(tmp_path, capsys):
+    made, relation = PrivacyLedger(), NeighboringRelation.REPLACE_ONE
+    made.append(SampledEvent(FullBatchSampling(1000), GaussianSumEvent(1.0, 2.0), relation))
+    made.save(tmp_path / "replaced.ledger")
+    flags = ["--ledger", str(tmp_path / "replaced.ledger"), "--delta", "1e-5"]
+    _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path), *flags)
+    assert "careful: neighbours are of one size (replace_one)" in out
+
+
+def test_no_epsilon_is_measured_where_none_is_known_to_be_reached(
+    tmp_path, capsys, ledger, monkeypatch
+):
+    # As of samples of a fixed size, of whose price no neighbours are known that attain it.
+    found = {"sensitivity_factor": 0.87654, "epsilon": 0.0}
+    monkeypatch.setattr("tfdp.cli.audit._measured", lambda *_: found)
+    flags = ["--ledger", ledger, "--delta", "1e-5"]
+    _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path), *flags)
+    assert "noise divided by 0.876, of which no least epsilon is known\n" in out
+
+
 def test_claim_that_is_refuted_is_said(tmp_path, capsys, ledger):
     flags = ["--ledger", ledger, "--delta", "1e-5"]
     _, out, _ = run(capsys, "audit", "epsilon", canaries(tmp_path, mu=2.0), *flags)
@@ -256,7 +306,9 @@ def test_files_that_say_something_else_are_refused(tmp_path, capsys):
         ([*membership, predictions(tmp_path, members=ones)[0]], "booleans"),
         ([*membership, predictions(tmp_path, labels=ones * 0.5)[0]], "integers"),
         ([*membership, predictions(tmp_path, labels=ones * 7)[0]], "0 to 2"),
-        ([*membership, predictions(tmp_path)[0], "--score", "luck"], "'luck'"),
+        ([*membership, predictions(tmp_path)[0], "--score", "luck"], "loss, confidence, entropy"),
+        ([*membership, damaged(tmp_path, b"no array")], "labels is no array"),
+        ([*membership, damaged(tmp_path, header(10**12))], "too large for the memory"),
         ([*membership, predictions(tmp_path, labels=None)[0], "--per-class"], "needs labels"),
         ([*membership, predictions(tmp_path)[0], "--confidence", "1"], "confidence"),
         ([*epsilon, canaries(tmp_path, inserted=None), "--delta", "1e-5"], "lacks inserted"),

@@ -13,6 +13,7 @@ from tfdp.cli.common import (
     check_out,
     epsilon_line,
     finite,
+    one_line,
     printable,
     read_delta,
     read_key,
@@ -63,6 +64,8 @@ def test_what_is_not_authenticated_stands_first():
     assert authentication(["a", "b"], kinds) == (
         f"{Evidence.DIGESTS.value} (b); {Evidence.KEY.value} (a)"
     )
+    # A name is no line of its own.
+    assert "\n" not in authentication(["a\nepsilon = 0.1", "b"], kinds)
 
 
 def test_output_must_be_possible(tmp_path):
@@ -81,6 +84,7 @@ def test_output_must_be_possible(tmp_path):
 
 def test_terminals_get_no_commands():
     assert printable("a\x1b[2J\nb\u202e") == "a\\x1b[2J\nb\\u202e"
+    assert one_line("a\x1b[2J\nb\u202e") == "a\\x1b[2J\\nb\\u202e"
 
 
 def test_infinity_is_text_in_json():

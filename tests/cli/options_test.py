@@ -22,6 +22,14 @@ def test_version(capsys):
         (["--noise", "-1", "--batch-size", "10", "--steps", "5"], "--noise must"),
         (["--noise", "1", "--batch-size", "10", "--epochs", "-1"], "--epochs must"),
         (["--batch-size", "10", "--steps", "5"], "one of ['--epsilon', '--noise'"),
+        (
+            ["--batch-size", "10", "--steps", "5", "--tpr", "0.1"],
+            "either --advantage, or --tpr and --fpr.",
+        ),
+        (
+            ["--batch-size", "10", "--steps", "5", "--tpr", "0.1", "--fpr", "0.2"],
+            "--tpr must be above --fpr,",
+        ),
     ],
 )
 def test_errors_name_the_options(capsys, arguments, message):

@@ -96,6 +96,17 @@ def test_weights_of_clients_are_bounded():
     making.assert_weights(model, expected)
 
 
+@pytest.mark.parametrize("weight", [1e39, 1.7e308, 10**300])
+def test_a_weight_beyond_float32_is_as_large_as_is_allowed(weight):
+    model = making.model(
+        query=WeightedAverageQuery(making.CLIP, stddev=0.0, denominator=6, max_weight=2.0)
+    )
+    before, unit = making.weights(model), making.update(0)
+    server = Server(model, NAMES, sampling=FullBatch())
+    server.train(lambda current: current.receive(NAMES[0], unit, weight=weight), 1)
+    making.assert_weights(model, [w + 2.0 * u / 6 for w, u in zip(before, unit, strict=True)])
+
+
 def test_a_round_is_released_once():
     model = making.model(stddev=1.0)
     server = Server(model, NAMES, sampling=FullBatch())

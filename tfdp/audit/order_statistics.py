@@ -143,9 +143,10 @@ def sensitivity_factor_lower_bound(
     """Returns by which factor the claimed sensitivity is exceeded or missed, at least.
 
     A lower bound in the family of mechanisms that do what is claimed with records that weigh
-    `factor` times as much, or with noise that is so much smaller. Its epsilon is what the run
-    proves of a training whose trade-off is no Gaussian's, such as one with sampled steps: "the
-    noise is at most that of ...". A factor of 1 is the claim itself, and more than 1 refutes it.
+    `factor` times as much, or with noise that is so much smaller. Its epsilon, by a lower bound
+    (`PRVAccountant.get_epsilon_interval`), is what the run proves of a training whose trade-off is
+    no Gaussian's, such as one with sampled steps: "the noise is at most that of ...". A factor of 1
+    is the claim itself, and more than 1 refutes it.
 
     Guarantees:
         If the mechanism is the member of the family for some factor, a larger number is returned
@@ -175,11 +176,22 @@ def sensitivity_factor_lower_bound(
     def refuted(exponent: float) -> bool:
         return p_value_of_independent_guesses(*counts, rates_of(2.0**exponent)) < failure
 
-    low, high = -6.0, 6.0
-    if not refuted(low):
+    if p_value_of_independent_guesses(*counts, lambda rate: rate) >= failure:
+        return 0.0  # Not even that nothing is lost is refuted.
+    # From the claim itself in steps: noise that is far from it may take an accountant minutes.
+    low = 0.0
+    if refuted(low):
+        while low < 6 and refuted(low + 1):
+            low += 1
+    else:
+        low -= 1
+        while low >= -6 and not refuted(low):
+            low -= 1
+    if low < -6:
         return 0.0
-    if refuted(high):
-        return 2.0**high
+    if low == 6:
+        return 2.0**low
+    high = low + 1
     while high - low > 5e-3:  # Half a percent of the noise.
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)

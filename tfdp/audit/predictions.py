@@ -42,7 +42,9 @@ def membership_scores(name: str, probabilities: Any, labels: Any | None = None) 
         [-0.693, -0.105]
     """
     if name not in SCORES:
-        raise ValueError(f"There is no such score; take one of {SCORES}. Received: {name!r}.")
+        raise ValueError(
+            f"There is no such score. Take one of these: {', '.join(SCORES)}. Received: {name!r}."
+        )
     p = _probabilities(probabilities)
     if name == "confidence":
         return p.max(axis=1)
@@ -61,10 +63,25 @@ def membership_scores(name: str, probabilities: Any, labels: Any | None = None) 
 
 
 def probabilities_of_logits(logits: Any) -> np.ndarray:
-    """Returns the softmax of each row."""
+    """Returns the softmax of each row.
+
+    Raises:
+        ValueError: the logits are not [records, classes], or a row has no softmax: it holds NaN or
+            infinity, or minus infinity alone.
+    """
     from scipy import special
 
-    return special.softmax(np.asarray(logits, np.float64), axis=1)
+    logits = np.asarray(logits, np.float64)
+    if logits.ndim != 2:
+        raise ValueError(
+            f"logits must be of the shape [records, classes]. Received: shape={logits.shape}."
+        )
+    if logits.size and not np.isfinite(logits.max(axis=1)).all():
+        raise ValueError(
+            "logits of a record are NaN, infinite, or all minus infinity: they stand for no "
+            "probabilities."
+        )
+    return special.softmax(logits, axis=1)
 
 
 def _log(values: np.ndarray) -> np.ndarray:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tfdp.accounting.planning.target_delta import careful_lines, largest_population
-from tfdp.accounting.registry import (
-    make_accountant,
-)
+from tfdp.accounting.prv import PRVAccountant
+from tfdp.accounting.registry import replayed
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.budget import named_by_options
 from tfdp.cli.common import (
@@ -24,6 +23,7 @@ from tfdp.cli.common import (
     described,
     epsilon_line,
     finite,
+    one_line,
     read_delta,
     read_key,
     rounded_down,
@@ -36,7 +36,14 @@ from tfdp.cli.predictions import (
     check_arrays,
     load_arrays,
 )
-from tfdp.events import Event, SampledEvent, UnsupportedEventError, scale_sensitivity
+from tfdp.events import (
+    Event,
+    NeighboringRelation,
+    SampledEvent,
+    UnsupportedEventError,
+    scale_sensitivity,
+)
+from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import PrivacyLedger
 
 HELP = "hold predictions of a model, or scores of canaries, against what a ledger claims"
@@ -50,6 +57,11 @@ _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
 _SMALLEST_RATE = 1e-4
 # Of the trade-off curve of each noise that is asked about.
 _POINTS = 24
+# Said of canaries that are in or out, beside such a claim.
+_ONE_SIZE = (
+    "careful: neighbours are of one size (replace_one), so that the claim is about canaries of "
+    "which another record takes the place where they are out"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +147,7 @@ def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
 def _claim_lines(claim: dict[str, Any]) -> list[str]:
     said = epsilon_line(claim["epsilon"], claim["delta"], claim["accountant"])
     return [
-        f"claimed by {claim['ledger']} ({claim['authentication']}): {said}",
+        f"claimed by {one_line(claim['ledger'])} ({claim['authentication']}): {said}",
         *claim["warnings"],
     ]
 
@@ -268,6 +280,8 @@ def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
     check_arrays(found, path, ("scores", "inserted"))
     scores, inserted = found["scores"], found["inserted"]
     claim = _claim(arguments, delta)
+    if claim is not None and _is_of_one_size(claim):
+        claim["warnings"].append(_ONE_SIZE)
 
     def counts(share: float) -> tuple[int, int, int]:
         guesses = arguments.guesses
@@ -311,18 +325,25 @@ def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
     return "\n".join(_epsilon_lines(result, claim))
 
 
+def _is_of_one_size(claim: dict[str, Any]) -> bool:
+    about = common_protection(protection(event) for event, _ in claim["events"])
+    return about is not None and about.neighboring_relation is NeighboringRelation.REPLACE_ONE
+
+
 def _measured(
     counts: tuple[int, int, int], claim: dict[str, Any], confidence: float
 ) -> dict[str, Any]:
-    """Returns what the run proves of the ledger's own training with other noise."""
+    """Returns what the run proves of the ledger's own training with other noise.
+
+    Its epsilon is a lower bound whoever makes the claim: the upper bound of a loose accountant may
+    be far above what any run shows.
+    """
     from tfdp.audit import sensitivity_factor_lower_bound
     from tfdp.report.tradeoff import make_profile
 
     def accountant(factor: float) -> Any:
-        made = make_accountant(claim["accountant"])
-        for event, count in claim["events"]:
-            made.compose(_heavier(event, factor), count)
-        return made
+        entries = [(_heavier(event, factor), count) for event, count in claim["events"]]
+        return replayed(entries, PRVAccountant)
 
     def rates_of(factor: float) -> Any:
         made = accountant(factor)
@@ -330,7 +351,9 @@ def _measured(
 
     try:
         factor = sensitivity_factor_lower_bound(*counts, rates_of, confidence)
-        epsilon = accountant(factor).get_epsilon(claim["delta"]) if factor > 0 else 0.0
+        epsilon = 0.0
+        if factor > 0:
+            epsilon = accountant(factor).get_epsilon_interval(claim["delta"]).lower
     except UnsupportedEventError as error:
         return {"refusal": str(error)}
     return {"sensitivity_factor": factor, "epsilon": finite(epsilon)}
@@ -348,10 +371,12 @@ def _measured_line(found: dict[str, Any]) -> str:
         return f"  no epsilon of this ledger with other noise: {found['refusal']}"
     if found["sensitivity_factor"] == 0:
         return "  measured, if canaries are independent: nothing"
+    of = f"this ledger with noise divided by {rounded_down(found['sensitivity_factor'], 3)}"
+    if found["epsilon"] == 0:
+        return f"  measured, if canaries are independent: {of}, of which no least epsilon is known"
     return (
         f"  measured, if canaries are independent: epsilon >= "
-        f"{rounded_down(found['epsilon'], 4)}, that of this ledger with noise divided by "
-        f"{rounded_down(found['sensitivity_factor'], 3)}"
+        f"{rounded_down(found['epsilon'], 4)}, that of {of}"
     )
 
 

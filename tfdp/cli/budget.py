@@ -74,7 +74,8 @@ _OPTIONS = {
 }
 # What an event holds, as Python shows it, stays as it is.
 _NAMED = re.compile(
-    rf"\w+\(.*\)|(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))|\b(population_size)(?=\.)"
+    rf"\w+\(.*\)|(?<![\w-])({'|'.join(_OPTIONS)})(?=( must|'|=))"
+    r"|\b(population_size(?=\.)|(?:true|false)_positive_rate|(?<=either )advantage)"
 )
 
 

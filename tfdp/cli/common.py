@@ -3,15 +3,15 @@
 import argparse
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tfdp.accounting.registry import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from tfdp.events.shown import shown_down, shown_up
 from tfdp.ledger.entry import Evidence
 from tfdp.ledger.errors import LedgerFormatError
 from tfdp.ledger.storage.files import check_regular
-from tfdp.report.numbers import round_down, round_up
 
 # A key is some bytes; whatever is longer was not meant.
 _LONGEST_KEY = 4096
@@ -72,7 +72,7 @@ def rounded_up(value: float | str, digits: int = 6) -> str:
         >>> rounded_up(1.0000041), rounded_up(2.5), rounded_up(1.2e-7), rounded_up("inf")
         ('1.00001', '2.5', '1.2e-07', 'inf')
     """
-    return _shown(value, round_up, digits)
+    return value if isinstance(value, str) else shown_up(value, digits)
 
 
 def rounded_down(value: float | str, digits: int = 6) -> str:
@@ -82,14 +82,7 @@ def rounded_down(value: float | str, digits: int = 6) -> str:
         >>> rounded_down(0.7071069), rounded_down(2.5)
         ('0.707106', '2.5')
     """
-    return _shown(value, round_down, digits)
-
-
-def _shown(value: float | str, rounded: Callable[[float, int], str], digits: int) -> str:
-    if isinstance(value, str):
-        return value
-    # So few digits are read and written again as they are.
-    return f"{float(rounded(value, digits)) if math.isfinite(value) else value:.{digits}g}"
+    return value if isinstance(value, str) else shown_down(value, digits)
 
 
 def epsilon_line(epsilon: float | str, delta: float, name: str) -> str:
@@ -139,7 +132,7 @@ def authentication(paths: Sequence[str], evidence: Sequence[Evidence]) -> str:
     if len(kinds) == 1:
         return kinds[0].value
     parts = [
-        (kind, [path for path, found in zip(paths, evidence, strict=True) if found is kind])
+        (kind, [one_line(p) for p, found in zip(paths, evidence, strict=True) if found is kind])
         for kind in kinds
     ]
     return "; ".join(f"{kind.value} ({', '.join(names)})" for kind, names in parts)
@@ -206,9 +199,17 @@ def printable(text: str) -> str:
         >>> printable("unit: \x1b[2Jexample")
         'unit: \\x1b[2Jexample'
     """
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    r"""Returns what `printable` does, on one line: no name is to look like a line of a command.
+
+    Example:
+        >>> one_line("run\nepsilon = 0.1")
+        'run\\nepsilon = 0.1'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def counted(number: int, noun: str) -> str:

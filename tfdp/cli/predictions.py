@@ -84,13 +84,17 @@ def load_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is no *.npz file; write it with numpy.savez.")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names if name in file}
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+            found = {name: file[name] for name in names if name in file}
+    except (zipfile.BadZipFile, EOFError, MemoryError) as error:
+        raise ValueError(f"{path} is damaged, or too large for the memory: {error}") from error
     except ValueError as error:
         raise ValueError(
             f"{path} holds something else than arrays of numbers or booleans: {error}"
         ) from error
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array.
+            raise ValueError(f"{path} is damaged: {name} is no array.")
+    return found
 
 
 def check_arrays(found: dict[str, np.ndarray], path: str, needed: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from tfdp.cli.common import (
     counted,
     epsilon_line,
     finite,
+    one_line,
     read_delta,
     read_key,
     rounded_down,
@@ -220,5 +221,5 @@ def _text(summary: dict[str, Any]) -> str:
     lines.extend(f"not priced by tfdp: {other}" for other in summary["priced_by_others"])
     lines.extend(summary["warnings"])
     if "wrote" in summary:
-        lines.append(f"wrote {summary['wrote']}: epsilon over the steps")
+        lines.append(f"wrote {one_line(summary['wrote'])}: epsilon over the steps")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tfdp.accounting.registry import ACCOUNTANTS
 from tfdp.accounting.replay import open_ledger
 from tfdp.cli.budget import named_by_options
-from tfdp.cli.common import add_key_argument, check_out, read_delta, read_key
+from tfdp.cli.common import add_key_argument, check_out, one_line, read_delta, read_key
 from tfdp.cli.predictions import FILE_HELP, add_attack_arguments, attack_options, attacks_on
 from tfdp.ledger import PrivacyLedger
 
@@ -123,4 +123,4 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.json:
         written = {"wrote": arguments.out, "verdict": facts.summary.verdict}
         return json.dumps({"authentication": says, **written}, indent=2)
-    return f"{says}\nwrote {arguments.out}: {facts.summary.verdict}"
+    return f"{says}\nwrote {one_line(arguments.out)}: {facts.summary.verdict}"

@@ -2,8 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 
 from tfdp.cli.common import read_key
+from tfdp.ledger.errors import LedgerFormatError
+from tfdp.ledger.storage import Verified, verify
 
 HELP = "check that a ledger is as it was written"
 EXAMPLE = "tfdp verify run.ledger --key-file key"
@@ -19,12 +22,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """Runs the command and returns what it prints."""
-    from tfdp.ledger.storage import verify
+def run(arguments: argparse.Namespace) -> Iterator[str]:
+    """Runs the command and yields what it prints.
 
+    Raises:
+        LedgerFormatError: at the end, if nothing was checked: whoever edits a ledger can write into
+            it that it has a key.
+    """
     verified = verify(arguments.ledger, read_key(arguments.key_file), arguments.head)
+    yield f"{_said(arguments, verified)}\n"
+    if not verified.checked:
+        raise LedgerFormatError(
+            f"{arguments.ledger} was not checked: it says that it was written with a key. Give the "
+            "key (--key-file). If it never had one, somebody edited it."
+        )
+
+
+def _said(arguments: argparse.Namespace, verified: Verified) -> str:
     header = verified.header
+    # What stands in a file that was not checked is no head to compare with one that was noted.
+    head = header.head if verified.checked else None
     if arguments.json:
         return json.dumps(
             {
@@ -35,7 +52,7 @@ def run(arguments: argparse.Namespace) -> str:
                 "checked": verified.checked,
                 "authenticated": verified.checked and header.keyed,
                 "steps_at_head": verified.count_at_head,
-                "head": header.head,
+                "head": head,
             },
             indent=2,
         )
@@ -57,7 +74,8 @@ def run(arguments: argparse.Namespace) -> str:
             f"it goes on after the given head, at which it held {verified.count_at_head} steps"
             f"{_given_back(verified.count_at_head, header.total_count)}"
         )
-    lines.append(f"head {header.head}")
+    if head is not None:
+        lines.append(f"head {head}")
     return "\n".join(lines)
 
 

@@ -359,7 +359,8 @@ class Server:
         count = len(self.model.trainable_variables)
         structure = [records[:count], records[count:]] if self.controls else records
         takes = self.model.optimizer.query.takes_weights
-        self._step.add(structure, mask, tf.cast(weights, tf.float64) if takes else ())
+        # Python's floats would be float32 first, which some weights exceed.
+        self._step.add(structure, mask, np.asarray(weights, np.float64) if takes else ())
 
     def _charged(self, policy: SamplingPolicy) -> SamplingPolicy:
         """Returns what cohorts that the policy draws are charged as: nobody may know them."""

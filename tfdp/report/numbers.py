@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tfdp.events.shown import shown_down, shown_up
 from tfdp.report.releases import Range
+
+_INFINITE = "infinite"
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -33,7 +36,7 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     if value == 0:
         return "0"
     if math.isinf(value):
-        return "infinite"
+        return _INFINITE
     # The decimal number that Python writes, not its binary neighbour, which may lie just above.
     exact = decimal.Decimal(repr(float(value)))
     unit = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
@@ -48,7 +51,7 @@ def at_least(value: float, digits: int = 6) -> str:
         >>> at_least(1.0000041), at_least(2.5), at_least(1.2e-7), at_least(14040)
         ('1.00001', '2.5', '1.2e-7', '14040')
     """
-    return _short(value, round_up, digits)
+    return _INFINITE if math.isinf(value) else _without_zeros(shown_up(value, digits))
 
 
 def at_most(value: float, digits: int = 6) -> str:
@@ -58,14 +61,7 @@ def at_most(value: float, digits: int = 6) -> str:
         >>> at_most(1.0999996), at_most(2.5), at_most(1 - 1e-12, 9)
         ('1.09999', '2.5', '0.999999999')
     """
-    return _short(value, round_down, digits)
-
-
-def _short(value: float, rounded: Callable[[float, int], str], digits: int) -> str:
-    if not math.isfinite(value):
-        return rounded(value, digits)
-    # So few digits are read and written again as they are.
-    return _without_zeros(f"{float(rounded(value, digits)):.{digits}g}")
+    return _INFINITE if math.isinf(value) else _without_zeros(shown_down(value, digits))
 
 
 def _without_zeros(text: str) -> str:

@@ -1,6 +1,7 @@
 """Checking a ledger file against its key, or against a head that was noted earlier."""
 
 import os
+import re
 from typing import NamedTuple
 
 from tfdp.ledger.errors import LedgerFormatError
@@ -32,14 +33,22 @@ def verify(
     Args:
         path: The file.
         key: That it was written with.
-        head: Of an earlier state of the ledger, which must be part of this one.
+        head: Of an earlier state of the ledger, which must be part of this one: 64 hexadecimal
+            digits, as an earlier `tfdp verify` printed them.
 
     Raises:
         FileNotFoundError: there is no such file.
         LedgerFormatError: it is not a ledger, or was changed; the message names the first entry
             that is not as it was written. Or it never had that head.
-        ValueError: heads cannot be compared, because the digests need a key.
+        ValueError: `head` is no head, or heads cannot be compared, because the digests need a key.
     """
+    if head is not None:
+        head = head.strip().lower()
+        if not re.fullmatch("[0-9a-f]{64}", head):
+            raise ValueError(
+                "A head is the 64 hexadecimal digits that an earlier `tfdp verify` printed, all of "
+                f"them. Received: head={head!r:.100}."
+            )
     with open_book(path, key) as book:
         for _ in book.entries():  # Also decodes every event.
             pass
@@ -63,6 +72,6 @@ def _count_at(book: Book, head: str) -> int:
             count = reader.total_count
     if count is None:
         raise LedgerFormatError(
-            f"{book.path} never had the head {head:.80}: it was rolled back, or rewritten."
+            f"{book.path} never had the head {head}: it was rolled back, or rewritten."
         )
     return count
