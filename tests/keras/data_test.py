@@ -1,5 +1,7 @@
 """What `fit` takes as data: lengths, splits, weights of classes, and first looks at data sets."""
 
+import collections
+import types
 import warnings
 
 import numpy as np
@@ -7,14 +9,24 @@ import pytest
 import tensorflow as tf
 
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays, shares_memory, weighted_arrays
-from tfdp.sampling import Source
+from tfdp.sampling import Poisson, Source, batches
 
 X, Y = np.arange(10.0)[:, None], np.arange(10) % 2
 
 
 def test_data_sets_yield_batches_and_arrays_hold_examples():
-    for held in (X, [X, X], (X,), {"a": X}, tf.constant(X)):
+    mappings = ({"a": X}, collections.UserDict(a=X), types.MappingProxyType({"a": X}))
+    for held in (X, [X, X], (X,), *mappings, tf.constant(X)):
         assert not is_dataset(held)
+    for given in mappings:
+        x, _, _ = weighted_arrays(given, Y, None, None)
+        assert type(x) is dict and x["a"].shape == X.shape
+
+
+@pytest.mark.parametrize("weight", [None, Y], ids=["", "weighted"])
+def test_samples_that_were_drawn_for_a_loop_are_no_data_set(weight):
+    with pytest.raises(TypeError, match="Pass the arrays to fit"):
+        peek(batches(X, Y, weight, Poisson().resolve(10, 4)))
     for yields in (tf.data.Dataset.from_tensors(X), iter([X]), (x for x in [X])):
         assert is_dataset(yields)
 

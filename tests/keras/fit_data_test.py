@@ -15,7 +15,7 @@ import tfdp
 from tfdp.accounting import RDPAccountant
 from tfdp.accounting.mechanisms import AllocatedGaussian
 from tfdp.events import NeighboringRelation, PoissonSampling
-from tfdp.keras import distributed_data
+from tfdp.keras import NotPrivateError, distributed_data, distribution, fit_data
 from tfdp.sampling import Poisson, RandomAllocation, SamplingPolicy, Shuffled, Unknown
 
 X, Y = toy.data()
@@ -321,3 +321,48 @@ def test_units_of_a_hidden_population_do_not_follow_it(n):
     with pytest.raises(ValueError, match="Give batch_size, a public") as caught:
         moved_by_units(n)
     assert str(n) not in str(caught.value)
+
+
+def test_units_of_several_examples_are_refused_in_several_processes(monkeypatch):
+    monkeypatch.setattr(distribution, "num_workers", lambda strategy: 2)
+    policy = Poisson().resolve(N // 2, 2)
+    with pytest.raises(NotPrivateError, match="spread over replicas"):
+        distributed_data.samples(tf.distribute.get_strategy(), (X, Y, None), policy, 2, steps=3)
+
+
+def _endless():
+    while True:
+        for start in range(0, N, 4):
+            yield X[start : start + 4], Y[start : start + 4]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: dataset().repeat(), _endless], ids=["repeat", "generator"]
+)
+def test_no_number_is_of_two_passes_that_go_on_over_epochs(make):
+    """A unit in the last step of a pass and the first of the next would be charged once for both,
+    where these have less noise than others.
+    """
+    model = toy.private(toy.linear())
+    policy = Shuffled(batch_size=4, population_size=N)
+    for steps in range(1, 6):
+        taken = len(toy.events(model))
+        model.fit(make(), sampling=policy, epochs=3, steps_per_epoch=steps, verbose=0)
+        real_of = {}
+        for step, number in enumerate(passes(model)[taken:]):
+            real_of.setdefault(number, set()).add(step // 3)
+        assert all(len(real) == 1 for real in real_of.values()), steps
+
+
+def test_only_what_has_no_end_is_known_to_go_on():
+    endless, ends = dataset().repeat(), dataset()
+    for data, steps, found in (
+        (endless, 2, True),
+        (ends, 2, None),
+        (ends, None, False),
+        (ends.filter(lambda x, y: True), 2, None),
+        (_endless(), 2, True),
+        (_endless(), None, True),
+        (Batches(), 2, None),
+    ):
+        assert fit_data._goes_on(data, steps) is found

@@ -375,3 +375,21 @@ def test_a_new_pass_that_is_declared_within_a_drawn_one_gets_a_number_beside_its
             fit.clock.advance(sampling)
             numbers.append(sampling.pass_index)
     assert numbers == [0, 1, 1, 2, 2, 3, 4, 4, 4]
+
+
+def test_declared_samples_go_on_in_another_ledger():
+    """The rest of a pass shares no number there with the pass that follows it."""
+    samples = SamplingOfSteps(PrivacyLedger())
+    samples.policy = Shuffled(4, 12)
+    numbers = []
+    for step in range(7):
+        if step == 2:
+            samples.continue_in(PrivacyLedger())
+        event = samples.sampled(GaussianSumEvent(1.0, 1.0), "example", Batch(size=4))
+        samples._clock.ledger.append(event)
+        samples.advance(Batch(size=4), event.sampling)
+        numbers.append((samples._clock.ledger.ledger_id, event.sampling.pass_index))
+    real_of = {}
+    for step, number in enumerate(numbers):
+        real_of.setdefault(number, set()).add(step // 3)
+    assert all(len(real) == 1 for real in real_of.values())

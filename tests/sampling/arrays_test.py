@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import weakref
 
 import numpy as np
@@ -12,13 +13,20 @@ import tensorflow as tf
 
 from tfdp.events import NeighboringRelation, UnknownSampling
 from tfdp.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedOrder,
     FixedSize,
     FullBatch,
+    MinSeparationPoisson,
     PaddedBatch,
     Poisson,
+    RandomAllocation,
     SamplingPolicy,
     Shuffled,
     Source,
+    TruncatedPoisson,
+    Unknown,
     Users,
     batches,
 )
@@ -372,3 +380,73 @@ def test_a_policy_for_another_number_of_units_is_refused(rows, per_unit, users):
     for data in (np.arange(rows), Source(np.arange(rows))):
         with pytest.raises(ValueError, match="draws from 10 units, and the data have"):
             batches(data, None, None, policy, per_unit, users=users)
+
+
+class Frame:
+    """As a DataFrame of pandas: an array can be made of it, and [i] is something else."""
+
+    def __init__(self, rows):
+        self._rows, self.dtype, self.shape = rows, rows.dtype, rows.shape
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __array__(self, dtype=None, copy=None):
+        return self._rows
+
+    def __getitem__(self, label):
+        raise KeyError(label)
+
+
+@pytest.mark.parametrize(
+    "make", [Frame, tf.constant, lambda rows: types.MappingProxyType({"": rows})]
+)
+def test_what_arrays_can_be_made_of_is_drawn_from_as_arrays(make):
+    rows = np.arange(24, dtype=np.float32).reshape(12, 2)
+    drawn = batches(make(rows), rows[:, 0], None, FullBatch().resolve(12, 12))
+    batch = next(iter(drawn))
+    (x,) = tf.nest.flatten(batch.x)
+    np.testing.assert_array_equal(x[batch.mask], rows)
+    np.testing.assert_array_equal(batch.y[batch.mask], rows[:, 0])
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Poisson(),
+        Poisson(sampling_probability=0.5),
+        TruncatedPoisson(),
+        RandomAllocation(num_steps=3),
+        BallsInBins(),
+        CyclicPoisson(2),
+        MinSeparationPoisson(2),
+        FixedOrder(),
+        FixedSize(batch_size=3),
+        FullBatch(),
+        Shuffled(batch_size=3),
+        Unknown(),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_a_policy_that_is_not_resolved_is_refused(policy):
+    with pytest.raises(ValueError, match="policy.resolve"):
+        batches(np.zeros([12, 2]), None, None, policy)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"x": [[1.0, 2.0]] * 12}, TypeError, "a list stands for several"),
+        ({"x": np.zeros([12], object)}, TypeError, "arrays of numbers or texts"),
+        ({"x": None}, ValueError, "nothing to draw from"),
+        ({"policy": "poisson"}, TypeError, "policy must be one"),
+        ({"examples_per_unit": 0}, ValueError, "examples_per_unit"),
+        ({"examples_per_unit": 1.5}, TypeError, "examples_per_unit"),
+        ({"row_multiple": 0}, ValueError, "row_multiple"),
+        ({"users": [1] * 12}, TypeError, "tfdp.sampling.Users"),
+    ],
+)
+def test_what_samples_cannot_be_drawn_from_is_refused(changed, error, message):
+    given = {"x": np.zeros([12, 2]), "policy": Poisson().resolve(12, 4), **changed}
+    with pytest.raises(error, match=message):
+        batches(given.pop("x"), None, None, given.pop("policy"), **given)

@@ -24,7 +24,7 @@ def _step(clock, size=None):
     sampling = clock.peek(size)
     event = SampledEvent(sampling, GaussianSumEvent(1.0, 1.0), NeighboringRelation.ZERO_OUT)
     clock.ledger.append(event)
-    clock.advance(sampling)
+    clock.advance(sampling, size)
     return sampling
 
 
@@ -167,9 +167,8 @@ def test_declared_passes_are_never_fewer_than_there_were(drop_remainder, sizes_a
             assert len(counted) >= real + 1, (population, batch, taken)
             if sizes_are_known:
                 assert len(counted) == real + 1, (population, batch, taken)
-        if sizes_are_known or drop_remainder:
-            # No number stands for steps of two passes, and so for two steps with one unit.
-            assert all(len(real) == 1 for real in counted.values())
+        # No number stands for steps of two passes, and so for two steps with one unit.
+        assert all(len(real) == 1 for real in counted.values())
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -190,8 +189,51 @@ def test_no_number_is_of_two_draws_where_a_drawn_pass_gets_another(before, moves
     assert all(len(draws) == 1 for draws in draws_of.values())
 
 
-def test_declared_passes_begin_where_they_are_renumbered():
+def test_declared_passes_may_begin_or_go_on_where_they_are_renumbered():
     clock = PassClock(POLICY, _ledger(), drawn=False)
     assert [_step(clock, 4).pass_index for _ in range(2)] == [0, 0]
     clock.renumber()
-    assert [_step(clock, 4).pass_index for _ in range(2)] == [1, 1]
+    # The last step of the pass, and two of the next; or three of the next.
+    assert [_step(clock).pass_index for _ in range(3)] == [1, 2, 3]
+    clock.begin_pass()
+    assert [_step(clock, size).pass_index for size in (4, 4, 2, 4)] == [4, 4, 4, 5]
+
+
+def test_declared_passes_that_go_on_for_certain_are_not_cut_by_epochs():
+    clock = PassClock(POLICY, _ledger(), drawn=False, goes_on=True)
+    numbers = []
+    for size in (4, 4, 2) * 3:
+        numbers.append(_step(clock, size).pass_index)
+        clock.end_epoch()
+    assert numbers == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert _step(clock, 4).pass_index == 3
+    clock.renumber()  # Whatever asks for another number gets one, for what is left of the pass.
+    assert [_step(clock, size).pass_index for size in (4, 2, 4)] == [4, 4, 5]
+    moved = clock.moved_to(_ledger())
+    assert [_step(moved, size).pass_index for size in (4, 2, 4)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("sizes_are_known", [False, True])
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("population", [8, 10, 12])
+def test_no_number_is_of_two_declared_passes(population, is_told, moves, sizes_are_known, restarts):
+    """Wherever an epoch ends, in a data set that goes on or begins again there."""
+    policy = Shuffled(4, population)
+    for drops, epoch in itertools.product((False, True), range(1, 8)):
+        one = [size for _, size in _sizes(population, 4, drops, 1)]
+        goes_on = not restarts if is_told else None
+        clock, real, place = PassClock(policy, _ledger(), False, goes_on), 0, 0
+        passes_of = {}
+        for step in range(20):
+            if step and step % epoch == 0:
+                clock = clock.moved_to(_ledger()) if moves else clock
+                clock.end_epoch()
+                if restarts:
+                    real, place = real + bool(place), 0
+            number = _step(clock, one[place] if sizes_are_known else None).pass_index
+            passes_of.setdefault((clock.ledger.ledger_id, number), set()).add(real)
+            place = (place + 1) % len(one)
+            real += not place
+        assert all(len(found) == 1 for found in passes_of.values()), (drops, epoch)

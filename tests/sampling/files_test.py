@@ -262,3 +262,16 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
     pathlib.Path(tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="something else"):
         memory_map(_dataset(), tmp_path / "file")
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path, monkeypatch):
+    """Each of its records would stand at two positions."""
+    for name in "ab":
+        with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+            writer.write(b"record")
+    monkeypatch.chdir(tmp_path)
+    assert len(TFRecords(["a", "b"])) == 2
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for paths in (["a", "b", "a"], ["a", tmp_path / "a"], ["link", "a"]):
+        with pytest.raises(ValueError, match="given twice"):
+            TFRecords(paths)

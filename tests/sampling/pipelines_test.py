@@ -71,6 +71,14 @@ class WindowShuffleMapDataset(Node):
     pass
 
 
+class ZipMapDataset(Node):
+    pass
+
+
+class MapMapDataset(Node):
+    pass
+
+
 class SourceMapDataset(Node):
     def __init__(self, source):
         super().__init__()
@@ -106,7 +114,25 @@ class Labelled:
                 ),
             )
         ),
+        lambda: (lambda d: d.concatenate(d))(_data()),
+        lambda: (lambda d: d.map(lambda i: i).concatenate(d.shuffle(3)))(_data()),
+        lambda: (lambda d: tf.data.Dataset.choose_from_datasets([d, d], _data()))(_data()),
+        lambda: (lambda d: tf.data.Dataset.zip((d, d.skip(1))))(_data()),
+        lambda: (lambda d: tf.data.Dataset.zip((d.shuffle(3), d.map(lambda i: i))))(_data()),
+        lambda: _data().interleave(lambda i: tf.data.Dataset.from_tensors(i).repeat(2)),
+        lambda: _data().flat_map(
+            lambda i: tf.data.Dataset.range(2).flat_map(
+                lambda j: tf.data.Dataset.from_tensors(i).repeat(2)
+            )
+        ),
+        lambda: _data().interleave(lambda i: tf.data.Dataset.from_tensors(i).batch(2)),
+        lambda: (lambda d: _data(2).flat_map(lambda i: d))(_data()),
+        lambda: (lambda d: d.map(lambda i: i - d.reduce(np.int64(0), lambda a, b: a + b)))(_data()),
+        lambda: _data().scan(np.int64(0), lambda state, i: (state + i, state + i)),
         lambda: RepeatMapDataset(Node()),
+        lambda: (lambda d: Node(Node(d), d))(Node()),
+        lambda: (lambda d: Node(SourceMapDataset(d), SourceMapDataset(d)))([1, 2]),
+        lambda: (lambda d: ZipMapDataset(d, Node(d)))(Node()),
         lambda: Node(Node(), Node(Other(Node()))),
         lambda: BatchMapDataset(Node()),
         lambda: FlatMapMapDataset(Node()),
@@ -129,6 +155,16 @@ def test_a_data_set_that_reads_by_names_is_refused():
         lambda: _data().map(lambda i: i + 1).cache().shuffle(3).prefetch(1).take(5).skip(1),
         lambda: _data().enumerate().concatenate(_data().enumerate()),
         lambda: tf.data.Dataset.zip((_data(), _data())).with_options(tf.data.Options()),
+        lambda: (lambda d: tf.data.Dataset.zip((d.map(lambda i: -i), d.prefetch(1))))(
+            _data().shuffle(3)
+        ),
+        lambda: (lambda d: _data(2).interleave(lambda i: d.shard(2, i)))(_data()),
+        lambda: _data(2).interleave(lambda i: tf.data.Dataset.from_tensors(i).batch(2)).unbatch(),
+        lambda: tf.data.Dataset.from_tensor_slices(["a", "b"]).interleave(
+            lambda path: tf.data.TFRecordDataset(path).map(tf.strings.length).skip(1),
+            num_parallel_calls=2,
+        ),
+        lambda: (lambda d: ZipMapDataset(MapMapDataset(d), d))(Node(Node())),
         lambda: _data().batch(4).map(lambda i: 2 * i).unbatch(),
         lambda: _data().batch(4).batch(3).unbatch().unbatch(),
         lambda: _data().interleave(lambda i: tf.data.Dataset.from_tensors(i)),

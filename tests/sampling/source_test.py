@@ -1,7 +1,10 @@
 """A source gives what the same rows in memory give, and says where it cannot."""
 
+import collections
 import itertools
 import threading
+import time
+import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -550,3 +553,120 @@ def test_array_records(tmp_path):
 
     with array_record_data_source.ArrayRecordDataSource(path) as data:
         _rows(Source(data, map=decode, workers=2))
+
+
+class OnePlace:
+    """Data that decode into the same memory again and again."""
+
+    def __init__(self, kind=np.ndarray):
+        memory = np.zeros(3, np.float32)
+        self._memory = memory if kind is np.ndarray else kind(memory.tobytes())
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        place = self._memory
+        place = place if isinstance(place, np.ndarray) else np.frombuffer(place, np.float32)
+        place[:] = X[row]
+        return {"x": (self._memory, row)}
+
+
+class OnePlaceTogether(OnePlace):
+    def __getitems__(self, rows):
+        return [self[row] for row in rows]
+
+
+@pytest.mark.parametrize("map", [None, lambda e: e, lambda e: (e["x"][0], e["x"][1])])
+def test_memory_that_is_used_again_holds_one_example_at_a_time(map):
+    """All of a sample would be its last record, many times over."""
+    rows = np.array([7, 0, 39, 7])
+    x, places = Source(OnePlace(), map=map).read(rows)
+    np.testing.assert_array_equal(x, X[rows])
+    np.testing.assert_array_equal(places, rows)
+    x, _, y = Source((OnePlace(), Y), map=lambda e: (*e[0]["x"], e[1])).read(rows)
+    np.testing.assert_array_equal(x, X[rows])
+    np.testing.assert_array_equal(y, Y[rows])
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, bytearray])
+def test_memory_that_is_used_again_is_refused_where_several_examples_are_read_at_once(kind):
+    def decode(example):
+        return np.frombuffer(example["x"][0], np.float32)
+
+    assert len(Source(OnePlace(kind), map=decode)) == N
+    for make in (
+        lambda: Source(OnePlace(kind), map=decode, workers=2),
+        lambda: Source((X, OnePlace(kind)), map=lambda e: decode(e[1]), workers=2),
+        lambda: Source(OnePlaceTogether(kind), map=decode),
+    ):
+        with pytest.raises(ValueError, match="in the same memory"):
+            make()
+
+
+def test_a_map_that_writes_to_one_place_is_for_one_worker():
+    place = np.zeros(3, np.float32)
+
+    def map(example):
+        return np.multiply(example, 2, out=place)
+
+    rows = np.array([7, 0, 39, 7])
+    np.testing.assert_array_equal(Source(X, map=map).read(rows)[0], 2 * X[rows])
+    with pytest.raises(ValueError, match="map gives .* in the same memory"):
+        Source(X, map=map, workers=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_with_several_workers_are_data_read_by_several_threads_at_once(workers):
+    """As by the iterator of a fit within another fit."""
+    inside, most = [], []
+
+    class Slow(Examples):
+        def __getitem__(self, row):
+            inside.append(row)
+            most.append(len(inside))
+            time.sleep(0.002)
+            inside.remove(row)
+            return super().__getitem__(row)
+
+    source = Source(Slow(), workers=workers)
+    policy = FullBatch().resolve(len(source), len(source))
+    iterators = [iter(batches(source.part(0, N), None, None, policy)) for _ in range(2)]
+    for iterator in iterators * 2:
+        next(iterator)
+    assert (max(most) == 1) == (workers == 1)
+
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Pair(X, X + 1),
+        collections.OrderedDict(x=X, y=X + 1),
+        collections.defaultdict(list, x=X, y=X + 1),
+        collections.UserDict(x=X, y=X + 1),
+        types.MappingProxyType({"x": X, "y": X + 1}),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+@pytest.mark.parametrize("map", [None, lambda example: example])
+def test_every_tuple_and_mapping_is_a_structure(data, map):
+    """The parts of a pair were two records, each of all of the data."""
+    source = Source(data, map=map)
+    assert len(source) == N
+    rows = np.array([7, 0, 39, 7])
+    x, y = source.read(rows)
+    np.testing.assert_array_equal(x, X[rows])
+    np.testing.assert_array_equal(y, X[rows] + 1)
+
+
+def test_a_table_whose_positions_are_columns_is_refused():
+    class Table(Examples):
+        column_names = ("x", "y")
+
+    Table.__module__ = "pyarrow.lib"
+    for data in (Table(), (Table(), Y)):
+        with pytest.raises(TypeError, match="a part of every record"):
+            Source(data)

@@ -1,6 +1,6 @@
 """What `fit` accepts as data, in the form that sampling needs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.gradients.inputs import as_dense
 from tfdp.keras.class_weights import weights_of_classes
 from tfdp.keras.inputs import as_array, check_validation_split
-from tfdp.sampling import Source
+from tfdp.sampling import PaddedBatch, Source
 
 
 def is_dataset(x: Any) -> bool:
@@ -19,7 +19,7 @@ def is_dataset(x: Any) -> bool:
         return True
     return (
         not hasattr(x, "__array__")
-        and not isinstance(x, (list, tuple, dict))
+        and not isinstance(x, (list, tuple, Mapping))
         and hasattr(x, "__iter__")
     )
 
@@ -66,7 +66,14 @@ def peek(dataset: Any, know_rows: bool = False) -> tuple[tuple[Any, Any, Any], A
 
 
 def _check_specs(specs: Any) -> None:
-    """Refuses elements that are not dense, or of which nobody knows how many axes they have."""
+    """Refuses elements that are not dense, or of which nobody knows how many axes they have, and
+    those that are samples already.
+    """
+    if isinstance(specs, PaddedBatch):
+        raise TypeError(
+            "Samples of tfdp.sampling.batches are for loops of your own. Pass the arrays to fit, "
+            "which draws from them: fit(x, y, batch_size=..., sampling=tfdp.sampling.Poisson())."
+        )
     for spec in tf.nest.flatten(specs):
         if not isinstance(spec, (tf.TensorSpec, type(None))):
             raise TypeError(
@@ -168,6 +175,8 @@ def _as_arrays(name: str, part: Any) -> Any:
                 array = array.astype(keras.config.floatx(), copy=False)
         return array
 
+    if isinstance(part, Mapping) and not isinstance(part, dict):
+        part = dict(part)
     return None if part is None else keras.tree.map_structure(convert, part)
 
 

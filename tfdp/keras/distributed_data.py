@@ -46,8 +46,8 @@ def samples(
         between_steps: Whether small samples are drawn between the steps.
 
     Raises:
-        NotPrivateError: there are users and several processes, the policy needs processes to draw
-            together, or their arrays differ.
+        NotPrivateError: there are users, or units of several examples, and several processes, the
+            policy needs processes to draw together, or their arrays differ.
         ValueError: there are fewer units than processes.
     """
     local = _local_replicas(strategy)
@@ -73,6 +73,11 @@ def samples(
         raise NotPrivateError(
             "Processes have parts of the rows, and none knows all rows of a user. Train on users "
             "(privacy_unit=...) in one process; it may have several devices (MirroredStrategy)."
+        )
+    if examples_per_unit > 1:
+        raise NotPrivateError(
+            "A microbatch of several examples would be spread over replicas. Under a strategy of "
+            "several processes leave num_microbatches out, and each example is a record."
         )
     _check_same(strategy, arrays)
 

@@ -1,6 +1,7 @@
 """What `fit` trains on: samples that tfdp draws from arrays, or batches of a data set."""
 
 import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -26,6 +27,8 @@ class FitData(NamedTuple):
         batch_size: Examples that a batch is expected to hold; None where that is not known.
         example: (x, y, sample_weight) of one example, whose values do not matter.
         samples: Those that are drawn between the steps, in place of the data set's.
+        goes_on: Whether declared samples go on at the end of an epoch, or begin anew; None where
+            that is not known.
     """
 
     arguments: dict[str, Any]
@@ -34,6 +37,7 @@ class FitData(NamedTuple):
     batch_size: float | None
     example: tuple[Any, Any, Any]
     samples: SmallSamples | None = None
+    goes_on: bool | None = None
 
 
 def prepare(
@@ -127,7 +131,22 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     example, arguments["x"], rows = peek(arguments["x"], know_rows=look)
     # Where there are as many microbatches as examples, each example was meant to be a record.
     size = rows if look and rows == microbatches else size
-    return FitData(arguments, policy, False, size, example)
+    goes_on = _goes_on(arguments["x"], arguments["steps_per_epoch"])
+    return FitData(arguments, policy, False, size, example, goes_on=goes_on)
+
+
+def _goes_on(dataset: Any, steps_per_epoch: Any) -> bool | None:
+    """Returns whether Keras goes on in a data set at the end of an epoch, or begins anew; None
+    where that depends on whether it has ended. Only where it is told the steps of an epoch does
+    Keras keep an iterator.
+    """
+    if isinstance(dataset, Iterator):
+        return True
+    if steps_per_epoch is None:
+        return False
+    is_graph = isinstance(dataset, tf.data.Dataset)
+    endless = is_graph and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    return True if endless else None
 
 
 def _users(arguments: dict[str, Any], optimizer: DPOptimizer) -> Users | None:

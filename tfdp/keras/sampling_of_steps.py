@@ -88,7 +88,7 @@ class SamplingOfSteps:
 
     def continue_in(self, ledger: PrivacyLedger) -> None:
         """Numbers passes in another ledger, from the next step on."""
-        self._clock = PassClock(self._clock.policy, ledger, drawn=False)
+        self._clock = self._clock.moved_to(ledger)
         for fit in self._fits:
             fit.clock = fit.clock.moved_to(ledger)
 
@@ -112,17 +112,19 @@ class SamplingOfSteps:
             self._fit.clock.renumber()
 
     def end_epoch(self, fit: Fitting) -> None:
-        """Says that a `fit` goes through the data from their beginning again.
+        """Says that an epoch of a `fit` has ended.
 
         Args:
             fit: From `fitting`.
         """
-        self._clock.begin_pass()
-        fit.clock.begin_pass()
+        self._clock.end_epoch()
+        fit.clock.end_epoch()
         fit.order_was_cut = fit.clock.drawn and fit.clock.is_within_order
 
     @contextlib.contextmanager
-    def fitting(self, policy: SamplingPolicy, drawn: bool) -> Iterator[Fitting]:
+    def fitting(
+        self, policy: SamplingPolicy, drawn: bool, goes_on: bool | None = None
+    ) -> Iterator[Fitting]:
         """Says how the samples of the steps are drawn that `fit` runs meanwhile.
 
         It begins during a turn of the optimizer (`Charging.turn`), and may end outside of one.
@@ -130,6 +132,8 @@ class SamplingOfSteps:
         Args:
             policy: By which tfdp draws, or which was declared.
             drawn: Whether tfdp draws.
+            goes_on: Whether declared samples go on at the end of an epoch, or begin anew; None
+                where that is not known.
 
         Yields:
             What stands for this `fit`. It takes no step while a later one goes on.
@@ -138,7 +142,7 @@ class SamplingOfSteps:
             NotPrivateError: another `fit` runs a step.
         """
         self.check_no_step_of_fit()
-        fit = Fitting(PassClock(policy, self._clock.ledger, drawn))
+        fit = Fitting(PassClock(policy, self._clock.ledger, drawn, goes_on))
         self._fits.append(fit)
         try:
             yield fit
@@ -301,7 +305,7 @@ class SamplingOfSteps:
 
     def advance(self, batch: Batch, sampling: Sampling) -> None:
         """Counts a step on this batch, that was described so, once it is in the ledger."""
-        self._clock_of(batch).advance(sampling)
+        self._clock_of(batch).advance(sampling, batch.size)
         fit = self._fit_of(batch)
         if fit is not None:
             fit.has_begun = True

@@ -9,13 +9,14 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfdp.events.arguments import positive_integer
 from tfdp.noise import host_generator
 from tfdp.sampling.mapped import ask_for, is_mapped, native, taken
 from tfdp.sampling.pipelines import untuned
@@ -103,10 +104,11 @@ def batches(
 
     Args:
         x: Structure of arrays that share their first axis, or a `Source`, which holds y and
-            sample_weight, too. Lists come back as tuples: tf.data makes tensors of lists.
+            sample_weight, too. Lists come back as tuples: tf.data makes tensors of lists. Tensors,
+            and Series and DataFrames of pandas, become arrays.
         y: Structure of arrays of the same length, or None.
         sample_weight: Array of the same length, or None.
-        policy: A resolved policy.
+        policy: A resolved policy: `Poisson().resolve(number of units, batch_size)`.
         examples_per_unit: Examples that come and go together.
         generator: Source of the draws; by default keyed by the operating system. Samples of another
             one are secret only if its seed is: declare `Unknown` where it is not.
@@ -117,8 +119,10 @@ def batches(
             are padded to multiples of `policy.size_step`, which takes less time.
 
     Raises:
-        ValueError: the policy was made for another number of units, or arrays, or ids of users,
-            have another number of rows.
+        TypeError: there is something else than arrays, or what holds neither numbers nor texts, or
+            than a policy.
+        ValueError: the policy is not resolved, or was made for another number of units, or arrays,
+            or ids of users, have another number of rows.
     """
     options = examples_per_unit, generator, row_multiple, users, constant_size
     return samples(x, y, sample_weight, policy, *options).dataset()
@@ -152,11 +156,18 @@ def samples(
     source = x if isinstance(x, Source) else None
     structure = _lists_to_tuples((x, y, sample_weight) if source is None else source.example)
     flat = tf.nest.flatten(structure)
-    arrays = [leaf for leaf in flat if leaf is not None]
+    arrays = [_as_array(leaf) for leaf in flat if leaf is not None]
+    if not arrays:
+        raise ValueError("There is nothing to draw from. Received: x=None.")
     num_examples = len(arrays[0]) if source is None else len(source)
     if source is None and any(len(array) != num_examples for array in arrays):
         raise ValueError("x, y and sample_weight must have one number of rows, and differ in it.")
     if users is not None:
+        if not isinstance(users, Users):
+            raise TypeError(
+                "users must be a tfdp.sampling.Users(ids, max_examples). Received: an object of "
+                f"type {type(users).__name__}."
+            )
         examples_per_unit = users.max_examples
         row_multiple *= examples_per_unit  # Replicas share users, and not their rows.
         if users.num_rows != num_examples:
@@ -164,6 +175,9 @@ def samples(
                 "Every row has one id of a user, and ids and rows differ in number: rows would be "
                 "other users' than the ids say, or nobody's. Pass the ids of these data."
             )
+    _check_resolved(policy)
+    row_multiple = positive_integer("row_multiple", row_multiple)
+    examples_per_unit = positive_integer("examples_per_unit", examples_per_unit)
     population = -(-num_examples // examples_per_unit) if users is None else len(users)
     declared = getattr(policy, "population_size", None)
     if declared not in (None, population):
@@ -395,8 +409,33 @@ def _spread(found: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return rows
 
 
+def _check_resolved(policy: Any) -> None:
+    if not hasattr(policy, "draw"):
+        raise TypeError(f"policy must be one from tfdp.sampling. Received: policy={policy!r}.")
+    # Other policies need not follow the number of units.
+    has_sizes = "population_size" in getattr(policy, "__dataclass_fields__", ())
+    if has_sizes and None in (policy.population_size, policy.expected_batch_size):
+        raise ValueError(
+            f"{type(policy).__name__} does not know yet how many units there are, and how many "
+            "are in a sample. Give policy.resolve(number of units, batch_size). Received: "
+            f"policy={policy!r}."
+        )
+
+
+def _as_array(leaf: Any) -> np.ndarray:
+    """Returns a part of the data as an array, which is read by position."""
+    array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+    if not array.ndim or array.dtype.kind not in "biufcSU":
+        raise TypeError(
+            "Samples are drawn from arrays of numbers or texts with a first axis of examples; a "
+            "list stands for several of them, and a dict is one of them by names. Received: "
+            f"{type(leaf).__name__} of shape {list(array.shape)} and dtype {array.dtype}."
+        )
+    return array
+
+
 def _lists_to_tuples(structure: Any) -> Any:
-    if isinstance(structure, dict):
+    if isinstance(structure, Mapping):
         return {key: _lists_to_tuples(part) for key, part in structure.items()}
     if isinstance(structure, (list, tuple)):
         parts = [_lists_to_tuples(part) for part in structure]

@@ -32,6 +32,7 @@ class TFRecords:
 
     Raises:
         SourceError: a file is damaged, or is not what `index` describes.
+        ValueError: there is no file, or one is there twice: its records would be, too.
 
     Edge cases:
         A record whose file was cut since then cannot be read: `SourceError`. The sum of a record is
@@ -48,6 +49,11 @@ class TFRecords:
         if not several:
             raise ValueError(f"There must be at least one file. Received: paths={paths!r}.")
         self._paths = [pathlib.Path(path) for path in several]
+        if len({path.resolve() for path in self._paths}) != len(self._paths):
+            raise ValueError(
+                "Every record must be there once, and one of the files is given twice. Received: "
+                f"paths={list(map(str, self._paths))}."
+            )
         self._files = [path.open("rb") for path in self._paths]
         if index is None or not pathlib.Path(index).exists():
             lengths = [_lengths(path) for path in self._paths]

@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,9 +28,10 @@ class Source:
     `data` may be an array, a memory map, an HDF5 data set or an ArrayRecord. It may be a Grain
     `RandomAccessDataSource` or `MapDataset`, a data set of Hugging Face, a `keras.utils.PyDataset`
     of single examples, a list, or a class of your own. A tuple is (x,), (x, y) or (x, y,
-    sample_weight), of such. So is an example that is a tuple; any other is x. Tuples and dicts are
-    structures, and a list is one array. Where there is `__getitems__`, it is given all positions at
-    once. A Series or DataFrame of pandas is read by position, as what its `to_numpy` returns.
+    sample_weight), of such. So is an example that is a tuple; any other is x. Tuples and mappings
+    are structures, and a list is one array. Where there is `__getitems__`, it is given all
+    positions at once. A Series or DataFrame of pandas is read by position, as what its `to_numpy`
+    returns.
 
     A record must stand at one position, and alone. Data sets of Grain that repeat, batch or cut up
     are refused. Of other data nobody sees it: a list that holds a record twice has two records.
@@ -38,6 +40,8 @@ class Source:
         A record is one example. Which are read follows the draw of the sample alone, so that a
         sample of a source holds what the same sample of arrays holds, bit for bit. `map` is given
         one example, and nothing of the others; what it keeps between calls is not kept from it.
+        With one worker data[i] and `map` are called by one thread at a time, and an example is
+        copied before the next one is read: data may use memory, or the place in a file, again.
 
     Edge cases:
         Every example has the structure, shapes and dtypes of the first. One that differs, or cannot
@@ -49,14 +53,16 @@ class Source:
         data: As above.
         batch_size: (Expected) examples of a step, where `fit` is told none.
         map: A function of one example, which returns the one to train on: decoding, augmentation.
-        workers: Threads that read and map.
+        workers: Threads that read and map. With several, data[i] and `map` must stand to be called
+            by several threads at once.
         seeded: Whether `map` also takes a secret seed, int64 [2], drawn anew each time.
 
     Raises:
         TypeError: `data` has no length or no positions, `map` is no function, or an example holds
             something else than numbers.
         ValueError: there are no examples, or examples without end, the parts of a tuple differ in
-            their lengths, or a data set of Grain repeats, batches or cuts up.
+            their lengths, or a data set of Grain repeats, batches or cuts up. Or several examples
+            would be read at once, and are given in the same memory.
 
     Example:
         >>> x, y = np.zeros([100, 3], np.float32), np.arange(100)
@@ -106,8 +112,11 @@ class Source:
         self._start, self._length = 0, lengths[0]
         self._floats: Any = None
         self._is_plain = map is None and all(_is_array(column) for column in self._columns)
+        self._reading = threading.RLock()
         # The first example says what all others are.
-        self._first = self._example(self._raw(np.array([0]))[0], np.zeros(2, np.int64), 0)
+        self._first = self._example(next(self._raw(np.array([0]))), np.zeros(2, np.int64), 0)
+        if len(self) > 1:
+            self._check_memory()
         for leaf in tf.nest.flatten(self._first):
             if leaf is not None and leaf.dtype.kind in "OSUMmV":
                 raise TypeError(
@@ -213,14 +222,37 @@ class Source:
             np.array_split(rows, pieces), np.array_split(seeds, pieces), places, strict=True
         )
         if pool is None:
-            for share in shares:
-                self._read(*share, expected)
+            with self._reading:
+                for share in shares:
+                    self._read(*share, expected)
         else:
             for part in [pool.submit(self._read, *share, expected) for share in shares]:
                 part.result()
         for leaf in found:
             leaf[len(rows) :] = 0
         return found
+
+    def _check_memory(self) -> None:
+        """Refuses data that give all examples in one place, if several are read at once: one record
+        would then be in a sample several times, instead of others.
+        """
+        pairs: list[tuple[str, list[Any]]] = []
+        for column in self._columns:
+            if hasattr(column, "__getitems__"):
+                pairs.append((type(column).__name__, list(column.__getitems__([0, 1]))))
+            elif self.workers > 1 and not (_is_read_together(column) or type(column) is list):
+                pairs.append((type(column).__name__, [column[0], column[1]]))
+        if self.workers > 1 and self._map is not None:
+            raws = enumerate(self._raw(np.arange(2)))
+            seed = np.zeros(2, np.int64)
+            pairs.append(("map", [self._example(raw, seed, row) for row, raw in raws]))
+        for name, examples in pairs:
+            if len(examples) == 2 and _addresses(examples[0]) & _addresses(examples[1]):
+                raise ValueError(
+                    f"{name} gives one example after the other in the same memory, so that several "
+                    "that are read at once would all be the last one. Let it return copies, or "
+                    "take workers=1 and no __getitems__."
+                )
 
     def _check_sizes(self) -> None:
         if [_size(column) for column in self._columns] != self._sizes:
@@ -267,14 +299,21 @@ class Source:
         is_float = np.issubdtype(leaf.dtype, np.floating)
         return self._floats if is_float and self._floats is not None else native(leaf.dtype)
 
-    def _raw(self, rows: np.ndarray) -> list[Any]:
-        """Returns examples as they are in the data."""
+    def _raw(self, rows: np.ndarray) -> Iterator[Any]:
+        """Yields examples as they are in the data, which may use the memory of one again for the
+        next.
+        """
         if not len(rows):
-            return []
-        columns = [_rows_of(column, rows) for column in self._columns]
-        if any(len(column) != len(rows) for column in columns):
-            raise SourceError(f"Of {len(rows)} examples that were asked for, others came back.")
-        return [self._pack([column[i] for column in columns]) for i in range(len(rows))]
+            return
+        together = [
+            _rows_of(column, rows) if _is_read_together(column) else None
+            for column in self._columns
+        ]
+        if any(found is not None and len(found) != len(rows) for found in together):
+            raise SourceError("Of the examples that were asked for, others came back.")
+        for index, row in enumerate(rows.tolist()):
+            pairs = zip(self._columns, together, strict=True)
+            yield self._pack([c[row] if found is None else found[index] for c, found in pairs])
 
     def _pack(self, values: list[Any]) -> Any:
         """Returns an example from what its columns hold."""
@@ -313,10 +352,10 @@ class _Column:
 
 
 def _opaque(data: Any) -> Any:
-    """Returns the structure of tuples and dicts, with all that they hold as columns."""
-    if type(data) is tuple:
+    """Returns the structure of tuples and mappings, with all that they hold as columns."""
+    if isinstance(data, tuple):
         return tuple(_opaque(part) for part in data)
-    if type(data) is dict:
+    if isinstance(data, Mapping):
         return {key: _opaque(part) for key, part in data.items()}
     return None if data is None else _Column(data)
 
@@ -325,9 +364,21 @@ def _arrays(value: Any) -> Any:
     """Returns an example with arrays in place of numbers, tensors and lists."""
     if isinstance(value, tuple):
         return tuple(_arrays(part) for part in value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _arrays(part) for key, part in value.items()}
     return None if value is None else np.asarray(value)
+
+
+def _addresses(example: Any) -> set[int]:
+    """Returns where the arrays and buffers of an example begin in memory."""
+    if isinstance(example, Mapping):
+        example = list(example.values())
+    if isinstance(example, (tuple, list)):
+        return set().union(*map(_addresses, example))
+    if isinstance(example, (bytearray, memoryview)):
+        example = np.frombuffer(example, np.uint8)
+    is_somewhere = isinstance(example, np.ndarray) and example.size
+    return {example.ctypes.data} if is_somewhere else set()
 
 
 def _by_position(part: Any) -> Any:
@@ -335,6 +386,12 @@ def _by_position(part: Any) -> Any:
     if _is_hdf5(part):
         return mapped(part)
     check_elements(part)
+    if type(part).__module__.split(".")[0] == "pyarrow" and hasattr(part, "column_names"):
+        raise TypeError(
+            "Under [i] a table of Arrow has its column i, which holds a part of every record. Pass "
+            f"its columns: {{name: table[name].to_numpy() for name in table.column_names}}. "
+            f"Received: {type(part).__name__}."
+        )
     if not hasattr(part, "iloc"):
         return part
     # What pandas has under [i] is the row that is called i.
@@ -363,6 +420,12 @@ def _is_hdf5(column: Any) -> bool:
     return type(column).__module__.split(".")[0] == "h5py"
 
 
+def _is_read_together(column: Any) -> bool:
+    """Returns whether `_rows_of` reads all rows of a sample at once."""
+    is_array = isinstance(column, (np.ndarray, Chunks)) or _is_hdf5(column)
+    return is_array or hasattr(column, "__getitems__")
+
+
 def _take(column: Any, rows: np.ndarray, place: np.ndarray) -> None:
     """Writes rows of an array, or of what stands for one, to a place."""
     if isinstance(column, np.ndarray) and column.dtype == place.dtype:
@@ -372,7 +435,7 @@ def _take(column: Any, rows: np.ndarray, place: np.ndarray) -> None:
 
 
 def _rows_of(column: Any, rows: np.ndarray) -> Any:
-    """Returns what stands at some positions, one after the other."""
+    """Returns what stands at some positions, of what `_is_read_together`."""
     if isinstance(column, np.ndarray):
         return taken(np.asarray(column), rows)
     if isinstance(column, Chunks):
@@ -380,9 +443,7 @@ def _rows_of(column: Any, rows: np.ndarray) -> Any:
     if _is_hdf5(column):  # It takes ascending positions only.
         distinct, places = np.unique(rows, return_inverse=True)
         return column[distinct][places]
-    if hasattr(column, "__getitems__"):
-        return column.__getitems__(rows.tolist())
-    return [column[row] for row in rows.tolist()]
+    return column.__getitems__(rows.tolist())
 
 
 def _size(column: Any) -> tuple[int, int | None]:
