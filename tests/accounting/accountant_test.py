@@ -1,6 +1,8 @@
 """What every accountant of tfdp promises, shown for each."""
 
+import copy
 import math
+import pickle
 
 import dp_accounting
 import numpy as np
@@ -21,12 +23,14 @@ from tfdp.accounting import (
 )
 from tfdp.events import (
     ComposedEvent,
+    CorrelatedGaussianSumEvent,
     EpsilonDeltaEvent,
     Event,
     ExponentialMechanismEvent,
     FullBatchSampling,
     GaussianSumEvent,
     LaplaceSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
@@ -321,6 +325,49 @@ def test_epsilon_at_delta_zero(make):
     assert pure.get_epsilon(0) == pytest.approx(1.0)
     assert make().compose(GAUSSIAN).get_epsilon(0) == math.inf
     assert make().get_epsilon(0) == 0
+
+
+def test_pure_mechanisms_cost_no_more_than_the_sum(make):
+    accountant = make().compose(PureEpsilonEvent(0.01)).compose(LaplaceSumEvent(1.0, 100.0))
+    deltas = [0.0, 1e-300, 1e-200, 1e-12, 1e-5, 0.1]
+    found = [accountant.get_epsilon(delta) for delta in deltas]
+    assert found == sorted(found, reverse=True) and found[0] == pytest.approx(0.02)
+    assert accountant.get_delta(0.02 * (1 + 1e-9)) == 0
+
+
+@pytest.mark.parametrize("make", [PRVAccountant, RDPAccountant])
+def test_groups_add_up_at_delta_zero_too(make):
+    accountant = make(group_size=3).compose(PureEpsilonEvent(0.5), 2)
+    for delta in (0.0, 1e-300, 1e-279):
+        assert accountant.get_epsilon(delta) == pytest.approx(3.0)
+    assert accountant.get_delta(2.9) > 0 == accountant.get_delta(3.0 * (1 + 1e-9))
+
+
+def test_copies_go_on_apart(make):
+    accountant = make().compose(GAUSSIAN, 3).compose(LaplaceSumEvent(1.0, 4.0))
+    epsilon = accountant.get_epsilon(1e-5)
+    for copied in (pickle.loads(pickle.dumps(accountant)), copy.deepcopy(accountant)):
+        assert copied.get_epsilon(1e-5) == epsilon
+        assert copied.compose(GAUSSIAN).get_epsilon(1e-5) > epsilon
+        assert accountant.get_epsilon(1e-5) == epsilon
+
+
+def test_counts_that_are_refused_leave_everything_as_it_was(make):
+    samples = MinSeparationSampling(0.1, 4, 40)
+
+    def step(position, relation=ZERO):
+        release = CorrelatedGaussianSumEvent(1.0, 4.0, (1.0, 0.5), (1.0,), 40, 1, position, 7)
+        return SampledEvent(samples, release, relation)
+
+    accountant = make()
+    with pytest.raises(UnsupportedEventError, match="taken 2 times"):
+        accountant.compose(step(0, REPLACE), 2)
+    assert accountant.neighboring_relation is None
+    accountant.compose(step(0))
+    before = accountant.get_epsilon(1e-5)
+    with pytest.raises(UnsupportedEventError, match="taken 2 times"):
+        accountant.compose(step(0))
+    assert accountant.compose(step(1)).get_epsilon(1e-5) == before
 
 
 def test_delta_of_a_release_goes_into_delta(make):

@@ -25,6 +25,7 @@ from tfdp.accounting.normal_form import (
 )
 from tfdp.events import (
     ComposedEvent,
+    EpsilonDeltaEvent,
     Event,
     ExponentialMechanismEvent,
     FixedSizeSampling,
@@ -43,6 +44,7 @@ from tfdp.events import (
     Sampling,
     SelectedRunEvent,
     ShuffledSampling,
+    TruncatedPoissonSampling,
     UnknownSampling,
     UnsupportedEventError,
 )
@@ -310,3 +312,19 @@ def test_all_steps_of_a_pass_are_counted_together():
     run = RunEvent(tuple(kinds), (6, 4))
     (best,) = normal_form(SelectedRunEvent((run,), 1.0, 0.1)).mechanisms
     assert dict(best.runs[0]) == found
+
+
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("kept", [1, 3, 10])
+def test_delta_of_a_release_on_a_truncated_sample_is_that_of_two_units(q, kept):
+    # Told apart is a unit that comes, and beside it, where the sample is full, one that goes.
+    released = ComposedEvent((GaussianSumEvent(1.0, 1.0), EpsilonDeltaEvent(0.0, 0.01)))
+    event = SampledEvent(TruncatedPoissonSampling(q, kept, kept), released, ADD)
+    others = [math.comb(kept, s) * q**s * (1 - q) ** (kept - s) for s in range(kept + 1)]
+    full = others[kept] * kept / (kept + 1)
+    told_apart = q * 0.01 * (sum(others[:kept]) + 2 * full)
+    form = normal_form(event)
+    assert told_apart <= form.lost_probability <= 0.02
+    assert form.failure_probability == 0
+    # By whom the sample itself counts as lost, it is not counted twice.
+    assert form.otherwise.lost_probability == 0.01

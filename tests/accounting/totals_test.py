@@ -192,3 +192,27 @@ def test_repeated_objects_and_equal_objects_are_one():
     step = _step(1.5)
     assert [e.count for e in _totals(itertools.repeat((step, 2), 3))] == [6]
     assert [e.count for e in _totals((_step(1.5), 2) for _ in range(3))] == [6]
+
+
+@pytest.mark.parametrize(
+    "sampling, factor",
+    [(FixedSizeSampling(20, 40), 2.0), (TruncatedPoissonSampling(0.5, 40, 41), 1.0)],
+    ids=["fixed size", "truncated"],
+)
+@pytest.mark.parametrize("most_kinds", [100, 4])
+def test_steps_whose_groups_depend_on_the_population_keep_it(sampling, factor, most_kinds):
+    # For one unit a Poisson sample costs the same; for several on the way to fewer units, less.
+    pairs = [
+        (SampledEvent(each, GaussianSumEvent(1.0, scale * (90.0 + i / 777))), 1)
+        for i in range(20)
+        for each, scale in ((PoissonSampling(0.5), 1.0), (sampling, factor))
+    ]
+    totals = _totals(pairs, most_kinds)
+    assert len(totals) <= most_kinds and (totals.digits is None) == (most_kinds == 100)
+    assert {step.event.sampling for step in totals} == {sampling, PoissonSampling(0.5)}
+    assert _epsilon(pairs) <= _epsilon(totals) <= 1.1 * _epsilon(pairs)
+    exact, charged = RDPAccountant(group_size=10), RDPAccountant(group_size=10)
+    if isinstance(sampling, FixedSizeSampling):
+        exact.compose_entries(pairs)
+        charged.compose_entries(totals)
+        assert charged.get_epsilon(1e-5) >= exact.get_epsilon(1e-5) * (1 - 1e-9)

@@ -73,8 +73,11 @@ class Accountant:
     takes_many_kinds: ClassVar[bool] = False
     is_predicted: ClassVar[bool] = False
     confidence: float | None = None
-    # How many neighbours the data sets are apart, each two of which on the way are priced.
-    _apart = 1
+    # How many neighbours the data sets are apart that epsilon and delta are about; and those of
+    # which each two neighbours on the way are priced.
+    _group_size = _apart = 1
+    # Attributes that are None where nothing is remembered, and functions otherwise.
+    _not_pickled: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self):
         self._tally = Tally()
@@ -83,6 +86,9 @@ class Accountant:
         self._answers: dict[Hashable, float] = {}
         self._passes = PassNumbers()
         self._runs: dict[int, Event] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **dict.fromkeys(self._not_pickled)}
 
     def growing(self) -> "Accountant":
         """Returns an empty accountant like this one, for whoever asks again and again while events
@@ -141,13 +147,13 @@ class Accountant:
         return self
 
     def _add(self, event: Event, count: int) -> NormalForm:
-        form = self._tally.form(event)
+        form, common = self._tally.form(event), self._protection
         if form is None:
-            form, self._protection = self._check(event)
-            if form.run is not None:
-                self._runs.update((number, form.run.start) for number in form.run.ids)
+            form, common = self._check(event)
         self._tally.add(event, form, count)
-        self._terms_now = None
+        self._protection, self._terms_now = common, None
+        if form.run is not None:
+            self._runs.update((number, form.run.start) for number in form.run.ids)
         return form
 
     @property
@@ -253,7 +259,9 @@ class Accountant:
             share = delta - (1 + math.exp(min(epsilon, 700.0))) * failure
             if share < _SMALLEST_DELTA:
                 return math.inf
-            needed = self._epsilon(share) if self._terms() else 0.0
+            needed = min(self._epsilon(share), self._most_epsilon()) if self._terms() else 0.0
+            if math.isnan(needed):  # An accountant of another package has lost its way.
+                return math.inf
             if needed <= epsilon or failure == 0:
                 return max(needed, epsilon)
             # The smallest solution is approached from below; the last step goes beyond it.
@@ -281,10 +289,11 @@ class Accountant:
             return lost
         # Failures weigh e^epsilon, so that a smaller epsilon may show a smaller delta.
         smaller = _EPSILONS if failure > 0 and epsilon > _EPSILONS[-1] else ()
+        most = self._most_epsilon()
         return min(
             1.0,
             *(
-                (1 - lost) * (self._delta(e) if self._terms() else 0.0)
+                (1 - lost) * (self._delta(e) if self._terms() and e <= most else 0.0)
                 + (1 + math.exp(min(e, 700.0))) * failure
                 + lost
                 for e in [min(epsilon, _LARGEST_EPSILON), *smaller]
@@ -342,7 +351,11 @@ class Accountant:
             while type(charged) in DEARER:
                 charged = DEARER[type(charged)](charged)
             total += count * charged.epsilon if isinstance(charged, PureEpsilon) else math.inf
-        return total
+        return total * self._group_size
+
+    def _most_epsilon(self) -> float:
+        """Returns what epsilon is at most, at every delta."""
+        return self._pure_epsilon()
 
     def _terms(self) -> list[tuple[Any, int]]:
         """Returns the distinct mechanisms composed so far, sorted, so that no order matters."""

@@ -343,10 +343,14 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
         mechanisms = _amplified(without_parts(mechanisms), rule, event)
     if NoPrivacy() in mechanisms:
         mechanisms = [NoPrivacy()]
-    failure = _failure(leaves)
-    if not mechanisms or any(type(each) is not TruncatedGaussian for each in mechanisms):
+    failure, lost = _failure(leaves), _lost(leaves, rule.factors, relation)
+    truncated = [each for each in mechanisms if isinstance(each, TruncatedGaussian)]
+    if truncated and len(truncated) == len(mechanisms):
+        # Where a sample is full, another unit is driven out: two neighbours in a row.
+        share = max(each.overflow_probability for each in truncated)
+        lost += share * (_lost(leaves, (2.0,), relation) - lost)
+    else:
         failure += rule.failure_probability
-    lost = _lost(leaves, rule.factors, relation)
     together: Hashable = None
     repetitions = 1
     if isinstance(event, events.SampledEvent) and NoPrivacy() not in mechanisms:

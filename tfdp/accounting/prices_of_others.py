@@ -30,7 +30,7 @@ _SAYABLE = (BoundedRange, Concentrated, NoPrivacy, PureEpsilon, SampledGaussian,
 
 def register_price(
     event_class: type[events.Event],
-    price: Callable[[Any, float, NeighboringRelation], Mechanism | None],
+    price: Callable[[Any, float, NeighboringRelation], Mechanism],
 ) -> None:
     """Gives the events of a class that is not tfdp's a price, by every accountant.
 
@@ -42,8 +42,8 @@ def register_price(
             what one such release is, about a sample that neighbours change by f units. That is a
             `BoundedRange`, `Concentrated`, `NoPrivacy`, `PureEpsilon`, `SampledGaussian` or
             `SampledLaplace` of `tfdp.accounting.mechanisms` whose sampling probability, if it has
-            one, is 1. It is None where the release says nothing about the sample. Sampling is
-            taken care of elsewhere.
+            one, is 1; `PureEpsilon(0.0)` where the release says nothing about the sample. Sampling
+            is taken care of elsewhere.
 
     Raises:
         TypeError: the class is not registered, or the price cannot be called.
@@ -61,7 +61,7 @@ def register_price(
     if is_ours(event_class) or owner not in (None, str(price.__module__)):
         raise ValueError(f"{name} has a price already, by {owner or 'tfdp'}.")
 
-    def checked(event: Any, factor: float, relation: NeighboringRelation) -> Mechanism | None:
+    def checked(event: Any, factor: float, relation: NeighboringRelation) -> Mechanism:
         return _checked(price(event, factor, relation), event)
 
     RELEASES[event_class] = checked
@@ -72,15 +72,16 @@ def register_price(
 _PRICED_BY: dict[type, str] = {}
 
 
-def _checked(found: Any, event: events.Event) -> Mechanism | None:
-    """Returns what a function of another package says, if it is a mechanism that makes sense."""
-    if found is None:
-        return None
+def _checked(found: Any, event: events.Event) -> Mechanism:
+    """Returns what a function of another package says, if it is a mechanism that makes sense.
+
+    None makes none: a function that has no answer for a case, or forgets `return`, returns it.
+    """
     values = vars(found) if type(found) in _SAYABLE else {"price": math.nan}
     numbers = all(isinstance(value, (int, float)) and value >= 0 for value in values.values())
     if not numbers or values.get("sampling_probability", 1) != 1:
         raise UnsupportedEventError(
-            f"The price of a {type(event).__name__} must be None or one of "
+            f"The price of a {type(event).__name__} must be one of "
             f"{', '.join(kind.__name__ for kind in _SAYABLE)}, with positive numbers and without "
             f"sampling. Received: {found!r}, for {event!r}."
         )

@@ -124,6 +124,7 @@ class PRVAccountant(Accountant):
 
     prices = {**PAIRS, RemoveThenAdd: ChainBounds, **dict.fromkeys(_DIVERGENCES, renyi_curve)}
     computes_distributions = True
+    _not_pickled = ("_curve",)
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()
@@ -185,7 +186,6 @@ class PRVAccountant(Accountant):
         if self._has_grid(terms) and (self._group_size > 1 or most <= LARGEST_EPSILON):
             bounds = self._bounds(terms, delta)
         most = min(most, epsilon_of_curve(self._renyi(terms), delta))
-        most = min(most, self._group_size * self._pure_epsilon())
         if inclusion_probability(terms) * self._group_size <= delta:
             most = 0.0
         upper = min(most, max((b.upper_epsilon(delta) for b in bounds), default=math.inf))

@@ -142,6 +142,7 @@ class RDPAccountant(Accountant):
     """
 
     takes_many_kinds = True
+    _not_pickled = ("_total",)
     prices = {
         AllocatedGaussian: allocated_gaussian_curve,
         BestOfPoissonRuns: _added(_best_of_poisson_runs),
@@ -231,7 +232,7 @@ class RDPAccountant(Accountant):
         if finite.all():
             return self._total[1](orders)
         # At the order infinity the divergence is the largest loss there is.
-        found = np.full(orders.shape, self._group_size * self._pure_epsilon())
+        found = np.full(orders.shape, self._pure_epsilon())
         if finite.any():
             found[finite] = self._total[1](orders[finite])
         return found
@@ -250,11 +251,12 @@ class RDPAccountant(Accountant):
             first = {"first": order, "factor": 1.15}
         return minimize_over_orders(_values(self._divergence, value), inverse=inverse, **first)
 
-    def _epsilon(self, delta: float) -> float:
-        best = self._best(lambda a, rdp: epsilon_at_order(a, rdp, delta), inverse=True)[1]
+    def _most_epsilon(self) -> float:
         # All orders include infinity, to which no search goes.
-        most = self._group_size * self._pure_epsilon() if self._orders is None else math.inf
-        return min(best, most)
+        return super()._most_epsilon() if self._orders is None else math.inf
+
+    def _epsilon(self, delta: float) -> float:
+        return self._best(lambda a, rdp: epsilon_at_order(a, rdp, delta), inverse=True)[1]
 
     def _delta(self, epsilon: float) -> float:
         best = self._best(lambda a, rdp: log_odds_of_delta(a, rdp, epsilon), inverse=False)

@@ -10,7 +10,7 @@ from tfdp.accounting.correlated import repeated
 from tfdp.accounting.mechanisms import Mechanism, NoPrivacy
 from tfdp.accounting.normal_form import NormalForm
 from tfdp.accounting.passes import known_step, of_pass
-from tfdp.events import Event
+from tfdp.events import Event, UnsupportedEventError
 
 
 class Tally:
@@ -54,13 +54,20 @@ class Tally:
             event: The event.
             form: What it amounts to, the same every time.
             count: How often.
+
+        Raises:
+            UnsupportedEventError: so many of them are not priced; nothing was added.
         """
         moved: collections.Counter[Mechanism] = collections.Counter()
         for mechanism, number in self._part(event, form):
             moved[mechanism] -= number
         self._count(event, form, count)
-        for mechanism, number in self._part(event, form):
-            moved[mechanism] += number
+        try:
+            for mechanism, number in self._part(event, form):
+                moved[mechanism] += number
+        except UnsupportedEventError:
+            self._count(event, form, -count)
+            raise
         for mechanism, number in moved.items():
             _move(self._terms, mechanism, number)
         if form.failure_probability:

@@ -6,6 +6,7 @@ many kinds all the same, steps are charged a little more, so that fewer kinds re
 multipliers are rounded down, and sampling probabilities up, to ever fewer decimal digits.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -14,12 +15,14 @@ from tfdp.accounting.mechanisms import DEARER, RemoveThenAdd, SampledGaussian
 from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.events import (
     Event,
+    FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
     SampledEvent,
     Sampling,
+    TruncatedPoissonSampling,
     UnsupportedEventError,
 )
 from tfdp.events.protection import Protection, protection
@@ -30,7 +33,8 @@ _DIGITS = (None, 6, 5, 4, 3, 2, 1)
 # Events whose kind is remembered, so that a repeated one need not be taken apart again.
 _REMEMBERED = 4096
 
-_Kind = tuple[NormalForm, Protection] | Event
+# What it amounts to, what it protects, and the sampling where groups cost what follows from it.
+_Kind = tuple[NormalForm, Protection, Sampling | None] | Event
 
 
 def round_down(x: float, digits: int) -> float:
@@ -72,8 +76,13 @@ def _rounded(mechanism: Any, digits: int) -> Any:
     )
 
 
-def _step_of(mechanism: Any, about: Protection) -> Event:
+def _step_of(mechanism: Any, about: Protection, of_units: Sampling | None) -> Event:
     """Returns a step that amounts to the rounded mechanism."""
+    if of_units is not None and about.privacy_unit is not None:
+        # In a sample of fixed size one comes and one goes.
+        factor = 2.0 if isinstance(of_units, FixedSizeSampling) else 1.0
+        event = GaussianSumEvent(1.0, factor * mechanism.noise_multiplier)
+        return SampledEvent(of_units, event, about.neighboring_relation, about.privacy_unit)
     if about.privacy_unit is None:
         return GaussianSumEvent(1.0, mechanism.noise_multiplier)
     once: Any = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
@@ -91,7 +100,18 @@ def _exact_kind(event: Event) -> _Kind:
     except UnsupportedEventError:
         return event
     # Begun passes are rounded up for each of them, and steps of a run count together.
-    return (form, protection(event)) if form.stands_alone else event
+    return (form, protection(event), _of_units(event)) if form.stands_alone else event
+
+
+def _of_units(event: Event) -> Sampling | None:
+    """Returns the sampling if groups cost what follows from the number of units, or None."""
+    if (
+        isinstance(event, SampledEvent)
+        and event.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+        and isinstance(event.sampling, (FixedSizeSampling, TruncatedPoissonSampling))
+    ):
+        return event.sampling
+    return None
 
 
 def _kind(event: Event, digits: int | None) -> _Kind:
@@ -102,15 +122,20 @@ def _kind(event: Event, digits: int | None) -> _Kind:
     fails = kind[0].failure_probability or kind[0].lost_probability
     if len(kind[0].mechanisms) != 1 or fails:
         return kind
-    rounded = _rounded(kind[0].mechanisms[0], digits)
-    return kind if rounded is None else (kind[0]._replace(mechanisms=(rounded,)), kind[1])
+    mechanism: Any = kind[0].mechanisms[0]
+    rounded = _rounded(mechanism, digits)
+    if rounded is None:
+        return kind
+    if kind[2] is not None:  # The sampling says what its probability is.
+        rounded = dataclasses.replace(rounded, sampling_probability=mechanism.sampling_probability)
+    return kind[0]._replace(mechanisms=(rounded,)), *kind[1:]
 
 
 def _representative(kind: _Kind, event: Event) -> Event:
     """Returns a step of this kind; `event` is one, but for the rounding."""
     if isinstance(kind, Event) or _exact_kind(event) == kind:
         return event
-    step = _step_of(kind[0].mechanisms[0], kind[1])
+    step = _step_of(kind[0].mechanisms[0], *kind[1:])
     if _exact_kind(step) != kind:
         raise ArithmeticError(f"{event!r} was to be charged as {kind[0]!r}, not as {step!r}.")
     return step

@@ -39,7 +39,7 @@ class Target(NamedTuple):
         """
         entries = ledger if event is None else [*ledger, (event, count)]
         epsilon = float(replayed(entries, self.accountant).get_epsilon(self.delta))
-        return epsilon if epsilon > self.epsilon * (1 + _ROUNDING) else None
+        return None if epsilon <= self.epsilon * (1 + _ROUNDING) else epsilon
 
 
 class SaysBeyondTarget(keras.callbacks.Callback):

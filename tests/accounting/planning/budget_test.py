@@ -1,8 +1,11 @@
 """What is left of a budget: as much as fits, and not one event more."""
 
+import math
+
 import pytest
 
-from tfdp.accounting import PLDAccountant, RDPAccountant
+from tfdp.accounting import Accountant, PLDAccountant, RDPAccountant
+from tfdp.accounting.mechanisms import PureEpsilon
 from tfdp.accounting.planning.budget import (
     MOST_EVENTS,
     Budget,
@@ -19,9 +22,11 @@ from tfdp.events import (
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
+    PureEpsilonEvent,
     RandomAllocationSampling,
     SampledEvent,
     ShuffledSampling,
+    UnsupportedEventError,
 )
 from tfdp.ledger import PrivacyLedger
 
@@ -63,6 +68,16 @@ def test_nothing_is_left():
 
 def test_empty_ledger():
     assert PrivacyLedger().remaining(1.0, 1e-5) == Remaining(1.0, None)
+
+
+def test_last_step_that_cannot_happen_again():
+    release = CorrelatedGaussianSumEvent(1.0, 4.0, (1.0, 0.5), (1.0,), 40, 1, 0, 7)
+    step = SampledEvent(MinSeparationSampling(0.1, 4, 40), release, NeighboringRelation.ZERO_OUT)
+    ledger = ledger_of((step, 1))
+    left = ledger.remaining(30.0, 1e-5)
+    assert left == Remaining(30.0 - ledger.epsilon(1e-5), None) and left.epsilon > 0
+    with pytest.raises(UnsupportedEventError, match="samples of one pass"):
+        ledger.remaining(30.0, 1e-5, event=step)
 
 
 def test_free_events_are_counted_to_the_end():
@@ -129,3 +144,37 @@ def test_a_refusal_promises_no_more_than_is_left():
         < float(str(raised.value).split("left is epsilon ")[1].split()[0][:-1])
         <= left
     )
+
+
+class _LostItsWay(Accountant):
+    """An accountant of another package, whose arithmetic ends in what is no number."""
+
+    prices = {PureEpsilon: lambda mechanism: mechanism.epsilon}
+
+    def _epsilon(self, delta):
+        return math.nan
+
+
+class _OfNoKind:
+    """Another one, which is not derived from ours."""
+
+    def compose(self, event, count=1):
+        return self
+
+    def get_epsilon(self, target_delta):
+        return math.nan
+
+
+@pytest.mark.parametrize("accountant", [_LostItsWay, _OfNoKind])
+def test_what_is_no_number_fits_into_no_budget(accountant):
+    ledger, budget = PrivacyLedger(), Budget(10.0, 1e-5, accountant)
+    with pytest.raises(PrivacyBudgetExceededError):
+        ledger.append(PureEpsilonEvent(20.0), permit=budget.permit)
+    assert len(ledger) == 0
+    assert affordable_events(ledger, PureEpsilonEvent(20.0), 10.0, 1e-5, accountant) == 0
+
+
+def test_an_accountant_that_has_no_number_says_infinity():
+    ledger = PrivacyLedger()
+    ledger.append(PureEpsilonEvent(1.0))
+    assert ledger.epsilon(1e-5, _LostItsWay) == math.inf

@@ -45,6 +45,11 @@ def test_bound_is_the_curve_of_a_gaussian(mu):
         assert exact * (1 - 1e-9) <= found <= exact * (1 + 2e-4) + 1e-7
 
 
+@pytest.mark.parametrize("mu", [0.1, 1.0, 5.0])
+def test_without_false_positives_a_gaussian_shows_nothing(mu):
+    assert largest_true_positive_rate(lambda e: gaussian_delta(mu, e), 0.0) < 1e-12
+
+
 def test_bound_of_nothing_and_of_everything():
     for rate in (0.0, 0.01, 1.0):
         assert largest_true_positive_rate(lambda epsilon: 0.0, rate) == pytest.approx(rate)

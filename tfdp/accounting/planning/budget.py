@@ -79,7 +79,7 @@ class Budget:
             UnsupportedEventError: the accountant refuses the event, or the ledger.
         """
         cost = self._cost(ledger, event)
-        if cost > self.epsilon * (1 + _ROUNDING):
+        if not cost <= self.epsilon * (1 + _ROUNDING):  # NaN is no price, either.
             raise PrivacyBudgetExceededError(
                 f"With this the ledger would cost epsilon {shown_up(cost)} at delta "
                 f"{self.delta!r}, and the budget is epsilon {self.epsilon!r}. What is left is "
@@ -103,7 +103,8 @@ class Remaining(NamedTuple):
             release that is (epsilon, 0)-differentially private still fits (basic composition);
             further events of the ledger's own kind fit better than this says, and `events` counts
             them.
-        events: How many further events fit, 2^40 at most; None where no event is known.
+        events: How many further events fit, 2^40 at most; None where no event is known, or the last
+            one of the ledger cannot happen again (a step of a run on separated samples).
     """
 
     epsilon: float
@@ -163,7 +164,7 @@ def affordable_events(
     made = replayed(ledger, accountant)
     if isinstance(made, Accountant) and made.takes_back:
         return affordable_beside(made, event, target_epsilon, target_delta, ledger.total_count)
-    if float(made.get_epsilon(target_delta)) > target_epsilon:
+    if not float(made.get_epsilon(target_delta)) <= target_epsilon:
         return 0
 
     def cost(count: float) -> float:
@@ -237,13 +238,17 @@ def remaining(
     """
     target_epsilon, target_delta = check_budget(target_epsilon, target_delta)
     spent = epsilon_of(ledger, target_delta, accountant)
-    event = _last_event(ledger) if event is None else event
-    left = max(0.0, target_epsilon - spent)
-    if event is None:
+    left, last = max(0.0, target_epsilon - spent), _last_event(ledger)
+    following = last if event is None else event
+    if following is None:
         return Remaining(left, None)
-    return Remaining(
-        left, affordable_events(ledger, event, target_epsilon, target_delta, accountant)
-    )
+    budget = target_epsilon, target_delta
+    try:
+        return Remaining(left, affordable_events(ledger, following, *budget, accountant))
+    except UnsupportedEventError:
+        if event is not None:
+            raise
+        return Remaining(left, None)
 
 
 def _last_event(entries: Iterable[tuple[Event, int]]) -> Event | None:

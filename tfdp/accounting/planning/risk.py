@@ -61,12 +61,11 @@ def largest_true_positive_rate(
         "false_positive_rate", false_positive_rate, minimum=0, inclusive=True, maximum=1
     )
     smallest = min(1.0, rate + get_delta(0.0))
-    bounds = []
-    if rate > 0:  # Beyond that epsilon, the first bound is one.
-        first = min(_LARGEST_EPSILON, -math.log(rate))
-        bounds.append((lambda epsilon: math.exp(epsilon) * rate + get_delta(epsilon), first))
+    # Beyond that epsilon, the first bound is one.
+    first = min(_LARGEST_EPSILON, -math.log(rate)) if rate > 0 else _LARGEST_EPSILON
+    bounds = [(lambda epsilon: math.exp(epsilon) * rate + get_delta(epsilon), first)]
     # The curve is its own mirror image, and the second bound is that of its other half.
-    if rate + smallest > 1 or rate == 0:
+    if rate + smallest > 1:
         bounds.append(
             (lambda epsilon: 1 - (1 - rate - get_delta(epsilon)) * math.exp(-epsilon), 50.0)
         )
