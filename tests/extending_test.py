@@ -60,8 +60,15 @@ def example(monkeypatch):
 
 
 def test_there_is_an_example_of_everything():
-    kinds = ["event", "accountant", "query", "layer rule", "sampling policy", "amplified sampling"]
-    assert list(EXAMPLES) == kinds
+    assert list(EXAMPLES) == [
+        "event",
+        "accountant",
+        "query",
+        "test of a query",
+        "layer rule",
+        "sampling policy",
+        "amplified sampling",
+    ]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

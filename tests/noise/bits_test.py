@@ -178,3 +178,22 @@ def test_buffered_bits_are_those_of_the_blocks_and_none_is_given_twice():
     large = np.empty(5000, np.uint8)
     buffered(large)
     assert asked == [4096] * 3 + [5000]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (90, 80)], ids=["small", "large"])
+def test_buffered_bits_are_written_into_every_kind_of_array(shape):
+    # What NumPy makes a row of is a copy for some: the array stayed as it was, without an error.
+    buffered = bits.Buffered(bits.system_fill)
+    whole = np.zeros(shape, np.uint64)
+    for part in (whole, whole.T, whole.T[1:], whole[:, 1], whole[::-1], np.asfortranarray(whole)):
+        part[...] = 0
+        buffered(part)
+        assert len(np.unique(part)) == part.size
+        assert np.all(part)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.float64, np.complex64, object, "S4"])
+def test_buffered_bits_are_integers(dtype):
+    # Of eight bits as a truth value one in 256 would be False.
+    with pytest.raises(TypeError, match="arrays of integers"):
+        bits.Buffered(bits.system_fill)(np.zeros(3, dtype))

@@ -1,5 +1,8 @@
 """Records and numbers that a query cannot take are refused with a sentence of ours."""
 
+import decimal
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,6 +82,63 @@ def test_template_must_say_a_shape(name):
             query.initial_sample_state(pack(tf.TensorSpec(shape)))
 
 
+SECRET = [1234.5, 6789.25]
+INTEGERS = tfdp.query.DiscreteGaussianSumQuery(1.0, 1.0)
+ROWS = tfdp.query.SparseEmbeddingSumQuery(1.0, 1.0, 1.0, 1.0, 1.0)
+TAKING_A_VECTOR = {
+    **{name: query for name, (query, _) in QUERIES.items() if name in ("sum", "average", "joint")},
+    "exact": tfdp.GaussianSumQuery(1.0, 1.0, precision="exact"),
+    "laplace": tfdp.query.LaplaceSumQuery(1.0, 1.0),
+    "scaled": tfdp.query.ScaleThenPrivatizeQuery(SUM, tf.zeros([2])),
+    "integers": INTEGERS,
+    "discretized": tfdp.query.DiscretizedSumQuery(
+        tfdp.query.DiscreteGaussianSumQuery(2002.0, 1.0), 1.0, 2000.0
+    ),
+    "histogram": tfdp.query.HistogramQuery(1.0),
+    "selection": tfdp.query.ReportNoisyMaxQuery(1.0, 1.0),
+    "tree": tfdp.query.TreeRangeSumQuery(SUM),
+}
+
+
+def _error_of(call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        tf.constant(SECRET, tf.float16),
+        tf.sparse.from_dense(SECRET),
+        tf.ragged.constant([SECRET]),
+        decimal.Decimal("1234.5"),
+        np.array([decimal.Decimal("1234.5"), None]),
+    ],
+    ids=["half", "sparse", "ragged", "decimal", "objects"],
+)
+@pytest.mark.parametrize("name", TAKING_A_VECTOR)
+def test_an_error_shows_no_number_of_a_record(name, record):
+    query = TAKING_A_VECTOR[name]
+    params = query.derive_sample_params(query.initial_global_state())
+    message = _error_of(lambda: query.preprocess_record(params, record))
+    assert "1234" not in message and "6789" not in message
+
+
+def test_an_error_about_another_kind_of_sum_shows_no_number():
+    messages = [
+        _error_of(lambda: INTEGERS.preprocess_record((), tf.constant(SECRET))),
+        _error_of(lambda: ROWS.pack_scaled(tf.constant([SECRET]), tf.zeros([0]))),
+        _error_of(
+            lambda: ROWS.accumulate_record(
+                (), ROWS.initial_sample_state(tf.zeros([2, 3])), tf.constant([SECRET])
+            )
+        ),
+    ]
+    assert not any("1234" in message or "6789" in message for message in messages)
+    assert all("float32" in message for message in messages)
+
+
 def test_dtypes_of_records_are_not_mixed():
     with pytest.raises(ValueError, match="Shapes or dtypes differ"):
         _accumulate(SUM, tf.zeros([2]), tf.zeros([2], tf.float64))
@@ -108,6 +168,52 @@ def test_weight_is_one_number(weight):
 def test_numbers_that_float32_cannot_hold_are_refused(make, name):
     with pytest.raises(ValueError, match=f"{name}.* must be finite, at least .* and at most"):
         make()
+
+
+TINY = 1e-31
+_SCHEDULE = keras.optimizers.schedules.PiecewiseConstantDecay([10], [0.0, 1e-20])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tfdp.GaussianSumQuery(1e-12, TINY),
+        lambda: tfdp.GaussianAverageQuery(1e-12, noise_multiplier=1e-20, denominator=4),
+        lambda: tfdp.query.LaplaceSumQuery(1e-12, TINY),
+        lambda: tfdp.query.AutomaticClippingSumQuery(1e-12, TINY),
+        lambda: tfdp.JointClippingQuery([1e10], 1e-12, 1e-20),
+        lambda: tfdp.query.QuantileAdaptiveClipSumQuery(1e-6, 1e-20, 0.5, 0.2, 1.0, 4.0),
+        lambda: tfdp.query.QuantileEstimatorQuery(1.0, 0.5, 0.2, TINY, 4.0),
+        lambda: tfdp.query.SparseEmbeddingSumQuery(1.0, TINY, 1.0, 1.0, 1.0),
+        lambda: tfdp.query.TreeResidualSumQuery.build_l2_gaussian_query(
+            1e-12, 1e-20, tf.zeros([2]), num_steps=9, period=3
+        ),
+        lambda: tfdp.query.ScheduledGaussianSumQuery(1e-12, 1e-20),
+    ],
+)
+def test_noise_that_float32_rounds_to_none_is_refused(make):
+    # The event would say that there is some.
+    with pytest.raises(ValueError, match="must be zero, or at least 1e-30"):
+        make()
+
+
+def test_a_schedule_stops_before_noise_that_is_none():
+    query = tfdp.query.ScheduledGaussianSumQuery(1e-12, _SCHEDULE)
+    state = query.initial_global_state()
+    assert query.derive_event(state).noise_stddev == 0.0
+    with pytest.raises(ValueError, match="of step 11 must be zero, or at least 1e-30"):
+        query.derive_event(query._state_of(tf.constant(11, tf.int64)))
+
+
+def test_the_least_noise_is_there():
+    query = tfdp.GaussianSumQuery(1.0, 1e-30)
+
+    def release(total):
+        return query.get_noised_result(total, query.initial_global_state())[0]
+
+    for run in (release, tf.function(release)):
+        drawn = run(tf.zeros([20_000])).numpy().astype(np.float64)
+        assert np.std(drawn) == pytest.approx(1e-30, rel=6.5 / np.sqrt(2 * 20_000))
 
 
 def test_largest_numbers_give_finite_results():

@@ -10,11 +10,15 @@ from tfdp.query import (
     CorrelatedGaussianSumQuery,
     DPQuery,
     GaussianSumQuery,
+    HistogramQuery,
+    NestedQuery,
     NormalizedQuery,
     PeriodicRoundRestartIndicator,
     QuantileAdaptiveClipSumQuery,
     RestartQuery,
+    ScaleThenPrivatizeQuery,
     TreeCumulativeSumQuery,
+    TreeRangeSumQuery,
     TreeResidualSumQuery,
     WeightedSumQuery,
 )
@@ -30,6 +34,38 @@ WRAPPED = {
     "running": TreeCumulativeSumQuery(TREE),
     "restarted": RestartQuery(TREE, INDICATOR),
 }
+
+
+RANGES = TreeRangeSumQuery(GaussianSumQuery(1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda inner: ScaleThenPrivatizeQuery(inner, tf.zeros([2])), TreeRangeSumQuery],
+    ids=["scaled", "tree"],
+)
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (RANGES, "nodes of a tree"),
+        (NormalizedQuery(NormalizedQuery(RANGES, 2.0), 2.0), "nodes of a tree"),
+        (ArrangedQuery(NestedQuery([RANGES, GaussianSumQuery(1.0, 1.0)]), [0, 1]), "nodes of a"),
+        (WeightedSumQuery(RANGES, 1.0), "nodes of a tree"),
+        (WeightedSumQuery(GaussianSumQuery(1.0, 1.0), 1.0), "no weights"),
+        (HistogramQuery(1.0), "result of numbers"),
+    ],
+    ids=["tree", "averaged", "arranged", "weighted_tree", "weighted", "histogram"],
+)
+def test_what_cannot_be_undone_or_weighed_goes_outside(make, inner, message):
+    # It failed when the result was made, or with the first record.
+    with pytest.raises(TypeError, match=message):
+        make(inner)
+
+
+def test_results_of_other_queries_are_like_their_records():
+    queries = [*WRAPPED.values(), NestedQuery([ADAPTIVE]), WeightedSumQuery(ADAPTIVE, 1.0)]
+    assert all(query.has_results_like_records for query in queries)
+    assert not HistogramQuery(1.0).has_results_like_records
 
 
 @pytest.mark.parametrize("query", WRAPPED.values(), ids=WRAPPED)

@@ -65,6 +65,7 @@ def test_draws_are_random():
         (lambda: TruncatedNegativeBinomialRuns(0.0), ValueError),
         (lambda: TruncatedNegativeBinomialRuns(1.0), ValueError),
         (lambda: TruncatedNegativeBinomialRuns(0.5, -1.0), ValueError),
+        (lambda: TruncatedNegativeBinomialRuns(0.4, 1000.0), ValueError),
         (lambda: TruncatedNegativeBinomialRuns("0.5"), TypeError),
         (lambda: PoissonRuns(0.5), ValueError),
         (lambda: PoissonRuns(math.nan), ValueError),
@@ -73,3 +74,16 @@ def test_draws_are_random():
 def test_bad_arguments(make, error):
     with pytest.raises(error):
         make()
+
+
+def test_probabilities_that_a_float_just_holds():
+    # Beyond them `draw` would end the search with an error, when it was charged already.
+    numbers = TruncatedNegativeBinomialRuns(0.5, 1000.0)
+    drawn = [numbers.draw(HostGenerator()) for _ in range(50)]
+    assert abs(np.mean(drawn) - numbers.mean) < 6.5 * math.sqrt(2000 / 50)
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, -0.5])
+def test_mean_of_runs_that_are_hardly_ever_two_is_one(shape):
+    for gamma in (1 - 2.0**-53, 1 - 2.0**-40):
+        assert TruncatedNegativeBinomialRuns(gamma, shape).mean == pytest.approx(1.0, rel=1e-9)

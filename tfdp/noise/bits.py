@@ -73,7 +73,22 @@ class Buffered:
         self._used = self._block.size
 
     def __call__(self, out: np.ndarray) -> None:
-        """Overwrites `out`."""
+        """Overwrites `out`, an array of integers that need not be contiguous.
+
+        Raises:
+            TypeError: it holds something else: the bytes of random bits are hardly ever False.
+        """
+        if out.dtype.kind not in "iu":
+            raise TypeError(
+                "Random bits are written into arrays of integers; make of these what is wanted. "
+                f"Received: dtype={out.dtype}."
+            )
+        if not out.flags.c_contiguous:
+            # As a row it may be a copy, which would be overwritten in its place.
+            whole = np.empty(out.shape, out.dtype)
+            self(whole)
+            out[...] = whole
+            return
         if out.nbytes > self._block.size:
             self._fill(out)
             return

@@ -51,8 +51,9 @@ class RandomSource(abc.ABC):
         """Returns what a function of random bits and arrays computes on the host.
 
         Args:
-            function: Of a function that overwrites arrays with random bits, and of the values of
-                `inputs`. It is called whenever this point is reached, and returns a list of arrays.
+            function: Of a function that overwrites arrays of integers with random bits, and of the
+                values of `inputs`. It is called whenever this point is reached, and returns a list
+                of arrays.
             inputs: Tensors.
             types: Of what it returns.
         """

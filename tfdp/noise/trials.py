@@ -40,7 +40,7 @@ def successes(fill: Fill, number: int, probability: float) -> np.ndarray:
 
     Args:
         fill: Writes random bits.
-        number: Of trials; below 2^62.
+        number: Of trials; below 2^48, so that gaps add up within 64 bits.
         probability: p, in [0, 1].
 
     Returns:

@@ -115,6 +115,7 @@ class QuantileAdaptiveClipSumQuery(norm_factors.OneGroupQuery):
         multiplier = real_number(
             "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True
         )
+        noise_stddev("noise_multiplier * min_l2_norm_clip", multiplier * low)
         noise_stddev("noise_multiplier * max_l2_norm_clip", multiplier * high)
         check_random_source(self.random_source)
         if not isinstance(self.normalize_by_clip, bool):

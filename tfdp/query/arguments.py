@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource, system_random_source
 
+# Hardly any draw of it is below 1e-38, where float32 ends.
+_LEAST_NOISE = 1e-30
+
 
 class GaussianGlobalState(NamedTuple):
     """Clip norm and absolute noise of the next step: Python floats, or scalar tensors where they
@@ -33,9 +36,15 @@ def noise_stddev(name: str, value: float) -> float:
 
     Raises:
         TypeError: it is not a number.
-        ValueError: it is not between 0 and 1e30.
+        ValueError: it is neither 0 nor between 1e-30 and 1e30.
     """
-    return real_number(name, value, minimum=0, inclusive=True, maximum=1e30)
+    stddev = real_number(name, value, minimum=0, inclusive=True, maximum=1e30)
+    if 0 < stddev < _LEAST_NOISE:
+        raise ValueError(
+            f"{name} must be zero, or at least {_LEAST_NOISE}: processors round smaller float32 "
+            f"noise to none, and the event would say there is some. Received: {name}={value!r}."
+        )
+    return stddev
 
 
 def check_random_source(random_source: RandomSource | None) -> None:

@@ -33,7 +33,7 @@ class AutomaticClippingSumQuery(norm_factors.OneGroupQuery):
 
     Args:
         l2_norm_clip: What the norms of records come near to from below; positive.
-        stddev: Standard deviation of the noise on the sum; at most 1e30.
+        stddev: Standard deviation of the noise on the sum; zero, or from 1e-30 to 1e30.
         stability: In units of the records; from 1e-12 to 1e18.
         random_source: Where the noise comes from; by default keyed by the operating system.
 

@@ -20,7 +20,7 @@ from tfdp.query.distributed import (
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.integer_sums import DiscreteGaussianSumQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure, add
+from tfdp.query.structure import Structure, add, tensor_of
 
 _SUMS = (
     DiscreteGaussianSumQuery,
@@ -149,7 +149,7 @@ class DiscretizedSumQuery(DPQuery):
         return DiscretizedSampleState(self.sum_query.initial_sample_state(vector), like)
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        record = tf.nest.map_structure(tf.convert_to_tensor, record)
+        record = tf.nest.map_structure(tensor_of, record)
         like = tf.nest.map_structure(_like, record)
         length = self._length(like)
         flat = [tf.reshape(tf.cast(leaf, tf.float64), [-1]) for leaf in tf.nest.flatten(record)]
@@ -246,6 +246,6 @@ def _like(leaf: Any) -> tf.Tensor:
     if not shape.is_fully_defined():
         raise ValueError(
             "Records must have a shape that is known when a graph is built. Received a leaf of "
-            f"shape {shape}: {leaf!r}."
+            f"shape {shape}."
         )
     return tf.zeros([0, *shape], dtype)

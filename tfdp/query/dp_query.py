@@ -10,8 +10,17 @@ import keras
 import tensorflow as tf
 
 from tfdp.events import Event
+from tfdp.events.registry import is_ours
 from tfdp.query.leaves import zeros_like
 from tfdp.query.structure import Structure, add
+
+# By the names of methods what a query with another one of these does not inherit: engines that work
+# from norms call none of them, and those that add up batches only the first one.
+_NOT_INHERITED: dict[str, dict[str, Any]] = {
+    "preprocess_record": {"num_norm_groups": None},
+    "accumulate_preprocessed_record": {"num_norm_groups": None, "is_sum": False},
+    "merge_sample_states": {"num_norm_groups": None, "is_sum": False},
+}
 
 
 class DPQuery(abc.ABC):
@@ -33,6 +42,35 @@ class DPQuery(abc.ABC):
         The event depends on the global state alone, never on a record, so that a trainer can write
         it to the ledger before the result exists.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Takes from a class what it inherits and need not be any more.
+
+        If a class that is not tfdp's has a method of its own that takes records, and does not say
+        anew that engines may do without it (`num_norm_groups`, `is_sum`), then they may not: else
+        its event would describe what the method does, and an engine would do something else.
+
+        Raises:
+            TypeError: the class has an `accumulate_record` of its own.
+        """
+        super().__init_subclass__(**kwargs)
+
+        def place(name: str) -> int:
+            return next(i for i, each in enumerate(cls.__mro__) if name in vars(each))
+
+        if not is_ours(cls.__mro__[place("accumulate_record")]):
+            raise TypeError(
+                f"{cls.__name__} must not have an accumulate_record of its own: engines, and "
+                "queries around it, call preprocess_record and accumulate_preprocessed_record. Put "
+                "what it does there."
+            )
+        for name, instead in _NOT_INHERITED.items():
+            place_of_method = place(name)
+            if is_ours(cls.__mro__[place_of_method]):
+                continue
+            for said, value in instead.items():
+                if place_of_method < place(said):
+                    setattr(cls, said, value)
 
     def initial_global_state(self) -> Structure:
         """Returns the state before the first step. Python numbers in it never change."""
@@ -61,7 +99,7 @@ class DPQuery(abc.ABC):
     def accumulate_record(
         self, params: Structure, sample_state: Structure, record: Structure
     ) -> Structure:
-        """Returns the sample state with one more record in it."""
+        """Returns the sample state with one more record in it. It is not to be overridden."""
         return self.accumulate_preprocessed_record(
             sample_state, self.preprocess_record(params, record)
         )
@@ -147,6 +185,13 @@ class DPQuery(abc.ABC):
         it cannot be divided, and records, which count in whole, cannot be weighted.
         """
         return True
+
+    @property
+    def has_results_like_records(self) -> bool:
+        """False where the coordinates of a result are not those of a record, so that nothing which
+        was done to these can be undone in it.
+        """
+        return self.has_numeric_result
 
     @property
     def needs_separate_records(self) -> bool:

@@ -38,7 +38,8 @@ class GaussianSumQuery(norm_factors.OneGroupQuery):
 
     Args:
         l2_norm_clip: Bound on the l2 norm of a record; positive.
-        stddev: Standard deviation of the noise on the sum (not on an average); at most 1e30.
+        stddev: Standard deviation of the noise on the sum (not on an average); zero, or from 1e-30
+            to 1e30.
         random_source: Where the noise comes from; by default keyed by the operating system.
         precision: "float" (default), or "exact", which makes an `ExactGaussianSumQuery`.
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfdp.noise import RandomSource, staged
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, tensor_of
 
 # A clip norm is between 2^30 and 2^31 steps of its grid: squares of norms fit into 62 bits, and the
 # sum of 2^31 records into 63. Larger sums wrap around, which is post-processing of the true sum.
@@ -103,7 +103,7 @@ def clip_to_grid(l2_norm_clip: float, record: Structure) -> OnGrid:
         TypeError: a leaf is neither float32 nor float64.
     """
     grid = grid_of(l2_norm_clip)
-    record = tf.nest.map_structure(tf.convert_to_tensor, record)
+    record = tf.nest.map_structure(tensor_of, record)
     leaves = tf.nest.flatten(record)
     _check_coordinates(leaves)
     dtypes = [record_dtype(leaf) for leaf in leaves]

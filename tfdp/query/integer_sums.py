@@ -13,7 +13,7 @@ from tfdp.query.arguments import check_random_source, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.grid import is_longer
 from tfdp.query.leaves import numeric_zeros_like
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, tensor_of
 
 # Norms and coordinates up to here have squares within 62 bits.
 LARGEST_NORM = 2**31 - 1
@@ -52,8 +52,8 @@ def check_integers(leaf: tf.Tensor) -> None:
     if leaf.dtype not in (tf.int32, tf.int64):
         raise TypeError(
             "Records must be int32 or int64: integer noise protects integers only. Received a leaf "
-            f"of dtype {leaf.dtype.name}: {leaf!r}. tfdp.query.DiscretizedSumQuery rounds records "
-            "of real numbers."
+            f"of dtype {leaf.dtype.name}, of shape {leaf.shape}. tfdp.query.DiscretizedSumQuery "
+            "rounds records of real numbers."
         )
 
 
@@ -103,7 +103,7 @@ def integers_of(record: Structure) -> Structure:
     Raises:
         TypeError: a leaf does not hold integers.
     """
-    record = tf.nest.map_structure(tf.convert_to_tensor, record)
+    record = tf.nest.map_structure(tensor_of, record)
     for leaf in tf.nest.flatten(record):
         check_integers(leaf)
     return record

@@ -63,6 +63,7 @@ class JointClippingQuery(SumAggregationDPQuery):
         multiplier = real_number(
             "noise_multiplier", self.noise_multiplier, minimum=0, inclusive=True
         )
+        noise_stddev("noise_multiplier * l2_norm_clip", multiplier * clip)
         for scale in flat:
             noise_stddev("scales * noise_multiplier * l2_norm_clip", scale * multiplier * clip)
         check_random_source(self.random_source)
@@ -89,7 +90,7 @@ class JointClippingQuery(SumAggregationDPQuery):
         return norm_factors.clip_factors(self.l2_norm_clip, joint) / scales
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        return norm_factors.scale_record(self, params, record)
+        return norm_factors.scale_record(self, len(self._flat_scales), params, record)
 
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure

@@ -11,7 +11,7 @@ from tfdp.query import norm_factors
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, tensor_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class LaplaceSumQuery(SumAggregationDPQuery):
 
     Args:
         l1_norm_clip: Bound on the l1 norm of a record; positive.
-        scale: b, of the noise on the sum; at most 1e30. Its standard deviation is sqrt(2) b.
+        scale: b, of the noise on the sum; zero, or from 1e-30 to 1e30. Its standard deviation is
+            sqrt(2) b.
         random_source: Where the noise comes from; by default keyed by the operating system.
 
     Raises:
@@ -64,7 +65,7 @@ class LaplaceSumQuery(SumAggregationDPQuery):
         check_random_source(self.random_source)
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
+        leaves = [tensor_of(leaf) for leaf in tf.nest.flatten(record)]
         all_float64 = all(record_dtype(leaf) == tf.float64 for leaf in leaves)
         dtype = tf.float64 if all_float64 else tf.float32
         # As a sum of squares does: one more than the exact norm, for numbers that are rounded.

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.query.structure import Structure, describe
+from tfdp.query.structure import Structure, describe, tensor_of
 
 
 def record_dtype(leaf: Any) -> tf.DType:
@@ -63,7 +63,7 @@ def _dtype(leaf: Any) -> tf.DType:
             "A record of this query must be one tensor. Give each part of a record a query of its "
             f"own, with NestedQuery. Received: {describe(leaf)}."
         )
-    return tf.as_dtype(getattr(leaf, "dtype", None) or tf.convert_to_tensor(leaf).dtype)
+    return tf.as_dtype(getattr(leaf, "dtype", None) or tensor_of(leaf).dtype)
 
 
 def spec_of(leaf: Any) -> tf.TensorSpec:

@@ -126,6 +126,10 @@ class NestedQuery(DPQuery):
         return all(query.has_numeric_result for query in self._flat_queries)
 
     @property
+    def has_results_like_records(self) -> bool:
+        return all(query.has_results_like_records for query in self._flat_queries)
+
+    @property
     def needs_separate_records(self) -> bool:
         return any(query.needs_separate_records for query in self._flat_queries)
 

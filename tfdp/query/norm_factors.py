@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdp.numerics import rounding
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, tensor_of
 
 
 def squared_norms(leaves: Sequence[tf.Tensor], *, batched: bool) -> list[tf.Tensor]:
@@ -61,11 +61,20 @@ def scale(leaf: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return tf.where(factor > 0, scaled, tf.zeros([], leaf.dtype))
 
 
-def scale_record(query: DPQuery, params: Structure, record: Structure) -> Structure:
-    """Returns the preprocessed record of a norm-factor query (`DPQuery.norm_groups`)."""
-    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
+def scale_record(
+    query: DPQuery, num_groups: int, params: Structure, record: Structure
+) -> Structure:
+    """Returns the preprocessed record of a norm-factor query (`DPQuery.norm_groups`).
+
+    Args:
+        query: Which it is.
+        num_groups: G; a class that is derived from the query's may tell engines that there is none.
+        params: From `derive_sample_params`.
+        record: A record.
+    """
+    leaves = [tensor_of(leaf) for leaf in tf.nest.flatten(record)]
     groups = query.norm_groups(record)
-    norms = group_norms(squared_norms(leaves, batched=False), groups, query.num_norm_groups)
+    norms = group_norms(squared_norms(leaves, batched=False), groups, num_groups)
     factors = query.scale_factors(params, norms)
     scaled = [scale(leaf, factors[group]) for leaf, group in zip(leaves, groups, strict=True)]
     statistics = query.norm_statistics(params, norms)
@@ -83,4 +92,4 @@ class OneGroupQuery(SumAggregationDPQuery):
         return [0] * len(tf.nest.flatten(template))
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        return scale_record(self, params, record)
+        return scale_record(self, 1, params, record)

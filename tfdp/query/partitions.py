@@ -26,7 +26,7 @@ from tfdp.query import grid
 from tfdp.query.arguments import check_random_source, noise_stddev, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.scores import vector
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, tensor_of
 
 # For each partition; noise of this size is far beyond the number of records anywhere.
 _SMALLEST_EPSILON = 1e-9
@@ -37,7 +37,8 @@ _MOST_ROWS = 2**20
 
 
 class HistogramResult(NamedTuple):
-    """Noised counts.
+    """Noised counts. Where partitions are those that occur in the data, k is not public, and only
+    the kept ones may be shown.
 
     Attributes:
         kept: bool [k]; true everywhere where there is no threshold.
@@ -61,7 +62,7 @@ class _PartitionsQuery(SumAggregationDPQuery):
         return tf.zeros(vector(template).shape, tf.int64)
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        numbers = tf.cast(tf.convert_to_tensor(vector(record)), tf.float64)
+        numbers = tf.cast(tensor_of(vector(record)), tf.float64)
         is_in = (numbers > 0) & tf.reduce_all(tf.math.is_finite(numbers))
         found = tf.cast(is_in, tf.int64)
         return tf.where(tf.cumsum(found) <= self.max_partitions, found, tf.zeros_like(found))
@@ -111,6 +112,10 @@ class PartitionSelectionQuery(_PartitionsQuery):
     Guarantees:
         The event is `EpsilonDeltaEvent(epsilon, delta)`. Probabilities are rational bounds with as
         many digits as a draw takes: no rounding has a part in them.
+
+        Where the k partitions are those that occur in the data, that holds for the names of the
+        kept ones. The result itself tells k, which may follow a single record, and the places of
+        those that were not kept: keep it to yourself.
 
     Edge cases:
         A record with a NaN or infinity is in no partition.
@@ -245,6 +250,10 @@ class HistogramQuery(_PartitionsQuery):
         The event is `PureEpsilonEvent(epsilon)`, or `EpsilonDeltaEvent(epsilon, threshold_delta)`.
         Counts are integers, the noise is exact.
 
+        Where the partitions are those that occur in the data, that holds for the kept ones, their
+        names and their counts. The length of the result is no part of it: see
+        `PartitionSelectionQuery`.
+
     Edge cases:
         A record with a NaN or infinity is in no partition.
 
@@ -337,6 +346,8 @@ class GaussianHistogramQuery(_PartitionsQuery):
         the larger data set's result is (1 - d) X' + d Y. Let h(a) be the hockey-stick divergence of
         X and X' at a, which is convex with h(0) = 1. Then that of X and of (1 - d) X' + d Y is at
         most h(a (1 - d)) <= (1 - d) h(a) + d.
+
+        With partitions that occur in the data that holds for the kept ones, as in `HistogramQuery`.
 
     Edge cases:
         As in `HistogramQuery`.

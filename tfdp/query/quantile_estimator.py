@@ -18,7 +18,7 @@ from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.leaves import record_dtype, zeros_like
 from tfdp.query.no_privacy import NoPrivacyAverageQuery
 from tfdp.query.normalized import NormalizedQuery
-from tfdp.query.structure import Structure, add
+from tfdp.query.structure import Structure, add, tensor_of
 
 # What an estimate that changes by factors is kept between, in units of the first one.
 _RANGE = 1e6
@@ -95,7 +95,7 @@ class _QuantileEstimator(DPQuery):
         return QuantileEstimatorSampleState(count, zeros_like(_scalar(template)))
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        record = tf.convert_to_tensor(_scalar(record))
+        record = tensor_of(_scalar(record))
         return QuantileEstimatorSampleState(below(params, record), tf.zeros([], record.dtype))
 
     def accumulate_preprocessed_record(

@@ -12,9 +12,8 @@ from tfdp.events import Event
 from tfdp.events.arguments import real_number
 from tfdp.query.dp_query import DPQuery, check_config
 from tfdp.query.leaves import check_specs, spec_of, spec_of_words, words_of_spec
-from tfdp.query.structure import Structure
-from tfdp.query.tree_range import TreeRangeSumQuery
-from tfdp.query.wrapping import WrappingQuery, check_is_numeric
+from tfdp.query.structure import Structure, tensor_of
+from tfdp.query.wrapping import WrappingQuery, check_goes_inside
 
 _NAMES = ("inner_query", "record_specs", "beta_2", "floor")
 
@@ -84,18 +83,7 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        check_is_numeric("inner_query", self.inner_query)
-        if isinstance(self.inner_query, TreeRangeSumQuery):
-            raise TypeError(
-                "The nodes of a tree are not coordinates of a record, so nothing scales them back. "
-                f"Received: {self.inner_query!r}."
-            )
-        if self.inner_query.takes_weights:
-            raise TypeError(
-                "Records of the inner query must have no weights. Put the weights outside: "
-                f"WeightedSumQuery(ScaleThenPrivatizeQuery(...), ...). Received: "
-                f"{self.inner_query!r}."
-            )
+        check_goes_inside("inner_query", self.inner_query, "ScaleThenPrivatizeQuery")
         object.__setattr__(self, "record_specs", tf.nest.map_structure(spec_of, self.record_specs))
         if not tf.nest.flatten(self.record_specs):
             raise ValueError("record_specs must hold at least one leaf. Received: none.")
@@ -150,7 +138,7 @@ class ScaleThenPrivatizeQuery(WrappingQuery):
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
         scales, inner = params
         check_specs(self.record_specs, record)
-        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(record)]
+        leaves = [tensor_of(leaf) for leaf in tf.nest.flatten(record)]
         scaled = [
             leaf * tf.cast(scale, leaf.dtype) for leaf, scale in zip(leaves, scales, strict=True)
         ]

@@ -13,7 +13,7 @@ from tfdp.events import Event, GaussianSumEvent
 from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.query import norm_factors
-from tfdp.query.arguments import check_random_source, clip_norm, source_of
+from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
 from tfdp.query.gaussian import add_noise
 from tfdp.query.structure import Structure, is_concrete
 
@@ -135,4 +135,5 @@ def _check(state: ScheduledGlobalState) -> tuple[float, float]:
     multiplier = real_number(
         "noise_multiplier" + at, float(multiplier), minimum=0, inclusive=True, maximum=1e12
     )
+    noise_stddev("noise_multiplier * l2_norm_clip" + at, multiplier * clip)
     return clip, multiplier

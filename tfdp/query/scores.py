@@ -9,7 +9,7 @@ from tfdp.events import Event, NonPrivateEvent
 from tfdp.query.arguments import source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure, describe
+from tfdp.query.structure import Structure, describe, tensor_of
 
 # Steps of the grid in the largest score of a record: 2^42 records fit into 63 bits.
 STEPS = 2**20
@@ -33,7 +33,7 @@ class ScoresQuery(SumAggregationDPQuery):
         return tf.zeros(vector(template).shape, tf.int64)
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        scores = tf.cast(tf.convert_to_tensor(vector(record)), tf.float64)
+        scores = tf.cast(tensor_of(vector(record)), tf.float64)
         is_finite = tf.reduce_all(tf.math.is_finite(scores))
         scores = tf.where(is_finite, scores, tf.zeros_like(scores))
         # Clipped before the cast, which says nothing of large numbers, and again after it.

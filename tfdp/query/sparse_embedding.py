@@ -17,7 +17,7 @@ from tfdp.query import norm_factors, sparse_rows
 from tfdp.query.arguments import check_random_source, clip_norm, noise_stddev, source_of
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.leaves import record_dtype
-from tfdp.query.structure import Structure
+from tfdp.query.structure import Structure, describe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +151,8 @@ class SparseEmbeddingSumQuery(DPQuery):
         if not isinstance(rows, tf.IndexedSlices):
             raise TypeError(
                 "Sums for a SparseEmbeddingSumQuery must be rows with their counts, a "
-                f"tf.IndexedSlices. Received: {rows!r}. What holds the query must pass on its "
-                "contribution_clips, as NestedQuery, NormalizedQuery and ArrangedQuery do."
+                f"tf.IndexedSlices. Received: {describe(rows)}. What holds the query must pass on "
+                "its contribution_clips, as NestedQuery, NormalizedQuery and ArrangedQuery do."
             )
         return rows
 

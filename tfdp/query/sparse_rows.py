@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.query import norm_factors
+from tfdp.query.structure import describe
 
 
 def empty(table: Any) -> tf.IndexedSlices:
@@ -76,7 +77,8 @@ def concat(left: tf.IndexedSlices, right: tf.IndexedSlices) -> tf.IndexedSlices:
         or left.values.dtype != right.values.dtype
     ):
         raise ValueError(
-            f"Shapes or dtypes of tables differ.\n  Expected: {left!r}\n  Received: {right!r}"
+            f"Shapes or dtypes of tables differ.\n  Expected: {describe(left)}\n  Received: "
+            f"{describe(right)}"
         )
     values = tf.concat([left.values, right.values], axis=0)
     places = tf.concat([left.indices, right.indices], axis=0)

@@ -8,6 +8,21 @@ import tensorflow as tf
 Structure = Any  # A tensor, or a list, tuple, named tuple or dict of structures, as in `tf.nest`.
 
 
+def tensor_of(leaf: Any) -> tf.Tensor:
+    """Returns a leaf of a record as a tensor.
+
+    Raises:
+        TypeError: it can be none. TensorFlow's own error would show the numbers of the record.
+    """
+    try:
+        return tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError):
+        raise TypeError(
+            "The leaves of a record must be tensors, arrays or numbers; make sparse and ragged "
+            f"ones dense before. Received a leaf of type {type(leaf).__name__}."
+        ) from None
+
+
 def add(left: Structure, right: Structure) -> Structure:
     """Returns the leaf by leaf sum of two structures.
 
@@ -17,7 +32,7 @@ def add(left: Structure, right: Structure) -> Structure:
     """
     check_same_structure(left, right)
     pairs = zip(tf.nest.flatten(left), tf.nest.flatten(right), strict=True)
-    pairs = [(tf.convert_to_tensor(a), tf.convert_to_tensor(b)) for a, b in pairs]
+    pairs = [(tensor_of(a), tensor_of(b)) for a, b in pairs]
     if not all(a.shape.is_compatible_with(b.shape) and a.dtype == b.dtype for a, b in pairs):
         raise ValueError(
             f"Shapes or dtypes differ.\n  Expected: {describe(left)}\n  Received: {describe(right)}"

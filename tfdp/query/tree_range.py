@@ -12,8 +12,8 @@ from tfdp.query.distributed import DistributedDiscreteGaussianSumQuery
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.scores import vector_of_any
-from tfdp.query.structure import Structure
-from tfdp.query.wrapping import check_is_numeric
+from tfdp.query.structure import Structure, tensor_of
+from tfdp.query.wrapping import check_goes_inside
 
 
 class TreeRangeSumGlobalState(NamedTuple):
@@ -45,8 +45,8 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         arity: Children of each node; at least 2.
 
     Raises:
-        TypeError: `inner_query` is no query, or has results that are no numbers, or `arity` is no
-            integer.
+        TypeError: `inner_query` is no query, or has results that are not like records, or records
+            with weights, or `arity` is no integer.
         ValueError: `arity` is below 2, or `inner_query` is no sum.
 
     Example:
@@ -75,7 +75,7 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
             raise TypeError(f"inner_query must be a DPQuery. Received: {self.inner_query!r}.")
         if not self.inner_query.is_sum:
             raise ValueError(f"inner_query must be a sum. Received: {self.inner_query!r}.")
-        check_is_numeric("inner_query", self.inner_query)
+        check_goes_inside("inner_query", self.inner_query, "TreeRangeSumQuery")
         object.__setattr__(self, "arity", positive_integer("arity", self.arity))
         if self.arity < 2:
             raise ValueError(f"arity must be at least 2. Received: arity={self.arity}.")
@@ -144,7 +144,7 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         return self.inner_query.initial_sample_state(tf.zeros([nodes], dtype))
 
     def preprocess_record(self, params: Structure, record: Structure) -> Structure:
-        leaves = tf.convert_to_tensor(vector_of_any(record))
+        leaves = tensor_of(vector_of_any(record))
         *_, width = self._levels(leaves.shape[0])
         levels = [tf.pad(leaves, [[0, width - leaves.shape[0]]])]
         while levels[0].shape[0] > 1:
@@ -161,6 +161,10 @@ class TreeRangeSumQuery(SumAggregationDPQuery):
         self, sample_state_1: Structure, sample_state_2: Structure
     ) -> Structure:
         return self.inner_query.merge_sample_states(sample_state_1, sample_state_2)
+
+    @property
+    def has_results_like_records(self) -> bool:
+        return False
 
     @property
     def needs_separate_records(self) -> bool:

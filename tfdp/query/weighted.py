@@ -14,7 +14,7 @@ from tfdp.query.arguments import clip_norm
 from tfdp.query.dp_query import DPQuery, SumAggregationDPQuery
 from tfdp.query.gaussian import GaussianSumQuery
 from tfdp.query.normalized import NormalizedQuery, check_named, resolve_stddev
-from tfdp.query.structure import Structure, describe
+from tfdp.query.structure import Structure, describe, tensor_of
 from tfdp.query.wrapping import check_is_numeric
 
 
@@ -85,6 +85,10 @@ class WeightedSumQuery(SumAggregationDPQuery):
     @property
     def takes_weights(self) -> bool:
         return True
+
+    @property
+    def has_results_like_records(self) -> bool:
+        return self.sum_query.has_results_like_records
 
     def weighed(self, weights: float | tf.Tensor) -> "DPQuery":
         weights = tf.cast(weights, tf.float64)
@@ -241,7 +245,7 @@ def _scalar(weight: Any) -> tf.Tensor:
     Raises:
         TypeError: it is not one real number. Several would repeat the record along an axis.
     """
-    weight = tf.convert_to_tensor(weight)
+    weight = tensor_of(weight)
     if weight.shape.rank != 0 or not (weight.dtype.is_floating or weight.dtype.is_integer):
         raise TypeError(
             "The weight of a record must be one number. Received a tensor of dtype "

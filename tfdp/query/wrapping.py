@@ -66,6 +66,10 @@ class WrappingQuery(DPQuery):
         return self._inner.has_numeric_result
 
     @property
+    def has_results_like_records(self) -> bool:
+        return self._inner.has_results_like_records
+
+    @property
     def needs_separate_records(self) -> bool:
         return self._inner.needs_separate_records
 
@@ -124,4 +128,21 @@ def check_is_numeric(name: str, value: object) -> None:
         raise TypeError(
             f"{name} must have a result of numbers, and this one says what was chosen. Use it by "
             f"itself, or as a part of a NestedQuery outside of others. Received: {name}={value!r}."
+        )
+
+
+def check_goes_inside(name: str, value: object, outside: str) -> None:
+    """Raises a TypeError where an argument is no query that another one can give records which it
+    has changed.
+    """
+    check_is_numeric(name, value)
+    if not value.has_results_like_records:  # type: ignore[attr-defined]
+        raise TypeError(
+            f"{name} must have results like its records, which the nodes of a tree are not. Put "
+            f"the tree outside. Received: {name}={value!r}."
+        )
+    if value.takes_weights:  # type: ignore[attr-defined]
+        raise TypeError(
+            f"Records of {name} must have no weights. Put the weights outside: "
+            f"WeightedSumQuery({outside}(...), ...). Received: {name}={value!r}."
         )

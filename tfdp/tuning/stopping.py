@@ -8,6 +8,9 @@ from tfdp.events import Event, PoissonSelectedRunEvent, RunEvent, SelectedRunEve
 from tfdp.events.arguments import real_number
 from tfdp.noise import HostGenerator
 
+# float64 holds exponentials up to here.
+_LARGEST_EXPONENT = 700
+
 
 class NumberOfRuns(abc.ABC):
     """A distribution of the number K of runs."""
@@ -51,6 +54,12 @@ class TruncatedNegativeBinomialRuns(NumberOfRuns):
         shape = real_number("shape", self.shape, minimum=-1, inclusive=False, maximum=1000)
         if gamma == 1:
             raise ValueError("success_probability must be below 1. Received: 1.")
+        if -shape * math.log(gamma) > _LARGEST_EXPONENT:
+            raise ValueError(
+                "success_probability ** -shape must be at most exp(700), or no float64 holds the "
+                f"probabilities. Take a smaller shape. Received: success_probability={gamma!r}, "
+                f"shape={shape!r}."
+            )
         object.__setattr__(self, "success_probability", gamma)
         object.__setattr__(self, "shape", shape)
 
@@ -59,7 +68,7 @@ class TruncatedNegativeBinomialRuns(NumberOfRuns):
         """The expected number of runs."""
         gamma, eta = self.success_probability, self.shape
         if eta == 0:
-            return (1 / gamma - 1) / -math.log(gamma)
+            return (1 - gamma) / gamma / -math.log(gamma)
         return eta * (1 - gamma) / gamma / -math.expm1(eta * math.log(gamma))
 
     def draw(self, generator: HostGenerator) -> int:
@@ -96,7 +105,7 @@ class PoissonRuns(NumberOfRuns):
     mean: float
 
     def __post_init__(self) -> None:
-        mean = real_number("mean", self.mean, minimum=1, inclusive=True, maximum=700)
+        mean = real_number("mean", self.mean, minimum=1, inclusive=True, maximum=_LARGEST_EXPONENT)
         object.__setattr__(self, "mean", mean)
 
     def draw(self, generator: HostGenerator) -> int:
