@@ -1,5 +1,7 @@
 """Updates of metrics may change metrics and nothing else, and no step follows what they keep."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -367,3 +369,32 @@ def test_accuracies_of_the_best_classes_are_those_of_keras(is_sparse):
         private = shown(make_private(network()), toy.dp(), targets, sampling=FullBatch())
         assert 0 < private[0] < 1
         np.testing.assert_allclose(private, plain)
+
+
+class Hides(tfdp.keras.DPModel):
+    """A step reads what a metric keeps, and `metrics` has it only where metrics are updated."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.kept, self.asked = L.Dense(2), keras.metrics.Sum(name="kept"), 0
+
+    def call(self, x):
+        return self.out(x) * (1.0 + self.kept.variables[0])
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.kept.update_state(x)
+        return {"kept": self.kept.result()}
+
+    @property
+    def metrics(self):
+        called = {frame.function for frame in inspect.stack()}
+        return [self.kept] if called & {"update", "reset_metrics"} else []
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_metrics_that_a_step_was_not_kept_from_reading_may_not_change(run_eagerly):
+    model = Hides()
+    model.compile(toy.dp(), loss=toy.LOGITS_LOSS, run_eagerly=run_eagerly)
+    with pytest.raises(NotPrivateError, match="leaves something of the training data behind"):
+        model.fit(toy.X, toy.Y, sampling=FullBatch(), verbose=0)
+    assert float(model.kept.result()) == 0.0

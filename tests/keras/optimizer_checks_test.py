@@ -51,6 +51,24 @@ def test_inner_optimizer_that_would_void_the_accounting_is_refused(make, message
         DPOptimizer(make(), toy.query())
 
 
+def test_inner_optimizer_that_was_changed_afterwards_is_refused():
+    model = toy.private()
+    model.optimizer.inner_optimizer.gradient_accumulation_steps = 2
+    with pytest.raises(ValueError, match="physical_batch_size"):
+        toy.fit_step(model)
+    assert model.ledger.total_count == 0
+
+
+@pytest.mark.parametrize("name", ["of_fit", "has_statistics", "check", "colour"])
+def test_step_by_hand_takes_no_other_arguments_than_gradients_do(name):
+    optimizer, variable = toy.dp(), toy.matrix()
+    with pytest.raises(TypeError, match=f"Received also: {name}"):
+        optimizer.private_step(
+            toy.squared_error(variable), [variable], toy.examples(), **{name: True}
+        )
+    assert optimizer.ledger.total_count == 0
+
+
 def test_optimizer_of_keras_2_is_told_which_keras_is_needed():
     other = type("SGD", (), {"__module__": "tf_keras.src.optimizers.sgd"})()
     with pytest.raises(TypeError, match="Keras 3 is needed"):

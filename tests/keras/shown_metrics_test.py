@@ -133,6 +133,9 @@ def test_metrics_are_those_of_the_optimizer_compiled_last():
         found.append(set(history))
         assert not kind or all(abs(value) > 1 for (value,) in history.values())
     assert found == [{"accuracy", "loss"}, {"accuracy", "loss"}, {"loss"}, {"accuracy", "loss"}]
+    model.optimizer = other = toy.dp(engine="vectorized", private_metrics=metrics()[1:])
+    other.build(model.trainable_variables)
+    assert set(toy.fit_step(model).history) == {"loss"}
 
 
 def test_evaluating_in_the_middle_of_an_epoch_changes_nothing_that_is_shown():

@@ -380,3 +380,20 @@ def test_compiled_step_is_compiled_once():
         model.train_on_batch(*toy.data())
         seconds.append(time.perf_counter() - begin)
     assert min(seconds[1:]) < 0.05 * seconds[0]
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_compiling_again_with_the_same_optimizer_takes_other_losses_and_metrics(run_eagerly):
+    model = toy.private(metrics=None)
+    fit_step(model)
+    loss = keras.losses.MeanSquaredError()
+    model.compile(model.optimizer, loss=loss, metrics=["mae"], run_eagerly=run_eagerly)
+    labels = np.eye(2, dtype="float32")[Y]
+
+    def loss_of(i):
+        return loss(labels[i : i + 1], model(X[i : i + 1]))
+
+    expected, _ = toy.step_by_hand(model, [lambda i=i: loss_of(i) for i in range(N)])
+    history = fit_step(model, y=labels).history
+    toy.assert_weights(model, expected)
+    assert set(history) == {"loss", "mae"} and model.ledger.total_count == 2

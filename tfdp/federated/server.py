@@ -18,6 +18,7 @@ from tfdp.federated.updates import InvalidUpdateError, form_of
 from tfdp.keras import inputs, validation
 from tfdp.keras.callbacks import epsilon_first
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.sampling_of_steps import Fitting
 from tfdp.keras.summed_step import SummedStep
 from tfdp.keras.training import PrivateTraining
@@ -225,7 +226,7 @@ class Server:
             )
         if not model.built:
             raise ValueError("The model must be built: give it an Input, or call it once.")
-        validation.check_layers(model)
+        check_layers(model)
         self.model = model
         self.clients = registered(clients)
         self.policy = policy_of(sampling, len(self.clients), cohort_size)

@@ -118,6 +118,7 @@ def update(
     record_loss: RecordLoss,
     data: PaddedBatch,
     of_step: tuple[tf.Tensor, Any],
+    variables: Sequence[Any],
 ) -> dict[str, Any]:
     """Updates the metrics of a model with a batch, and returns the logs.
 
@@ -126,6 +127,8 @@ def update(
         record_loss: Its loss of one record.
         data: The batch, with its mask: bool [n]; false marks padding.
         of_step: Losses [n] and outputs of the records, from the step.
+        variables: Of the metrics, as `variables_of_metrics` gave them before the step, which was
+            kept from reading these. No others may change.
 
     Raises:
         NotPrivateError: see `watched`.
@@ -153,7 +156,7 @@ def update(
         if own_loss or (len(masks) > 1 and model.loss is not None):
             # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
             weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
-            with MetricScope(model.metrics_variables, weights) as scope:
+            with MetricScope(variables, weights) as scope:
                 # Losses that layers have added are not there; Keras' own asks for at least one.
                 scope.losses.extend(model.losses or [tf.zeros([])])
                 with model.losses_of_record(scope):
@@ -161,7 +164,7 @@ def update(
         return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     of_records = select([data.x, data.y, data.sample_weight, losses, y_pred, masks])
-    return watched(of_kept, of_records, variables_of_metrics(model))
+    return watched(of_kept, of_records, variables)
 
 
 def creating(model: keras.Model) -> keras.StatelessScope:

@@ -1,6 +1,7 @@
 """The optimizer that drives a query."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfdp.keras.charging import Charging
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.for_budget import for_budget
 from tfdp.keras.issued import Issued
+from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.optimizer_checks import (
     as_list,
@@ -33,7 +35,7 @@ from tfdp.keras.released import Released
 from tfdp.keras.serialization import PACKAGE, optimizer_arguments, optimizer_config
 from tfdp.keras.step import PrivateStep, StepArguments, StepVariables, Use, compiled
 from tfdp.keras.target import Target
-from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping
+from tfdp.keras.wrapping import WrappingOptimizer, is_of_wrapping, parts
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
 from tfdp.sampling import SamplingPolicy
@@ -115,8 +117,9 @@ class DPOptimizer(WrappingOptimizer):
         if physical_batch_size is not None:
             physical_batch_size = positive_integer("physical_batch_size", physical_batch_size)
         loss_scale_factor = positive_or_none("loss_scale_factor", loss_scale_factor)
-        if isinstance(inner_optimizer, AdamBC):
-            inner_optimizer.take_noise_of(query)
+        for part in parts(inner_optimizer):
+            if isinstance(part, AdamBC):
+                part.take_noise_of(query)
         super().__init__(inner_optimizer, loss_scale_factor=loss_scale_factor, name=name)
         self._released = Released(
             query,
@@ -292,7 +295,11 @@ class DPOptimizer(WrappingOptimizer):
     # Variables: the state of the query, and the place of these weights in their ledger.
 
     def build(self, variables: list[Any]) -> None:
-        """Creates the slots of the inner optimizer and the variables of the query's state."""
+        """Creates the slots of the inner optimizer and the variables of the query's state.
+
+        Raises:
+            TypeError, ValueError: the inner optimizer does by now what the constructor refuses.
+        """
         if self.built:
             return
         # All replicas assign the same values, so that of the first is taken.
@@ -311,6 +318,8 @@ class DPOptimizer(WrappingOptimizer):
                     **same,
                 )
         self.inner_optimizer.build(variables)
+        # It may have been changed, and one of several may be known only now.
+        check_inner(self.inner_optimizer, DPOptimizer)
         super().build(variables)
 
     def _step_variables(self) -> StepVariables:
@@ -424,18 +433,32 @@ class DPOptimizer(WrappingOptimizer):
         Raises:
             LedgerMismatchError, PrivacyBudgetExceededError, NotPrivateError: as
                 `private_gradients`.
+            TypeError: there is no such argument.
         """
+        known = inspect.signature(DPOptimizer.private_gradients).parameters
+        if unknown := sorted(set(arguments) - set(known)):
+            raise TypeError(
+                "private_step takes the arguments of private_gradients. Received also: "
+                f"{', '.join(unknown)}."
+            )
         step_arguments = StepArguments(
             loss_fn, as_list(variables), examples, jit_compile=jit_compile, **arguments
         )
+        aux, _ = self._step_of_fit(step_arguments)
+        return aux if step_arguments.has_aux else None
+
+    def _step_of_fit(self, arguments: StepArguments) -> tuple[Any, list[tf.Tensor]]:
+        """As `private_step`, also with what only a model's own training step may say of its batch.
+
+        Returns:
+            Aux, and what was released beside the gradients.
+        """
 
         def update(gradients):
-            self._update(gradients, step_arguments.variables, jit_compile)
+            self._update(gradients, arguments.variables, arguments.jit_compile)
 
-        _, aux, statistics = self._take(step_arguments, update)
-        if step_arguments.has_statistics:
-            return aux, statistics
-        return aux if step_arguments.has_aux else None
+        _, aux, statistics = self._take(arguments, update)
+        return aux, statistics
 
     def _step(self) -> PrivateStep:
         return PrivateStep(
@@ -554,8 +577,5 @@ class DPOptimizer(WrappingOptimizer):
 
 
 def _check_layers(loss: ModelLoss) -> None:
-    # Callbacks, which are checked there, too, import this module.
-    from tfdp.keras.validation import check_layers
-
     with tf.init_scope():  # Values of variables are read.
         check_layers(loss.model)

@@ -13,6 +13,7 @@ from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.inputs import advice_of_keras_2, check_learning_rate
 from tfdp.keras.microbatching import Microbatching
 from tfdp.keras.step import StepArguments
+from tfdp.keras.wrapping import parts
 from tfdp.ledger import PrivacyLedger
 from tfdp.query.dp_query import DPQuery
 from tfdp.query.parts import undivided_sums
@@ -95,6 +96,11 @@ def check_inner(inner: Any, outer_class: type) -> None:
             "A LossScaleOptimizer follows the data (it reacts to overflow), which no event "
             "covers. Pass its inner optimizer, and a constant loss_scale_factor to DPOptimizer."
         )
+    for part in parts(inner):
+        _check_part(part)
+
+
+def _check_part(inner: keras.optimizers.Optimizer) -> None:
     if inner.loss_scale_factor is not None:
         raise ValueError(
             "Gradients must be unscaled before they are clipped: set loss_scale_factor on "

@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import layers_in, loops_in
-from tfdp.keras import distribution, inputs, metric_updates, validation
+from tfdp.keras import distribution, inputs, metric_updates
+from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.private_metrics import PrivateMetric, ShownMetrics
 from tfdp.keras.records import RecordLoss
 
@@ -58,7 +59,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         y_pred = model(x) if model.loss is None else _outputs(model, x)
         loss_axes = inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
-        validation.check_layers(model)
+        check_layers(model)
         losses = [tf.zeros([], loss.dtype) for loss in model.losses]
         with metric_updates.creating(model) as scope, model.losses_of_record(scope):
             # A StatelessScope hides the losses that layers have added.

@@ -29,11 +29,14 @@ from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.first_step import said_where_slow
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
+from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.optimizer import DPOptimizer
+from tfdp.keras.optimizer_checks import as_list
 from tfdp.keras.prepared import Prepared, check_reductions, prepare
 from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit, rows_of_user
 from tfdp.keras.small_samples import SmallSamples
+from tfdp.keras.step import StepArguments
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
 
@@ -104,8 +107,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 f"tfdp.keras.DPOptimizer(optimizer, query=...). Received: optimizer={optimizer!r}."
             )
         validation.check_steps(self)
-        validation.check_layers(self)
+        check_layers(self)
         optimizer.release_moments_of(private_norms(self))
+        self._prepared = None  # Losses and metrics may be others than before.
         # With auto_scale_loss Keras would wrap the optimizer in a loss scale that follows the data.
         with xla.without_cudnn(self, optimizer.engine):
             super().compile(optimizer, *args, **{**kwargs, "auto_scale_loss": False})
@@ -239,7 +243,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._is_watched = verbose != 0 and self.train_function is None
         with (
             self._during("fit", data.samples),
-            optimizer.charging.samples.fitting(data.policy, data.drawn) as fit,
+            optimizer.charging.samples.fitting(data.policy, data.drawn, data.goes_on) as fit,
             optimizer.charging.temporary_guards(),
             self._private_use(),
         ):
@@ -356,6 +360,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         is_prepared = self.built and optimizer.built and prepared is not None
         # An optimizer that is built already may have other metrics than the one before it.
         if is_prepared and prepared.private_metrics == optimizer.private_metrics:
+            check_layers(self)  # They may have been adapted or unfrozen since.
             inputs.check_weights(sample_weight, prepared.loss_axes)
         else:
             self._prepared = prepare(self, x, y, sample_weight)
@@ -457,9 +462,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         penalty = record_loss.penalty() if record_loss.has_penalty else 0.0
         of_metrics = metric_updates.variables_of_metrics(self)
         with metric_updates.unread(of_metrics):
-            aux, released = optimizer.private_step(
+            step_arguments = StepArguments(
                 record_loss,
-                self.trainable_variables,
+                as_list(self.trainable_variables),
                 (data.x, data.y, data.sample_weight),
                 mask=data.mask,
                 weights=weights,
@@ -474,6 +479,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 if examples_per_record is None
                 else self._records.user_gradient,
             )
+            aux, released = optimizer._step_of_fit(step_arguments)
         count = len(optimizer.private_metrics)
         optimizer.move_statistics(private_norms(self), released[count:])
         if shown is not None:
@@ -482,7 +488,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         losses, y_pred = aux
         if weights is not None:  # As Keras shows losses.
             losses *= tf.cast(weights, losses.dtype)
-        logs = metric_updates.update(self, record_loss, data, (losses, y_pred))
+        logs = metric_updates.update(self, record_loss, data, (losses, y_pred), of_metrics)
         validation.check_names(logs)
         return distribution.for_keras(logs)
 

@@ -41,9 +41,11 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         """The variables of the inner optimizer that follow gradients: momenta, moments, averages of
         weights.
         """
-        inner = self.inner_optimizer
-        others = inner.iterations, inner.learning_rate
-        return [v for v in inner.variables if not any(v is other for other in others)]
+        found = []
+        for part in parts(self.inner_optimizer):
+            others = part.iterations, part.learning_rate
+            found += [v for v in part.variables if not any(v is other for other in others)]
+        return found
 
     @property
     def learning_rate(self) -> Any:
@@ -91,7 +93,19 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     def _inner_name(self) -> np.ndarray:
         """Returns the class of the inner optimizer: others may have slots of the same shapes."""
-        return np.frombuffer(type(self.inner_optimizer).__name__.encode(), np.uint8)
+        inner = self.inner_optimizer
+        classes = [inner, *(part for part in parts(inner) if part is not inner)]
+        names = " ".join(type(each).__name__ for each in classes)
+        return np.frombuffer(names.encode(), np.uint8)
+
+
+def parts(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizers that make the updates: those in a `keras.optimizers.MultiOptimizer`,
+    else the optimizer itself.
+    """
+    # Earlier versions of Keras have none.
+    kind = getattr(keras.optimizers, "MultiOptimizer", ())
+    return list(optimizer.optimizers) if isinstance(optimizer, kind) else [optimizer]
 
 
 def is_of_wrapping(store: Any) -> bool:
