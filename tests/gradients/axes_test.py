@@ -21,10 +21,11 @@ from tests.gradients.problems import (
     normal,
     problem,
 )
-from tfdp.gradients import indices
+from tfdp.gradients import UnsupportedModelError, indices
 from tfdp.gradients.mapping import map_records
 from tfdp.query import GaussianSumQuery, NoPrivacySumQuery
 
+L, K = keras.layers, keras.ops
 N, SHAPE, RANK = 3, (2, 3, 3), 4
 X = np.random.default_rng(0).normal(size=(N, *SHAPE)).astype("float32")
 PLACES = np.random.default_rng(1).integers(0, 2, (N, 2, 2)).astype("int32")
@@ -227,3 +228,74 @@ def test_query_that_rolls_records(engine):
     query = Rolling()
     loss, variables, examples = problem(model_of(lambda: keras.layers.Dense(4), (4,)), normal(4))
     assert_sums_agree(*(by_engine(loss, variables, examples, query, e) for e in (engine, "loop")))
+
+
+# Keras adds what is a vector but for axes of length 1 as a bias, along the last axis if that is as
+# long. The axis of a batch of one is such an axis.
+ADDED_ELSEWHERE = {
+    "columns": lambda x: K.add(x, x[:, :, :1]),
+    "pairs": lambda x: x + K.add(K.transpose(x[:, :, :1], (0, 2, 1)), x[:, :, 1:2]),
+    "by_a_layer": lambda x: L.Add()([x, K.mean(x, -1, keepdims=True)]),
+    "in_a_loop": lambda x: tf.while_loop(
+        lambda i, _: i < 2, lambda i, y: [i + 1, K.add(y, y[:, :, :1])], [0, x]
+    )[1],
+}
+ADDED_THERE = {
+    "rows": lambda x: K.add(x, x[:, :1]),
+    "as_it_broadcasts": lambda x: x + x[:, :, :1],
+    "by_subtraction": lambda x: K.subtract(x, -x[:, :, :1]),
+    "of_another_length": lambda x: K.add(x[:, :, :3], x[:, :, :1]),
+}
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "bookkeeping", "loop"])
+@pytest.mark.parametrize("name", sorted(ADDED_ELSEWHERE))
+def test_numbers_that_are_added_elsewhere_for_one_record_are_refused(name, engine):
+    make = lambda: L.Lambda(ADDED_ELSEWHERE[name])  # noqa: E731
+    loss, variables, examples = problem(model_of(make, (4, 4)), normal(4, 4))
+    query = GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    with pytest.raises(UnsupportedModelError, match=r"keras\.ops\.subtract"):
+        by_engine(loss, variables, examples, query, engine)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "bookkeeping"])
+@pytest.mark.parametrize("name", sorted(ADDED_THERE))
+def test_numbers_that_are_added_in_the_same_place(name, engine):
+    make = lambda: L.Lambda(ADDED_THERE[name])  # noqa: E731
+    loss, variables, examples = problem(model_of(make, (4, 4)), normal(4, 4))
+    query = GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    assert_sums_agree(*(by_engine(loss, variables, examples, query, e) for e in (engine, "loop")))
+
+
+def test_a_model_that_runs_on_the_batch_adds_as_keras_does():
+    def model(added):
+        keras.utils.set_random_seed(1)
+        x = keras.Input((4, 4))
+        h, column = L.Dense(4)(x), L.Dense(1)(x)
+        return keras.Model(x, L.Dense(2)(L.Flatten()(added(h, column))))
+
+    query = GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    sums = []
+    for added in (lambda h, c: h + c, lambda h, c: h - (-c)):
+        loss, variables, examples = problem(model(added), normal(4, 4))
+        total = by_engine(loss, variables, examples, query, "bookkeeping")
+        sums.append(sorted(total, key=lambda leaf: leaf.shape))  # All shapes differ.
+    assert_sums_agree(*sums)
+
+
+FIRST_AXIS = {
+    "conv1d": (lambda: L.Conv1D(2, 2, data_format="channels_first"), (3, 5)),
+    "conv2d": (lambda: L.Conv2D(2, 2, data_format="channels_first"), (3, 4, 5)),
+    "conv3d": (lambda: L.Conv3D(2, 2, data_format="channels_first"), (3, 4, 4, 4)),
+    "einsum": (lambda: L.EinsumDense("abc,cd->abd", (5, 4), bias_axes="b"), (5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FIRST_AXIS))
+def test_bias_along_the_first_axis(name):
+    """TensorFlow vectorizes its gradient for images alone."""
+    make, shape = FIRST_AXIS[name]
+    loss, variables, examples = problem(model_of(make, shape), normal(*shape))
+    query = GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    engines = ("vectorized", "bookkeeping")
+    assert_sums_agree(*(by_engine(loss, variables, examples, query, e) for e in engines))

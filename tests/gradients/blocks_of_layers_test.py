@@ -269,3 +269,35 @@ def test_every_record_has_a_mask_of_its_own():
     )
     # Equal records lose different things, so their losses differ.
     assert len(np.unique(total.losses.numpy())) == BATCH
+
+
+class WithoutCache(L.Layer):
+    """A block that returns None for what it does not keep, as KerasHub's attention layers do."""
+
+    def __init__(self):
+        super().__init__(name="block")
+        self.dense = L.Dense(4, activation="tanh")
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[-1:], initializer="ones")
+
+    def call(self, inputs):
+        return self.dense(inputs) * self.scale, None
+
+
+class UsesCache(L.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = WithoutCache()
+
+    def call(self, inputs):
+        outputs, cache = self.inner(inputs)
+        return outputs if cache is None else cache
+
+
+def test_block_that_returns_none_runs_on_the_batch(decisions):
+    loss, variables, examples = problem(model_of(UsesCache, SHAPE), normal(*SHAPE))
+    assert "record by record" not in explain(loss.model)
+    assert_engines_agree(loss, variables, examples)
+    assert decisions
+    assert all(decisions)

@@ -208,6 +208,79 @@ def test_what_a_block_keeps_for_a_layer_in_it_is_no_way_to_other_records(average
         by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
 
 
+class Described(L.Layer):
+    """A block whose configuration says which records it adds; Keras sees no other argument."""
+
+    def __init__(self, adds="its own", **kwargs):
+        super().__init__(**kwargs)
+        self.adds, self.calls = adds, []
+        self.dense, self.scale, self.mode = L.Dense(4), 1.0, "apart"
+
+    def call(self, inputs):
+        self.calls.append(inputs.shape[0])
+        outputs = self.scale * self.dense(inputs)
+        if self.adds == "all" or self.mode == "mixed":
+            outputs -= K.mean(outputs, axis=0, keepdims=True)
+        return inputs + K.tanh(outputs) if self.mode == "apart" else inputs - outputs
+
+
+def two_described(change=lambda block: None, **options):
+    """Returns two blocks, of which the second is changed after it is made, and a problem of a model
+    of both.
+    """
+    blocks = [Described(), Described(**options)]
+    change(blocks[1])
+    model = model_of(lambda: keras.Sequential(blocks), (BATCH, 4))
+    return blocks, problem(model, normal(BATCH, 4))
+
+
+def test_a_block_like_another_is_not_tried_out(decisions):
+    (first, second), (loss, variables, examples) = two_described()
+    assert_engines_agree(loss, variables, examples)
+    first.calls.clear()
+    second.calls.clear()
+    by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+    assert all(decisions) and len(first.calls) == len(second.calls) + 2 and first.calls[1] == 1
+
+
+def test_operations_and_functions_like_others_are_not_tried_out(decisions, monkeypatch):
+    traced, attempt = [], blocks.Blocks._try
+    monkeypatch.setattr(blocks.Blocks, "_try", lambda *a: traced.append(1) or attempt(*a))
+
+    def own(x):
+        return K.tanh(x) - x
+
+    def layers():
+        x = inputs = keras.Input((BATCH, 4))
+        for _ in range(2):
+            x = L.Dense(4, activation=own)(x)[:, ::-1]
+        return keras.Model(inputs, x)
+
+    loss, variables, examples = problem(model_of(layers, (BATCH, 4)), normal(BATCH, 4))
+    assert_engines_agree(loss, variables, examples)
+    assert all(decisions) and len(decisions) == 4 and len(traced) == 2
+
+
+def put(name, value):
+    return lambda block: setattr(block, name, value)
+
+
+@pytest.mark.parametrize(
+    ("options", "change"), [({}, put("scale", 3.0)), ({"adds": "all"}, put("scale", 1.0))]
+)
+def test_a_block_that_differs_from_another_is_tried_out(options, change, decisions):
+    _, (loss, variables, examples) = two_described(change, **options)
+    assert_engines_agree(loss, variables, examples)
+    assert not options or not all(decisions)
+
+
+@pytest.mark.parametrize("mode", ["mixed", "other"])
+def test_a_block_that_only_seems_like_another_is_refused(mode):
+    _, (loss, variables, examples) = two_described(put("mode", mode))
+    with pytest.raises(UnsupportedModelError, match="than another of its configuration"):
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+
+
 class AddsLoss(L.Layer):
     def __init__(self):
         super().__init__(name="block")

@@ -169,3 +169,15 @@ def test_what_only_reads_prints_or_checks_is_allowed(engine):
 
     total(chain(Keeps(harmless)), engine)
     assert constant.numpy() == 2.0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_functions_of_an_older_kind_are_named_for_what_they_are(engine):
+    def loss(y, outputs):
+        labels, logits = tf.ones([1, 2], tf.int32), tf.reshape(outputs, [1, 1, 2])
+        return keras.losses.CTC()(labels, tf.repeat(logits, 4, 1))
+
+    with pytest.raises(
+        SideEffectError, match=r"a function of an older kind, such as keras\.losses"
+    ):
+        total(chain(), engine, loss)

@@ -324,3 +324,8 @@ def test_functional_model_in_a_sequential_one():
     assert type(internals.functional_in(sequential)) is internals.FUNCTIONAL
     assert internals.functional_in(keras.Sequential([L.Dense(1)])) is None
     assert keras.layers.Layer in internals.OF_PLAIN_MODELS
+
+
+def test_operations_are_told_from_functions():
+    assert internals.is_operation("MatMul")
+    assert not internals.is_operation("NoSuchOperation")

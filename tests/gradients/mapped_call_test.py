@@ -86,3 +86,70 @@ def test_masks_reach_a_layer_without_a_rule(name):
 
 def test_layer_without_a_rule_on_an_embedding():
     assert_tokens_agree(token_model(L.Embedding(7, 4), Position()), TOKENS)
+
+
+class Returns(L.Layer):
+    """A layer that no rule knows, and which returns something beside a tensor."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.dense, self.make = L.Dense(4), make
+
+    def call(self, inputs):
+        return self.make(self.dense(tf.roll(inputs, 1, 0) + inputs))
+
+
+class FirstTensor(L.Layer):
+    """The first tensor in what the layer in it returns."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.inner = Returns(make)
+
+    def call(self, inputs):
+        return next(t for t in tf.nest.flatten(self.inner(inputs)) if tf.is_tensor(t))
+
+
+# KerasHub's attention layers return None for a cache that they do not keep.
+RETURNED = {
+    "none": lambda y: (y, None),
+    "number": lambda y: (y, 3),
+    "dictionary": lambda y: {"a": None, "b": y, "c": "text"},
+    "deep": lambda y: [None, [y, None, 2 * y]],
+}
+
+
+@pytest.mark.parametrize("name", sorted(RETURNED))
+def test_layer_without_a_rule_returns_more_than_tensors(name):
+    assert_layer_agrees(lambda: FirstTensor(RETURNED[name]), (3, 4))
+
+
+class ByRecord(L.Layer):
+    """Code that runs for some records."""
+
+    def __init__(self, code):
+        super().__init__()
+        self.dense, self.code = L.Dense(4), code
+
+    def call(self, inputs):
+        return self.code(inputs, self.dense)
+
+
+BY_RECORD = {
+    "branch": lambda x, f: tf.cond(tf.reduce_sum(x) > 0, lambda: f(x), lambda: tf.sin(x)) + f(x),
+    "turns": lambda x, f: (
+        tf.while_loop(
+            lambda y: tf.reduce_sum(tf.abs(y)) > 2,
+            lambda y: [0.5 * f(y)],
+            [x],
+            maximum_iterations=4,
+        )[0]
+        + f(x)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*Gradients are computed one example at a time")
+@pytest.mark.parametrize("name", sorted(BY_RECORD))
+def test_code_that_runs_for_some_records(name):
+    assert_layer_agrees(lambda: ByRecord(BY_RECORD[name]), (4,))

@@ -97,3 +97,68 @@ def test_records_are_an_axis_of_unknown_length():
         assert meets_records(tf.zeros([2]), 2)
         assert meets_records(tf.zeros([1, 2]), 2)
         assert not meets_records(tf.zeros([3, 2]), 2)
+
+
+def _below_one(x):
+    return tf.reduce_sum(tf.abs(x)) < 1.0
+
+
+# Of a record and a weight: what runs follows the record.
+BY_RECORD = {
+    "branch": lambda x, w: tf.cond(_below_one(x), lambda: tf.sin(x) * w, lambda: x * w * w),
+    "branches": lambda x, w: tf.switch_case(
+        tf.cast(_below_one(x), tf.int32), [lambda: x * w * w, lambda: tf.sin(x) * w]
+    ),
+    "turns": lambda x, w: tf.while_loop(
+        lambda y: ~_below_one(y), lambda y: [y * y * w], [x], maximum_iterations=5
+    )[0],
+    "turns_in_a_function": lambda x, w: tf.function(BY_RECORD["turns"], autograph=False)(x, w),
+    "branch_in_a_loop": lambda x, w: tf.while_loop(
+        lambda i, _: i < 2, lambda i, y: [i + 1, BY_RECORD["branch"](y, w)], [0, x]
+    )[1],
+    "turns_with_an_array": lambda x, w: tf.while_loop(
+        lambda i, y, _: (i < 3) & ~_below_one(y),
+        lambda i, y, array: [i + 1, y * w * 0.5, array.write(i, tf.reduce_sum(y))],
+        [0, x, tf.TensorArray(tf.float32, 3, element_shape=[])],
+    )[2].stack(),
+}
+ROWS = {
+    "all_turn": [[2.0, 1.0], [1.5, 1.0], [30.0, 1.0]],
+    "one_turns": [[0.1, 0.2], [2.0, 1.0], [0.2, 0.3]],
+    "none_turns": [[0.1, 0.2], [0.3, 0.1], [0.2, 0.3]],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Gradients are computed one example at a time")
+@pytest.mark.parametrize("name", sorted(BY_RECORD))
+def test_gradients_of_what_runs_for_some_records(name):
+    """TensorFlow vectorizes the gradient of a loop, and it ended the run for some records."""
+    weight = tf.constant([0.7, 0.9])
+
+    def one(record):
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            loss = tf.reduce_sum(tf.square(BY_RECORD[name](record[0], weight)))
+        return loss, tape.gradient(loss, weight)
+
+    call, _ = map_records(one, [tf.zeros([3, 2])])
+    alone = tf.function(lambda record: one([record]), autograph=False)
+    for rows in map(tf.constant, ROWS.values()):
+        expected = [tf.stack(parts) for parts in zip(*(alone(r[None]) for r in rows), strict=True)]
+        for actual, result in zip(call(rows), expected, strict=True):
+            np.testing.assert_allclose(actual, result, rtol=1e-6)
+
+
+def test_what_runs_alike_for_all_records_is_vectorized():
+    weight = tf.constant([0.7, 0.9])
+
+    def one(record):
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            body = lambda i, y: [i + 1, y * weight]  # noqa: E731
+            loop = tf.while_loop(lambda i, _: i < 3, body, [0, record[0]])
+            loss = tf.reduce_sum(tf.cond(_below_one(weight), lambda: weight, lambda: weight**2))
+            loss += tf.reduce_sum(loop[1])
+        return tape.gradient(loss, weight)
+
+    map_records(one, [tf.zeros([3, 2])])  # A warning would be an error.

@@ -51,6 +51,14 @@ def records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.T
     return flatten_with_attached(structure, [i for i, t in enumerate(flat) if holds_records(t)])
 
 
+def tensors_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Returns the tensors in a structure, and a function that puts others in their places. What is
+    no tensor stays.
+    """
+    flat = tf.nest.flatten(structure)
+    return flatten_with_attached(structure, [i for i, t in enumerate(flat) if tf.is_tensor(t)])
+
+
 def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:
     """Attaches to a tensor what Keras attached to another."""
     for name in ATTACHED:

@@ -5,6 +5,9 @@ layers is looked at, operation by operation. If all of that is known to keep the
 the same happens with a batch of one, the block runs on the batch. Every layer in it then runs as
 its own rule says. Otherwise the block runs record by record. A block may have no layers in it, and
 it may have weights of its own (`own_weights`).
+
+A block that is like one that was tried out is not tried out again. Its operations are looked at
+nevertheless when it runs on the batch.
 """
 
 import contextlib
@@ -12,9 +15,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.attached import flatten_with_attached, tensors_of
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -56,6 +60,7 @@ class Blocks:
     def __init__(self, reading: Reading) -> None:
         self.reasons: dict[int, str] = {}
         self._reading = reading
+        self._tried: dict[Any, tuple[Any, Trial]] = {}  # By what blocks that are alike share.
         self._regions: list[Region] = []
         self._trying = False
 
@@ -120,6 +125,11 @@ class Blocks:
         """
         if id(block) in self.reasons:
             return None
+        likeness = _likeness(block, call, args, kwargs)
+        if likeness in self._tried:
+            trial = _carried_over(*self._tried[likeness], block)
+            if trial is not None:
+                return trial
         parts: dict[int, Any] = {}
         while True:
             weights = _distinct([*weights_of_its_own(block), *_weights(parts.values())])
@@ -134,7 +144,10 @@ class Blocks:
                     frozenset(parts),
                     asked,
                 )
-                return Trial(steps, weights, frozenset(parts))
+                trial = Trial(steps, weights, frozenset(parts))
+                if likeness is not None and not parts:
+                    self._tried.setdefault(likeness, (block, trial))
+                return trial
             except (MixesError, *ERRORS) as error:
                 if asked and id(asked[0]) not in parts:
                     parts[id(asked[0])] = asked[0]
@@ -151,16 +164,20 @@ class Blocks:
         parts: dict[int, Any],
         asked: list[Any],
     ) -> list[Any]:
-        leaves, rebuild = flatten_with_attached((args, kwargs), _tensors_at((args, kwargs)))
+        leaves, rebuild = tensors_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
         steps: list[list[Any]] = []
+        returned = _Returned()
         for rows in (None, 1):
 
             def run(*tensors, rows=rows):
                 new_args, new_kwargs = rebuild(tensors)
                 values = [tf.identity(value) for _, value in weights]
-                region = Region((new_args, new_kwargs), values, parts, checked=rows is None)
+                runner = returned.note if rows is None else returned.give_back
+                region = Region(
+                    (new_args, new_kwargs), values, parts, checked=rows is None, runner=runner
+                )
                 pairs = [(v, value) for (v, _), value in zip(weights, values, strict=True)]
                 try:
                     self.run(region, pairs, call, new_args, new_kwargs)
@@ -181,15 +198,82 @@ class Blocks:
         return steps[0]
 
 
+class _Returned:
+    """What the layers in a block return for a batch, given back for a batch of one: what they do
+    with one is not the block's own doing, and is looked at where they run.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: list[Any] = []
+        self._given = 0
+
+    def note(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        outputs = call(*args, **kwargs)
+        tensors, rebuild = tensors_of(outputs)
+        self._outputs.append(([(t.dtype, _of_one(t.shape)) for t in tensors], rebuild))
+        return outputs
+
+    def give_back(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._given == len(self._outputs):
+            raise MixesError("it calls more layers with a batch of one")
+        specs, rebuild = self._outputs[self._given]
+        self._given += 1
+        return rebuild([tf.compat.v1.placeholder(dtype, shape) for dtype, shape in specs])
+
+
+def _of_one(shape: tf.TensorShape) -> tf.TensorShape:
+    """Returns the shape that a tensor has for a batch of one, given that for any batch."""
+    return tf.TensorShape([1, *shape[1:]]) if shape.rank and shape[0] is None else shape
+
+
+def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    """Returns what calls of blocks share that do the same, by all that is known beforehand; None
+    where that cannot be told.
+    """
+    try:
+        configuration = block.get_config() if isinstance(block, keras.Operation) else {"": id(call)}
+    except ERRORS:  # It has arguments that Keras cannot put down.
+        return None
+    # Numbers may have been set after the block was made.
+    attributes = getattr(block, "__dict__", {})  # Of functions in a layer there are none.
+    numbers = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
+    configuration = {name: value for name, value in configuration.items() if name != "name"}
+    leaves, _ = flatten_with_attached((args, kwargs))
+    called_with = [
+        (leaf.dtype, tuple(leaf.shape)) if tf.is_tensor(leaf) else leaf for leaf in leaves
+    ]
+    layout = tf.nest.map_structure(lambda leaf: None, (args, kwargs))
+    return repr((type(block), configuration, numbers, called_with, layout))
+
+
+def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:
+    """Returns the trial of one block as that of another, whose layers stand in the same places;
+    None where they do not.
+    """
+    of_like, of_block = (
+        layers_in(one, deep=True) if isinstance(one, keras.Layer) else [] for one in (like, block)
+    )
+    if [type(one) for one in of_like] != [type(one) for one in of_block]:
+        return None
+    weights = weights_of_its_own(block)
+    if [(v.shape, v.dtype) for v in trial.weights] != [(v.shape, v.dtype) for v in weights]:
+        return None
+    ids = {id(one): id(other) for one, other in zip(of_like, of_block, strict=True)}
+    steps = []
+    for step in trial.steps:
+        if isinstance(step, tuple) and isinstance(step[0], int):  # A call of a layer.
+            if step[0] not in ids:
+                return None
+            step = (ids[step[0]], *step[1:])
+        steps.append(step)
+    return Trial(steps, weights, frozenset())
+
+
 def in_words(error: Exception) -> str:
     """Returns the first line of what an error says, without what Keras puts around it."""
     lines = [re.sub("\x1b[^m]*m", "", line).strip() for line in str(error).split("\n")]
     own = [line for line in lines if line and not line.startswith("Exception encountered when")]
     return own[0] if own else type(error).__name__
-
-
-def _tensors_at(structure: Any) -> list[int]:
-    return [i for i, leaf in enumerate(tf.nest.flatten(structure)) if tf.is_tensor(leaf)]
 
 
 def _weights(layers: Any) -> list[Any]:

@@ -55,9 +55,41 @@ class Dependent:
         """Returns the same of the functions that an operation calls."""
         return self._called.get(op.name, [])
 
+    def differs_by_record(self) -> tf.Operation | None:
+        """Returns an operation that keeps something for its gradient, and of which records may take
+        other branches, or other numbers of rounds; None where there is none.
+        """
+        for op in self._graph.get_operations():
+            if any(t.dtype == tf.variant for t in op.outputs):
+                if op.type in LOOPS and self.called(op)[0]._outputs()[0]:
+                    return op
+                if op.type in (*CONDITIONALS, *CASES) and self.on(op.inputs):
+                    return op
+            for part in self.called(op):
+                inside = part.differs_by_record()
+                if inside is not None:
+                    return inside
+        return None
+
     def needs_check(self, op: tf.Operation) -> bool:
         """Returns whether an operation has to be made anew."""
-        return axis_of_one_channel(op) is not None or self.takes_places(op)
+        return (
+            axis_of_one_channel(op) is not None
+            or self.takes_places(op)
+            or self.added_along(op) is not None
+            or is_of_another_rank(op)
+        )
+
+    def added_along(self, op: tf.Operation) -> tuple[int, int] | None:
+        """Returns along which axis `keras.ops.add` adds numbers of a record that it takes for a
+        bias, as a batch of one has no other axis, and along which it adds those of a larger batch.
+        None of any other operation.
+        """
+        if op.type != "BiasAdd" or op.inputs[1].op.type != "Squeeze" or not self.on(op.inputs[1:]):
+            return None
+        rank, shape = op.inputs[0].shape.rank, op.inputs[1].op.inputs[0].shape
+        axis = next(i for i, size in enumerate(shape) if size != 1) - shape.rank
+        return (1 - rank if op.get_attr("data_format") == b"NCHW" else -1), axis
 
     def takes_places(self, op: tf.Operation) -> bool:
         """Returns whether an operation, or one that it calls, takes such tensors as places or
@@ -182,6 +214,15 @@ class Dependent:
 
     def _outputs(self) -> list[bool]:
         return [self.on([t]) for t in self._graph.outputs]
+
+
+def is_of_another_rank(op: tf.Operation) -> bool:
+    """Returns whether an operation is the gradient of a bias along the first axis, of anything but
+    images: TensorFlow vectorizes it as if it were of images.
+    """
+    if op.type != "BiasAddGrad" or op.get_attr("data_format") != b"NCHW":
+        return False
+    return op.inputs[0].shape.rank not in (None, 4)
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:

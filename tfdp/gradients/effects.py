@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import HOST_OPERATIONS, is_stateful
+from tfdp.gradients.keras_internals import HOST_OPERATIONS, is_operation, is_stateful
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.record_scope import SideEffectError
 
@@ -188,6 +188,12 @@ def _refuse(op: tf.Operation | _Op) -> None:
             "follows from how many stand before it. Draw with keras.random and a "
             "keras.random.SeedGenerator of the layer (seed=self.seed_generator): each record then "
             "has fresh randomness of its own."
+        )
+    if not is_operation(kind):
+        raise SideEffectError(
+            f"{name} ({kind}) is no operation of TensorFlow, but a function of an older kind, such "
+            "as keras.losses.CTC has, or of another library. Nobody looks at what it does, so it "
+            "could leave something behind. Write it with TensorFlow's or Keras' operations."
         )
     raise SideEffectError(
         f"{name} ({kind}) leaves something behind, such as a value in a tf.Variable or a table. "

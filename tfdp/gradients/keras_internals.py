@@ -39,6 +39,13 @@ class UnknownVersionError(ImportError):
 # Operations and graphs.
 
 
+def is_operation(kind: str) -> bool:
+    """Returns whether TensorFlow has a kind of operation of this name. What a graph calls may also
+    be a function of the kind that TensorFlow 1 had, whose name then stands for a kind.
+    """
+    return op_def_registry.get(kind) is not None
+
+
 def is_stateful(kind: str) -> bool:
     """Returns whether TensorFlow says of a kind of operation that it does more than compute its
     outputs; True of kinds that it does not know.

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdp.gradients.graphs import has_own_gradients, has_unsafe_gradients
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
+from tfdp.gradients.rewriting import TurnsDifferError
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].
@@ -126,10 +127,11 @@ class MappedCall(NamedTuple):
             found = vectorized(lambda r: one(r, smooth), leaves)[0](*leaves)
             of_inputs = dict(zip(wanted_at, found, strict=False))
             found = found[len(wanted_at) :]
-        except TypeError:
+        except TypeError as error:
             # TensorFlow cannot vectorize the gradient of a loop's inputs, but it can differentiate
-            # a vectorized loop. It then forgets gradients that functions have of their own.
-            if any(own_gradients):
+            # a vectorized loop, if that runs alike for all records. It then forgets gradients that
+            # functions have of their own.
+            if any(own_gradients) or isinstance(error, TurnsDifferError):
                 found = map_records(lambda r: one(r, smooth), leaves)[0](*leaves)
                 of_inputs = dict(zip(wanted_at, found, strict=False))
                 found = found[len(wanted_at) :]

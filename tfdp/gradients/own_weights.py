@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.attached import tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -54,7 +54,7 @@ class OwnWeights:
         return outputs
 
     def _tapped(self, structure: Any) -> Any:
-        leaves, rebuild = _tensors_in(structure)
+        leaves, rebuild = tensors_of(structure)
         taps: dict[int, Tap] = {}
         for leaf in leaves:
             if leaf.dtype.is_floating and id(leaf) not in taps:
@@ -69,7 +69,7 @@ class OwnWeights:
         outputs = self._tapped(outputs)
         wanted = self._recording.wanted
         weights = [v for v in self._trial.weights if id(v) in wanted]
-        leaves, rebuild = _tensors_in((*self._arguments, self._returned))
+        leaves, rebuild = tensors_of((*self._arguments, self._returned))
         tensors = [tap.tensor for tap in self._taps]
         # Which weights something depends on, and at which taps.
         uses: dict[int, list[int]] = {}
@@ -108,7 +108,7 @@ class OwnWeights:
         given: list[Any] = []
 
         def note(structure):
-            smooth = [t for t in _tensors_in(structure)[0] if t.dtype.is_floating]
+            smooth = [t for t in tensors_of(structure)[0] if t.dtype.is_floating]
             results.extend({id(t): t for t in smooth}.values())
 
         def give_back(layer, call, layer_args, layer_kwargs):
@@ -125,11 +125,3 @@ class OwnWeights:
         if region.steps != trial.steps:
             raise MixesError("its operations are others for one record")
         return results
-
-
-def _tensors_in(structure: Any) -> tuple[list[tf.Tensor], Callable[..., Any]]:
-    """Returns the tensors of a structure, with those that Keras attached to them, and a function
-    that makes the structure of others.
-    """
-    flat = tf.nest.flatten(structure)
-    return flatten_with_attached(structure, [i for i, t in enumerate(flat) if tf.is_tensor(t)])

@@ -175,6 +175,8 @@ class Region:
         """Looks at the last operations, and at what the block returns."""
         self.look()
         for leaf in flatten_with_attached(outputs)[0]:
+            if leaf is None:
+                continue
             if not tf.is_tensor(leaf):
                 raise MixesError("it returns something that is not a tensor")
             if self._kinds is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients import indices, kernels
-from tfdp.gradients.dependence import Dependent
+from tfdp.gradients.dependence import Dependent, is_of_another_rank
 from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.graphs import (
     CALLS,
@@ -20,9 +20,14 @@ from tfdp.gradients.graphs import (
     leaves_of,
 )
 from tfdp.gradients.keras_internals import COLOCATION
+from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
+
+
+class TurnsDifferError(TypeError):
+    """A loop or a branch that is differentiated does not run alike for all records."""
 
 
 def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
@@ -41,6 +46,8 @@ def with_checks(fn: RecordFn, specs: Sequence[tf.TensorSpec]) -> RecordFn:
             record's integers.
         RefusedKernelError: (likewise) a kernel could end the run for some numbers of the record, or
             nobody knows that it does not.
+        UnsupportedModelError: (likewise) Keras adds numbers of one record along another axis than
+            those of several.
     """
     one = tf.function(lambda *record: fn(list(record)), autograph=False)
     traced = one.get_concrete_function(*specs)
@@ -87,9 +94,21 @@ def checked_outputs(traced: Any) -> list[tf.Tensor]:
 
     Returns:
         Of each of the graph's outputs what takes its place.
+
+    Raises:
+        TurnsDifferError: TensorFlow cannot vectorize the graph.
+        RecordDependentShapeError: As for `with_checks`.
+        RefusedKernelError: Likewise.
+        UnsupportedModelError: Likewise.
     """
     graph = traced.graph
     dependent = Dependent(graph, leaves_of(graph))
+    op = dependent.differs_by_record()
+    if op is not None:
+        raise TurnsDifferError(
+            f"{op.type} ({op.name}) runs other branches, or more often, for some records than for "
+            "others, and is differentiated."
+        )
     values: dict[str, tf.Tensor] = {}
     made: dict[str, tf.Operation] = {}
     with graph.as_default():
@@ -158,6 +177,19 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
             "tfdp/gradients/total_kernels.py, or this one where data are read, before they are "
             "sampled."
         )
+    axes = dependent.added_along(op)
+    if axes is not None:
+        if axes[0] != axes[1]:
+            raise UnsupportedModelError(
+                f"{op.name} adds numbers of one record along axis {axes[0]}, and of several "
+                f"records, as in `predict`, along axis {axes[1]}: keras.ops.add takes them for a "
+                "bias where there is one record. Write keras.ops.subtract(x, -y) in the place of "
+                "x + y."
+            )
+        # TensorFlow vectorizes no bias along the first axis.
+        return [inputs[0] + tf.reshape(inputs[1], op.inputs[1].op.inputs[0].shape)]
+    if is_of_another_rank(op):
+        return [tf.reduce_sum(inputs[0], [0, *range(2, op.inputs[0].shape.rank)])]
     check = kernels.check_of(op)
     if check is not None and dependent.takes_places(op):
         return indices.checked(check, op, inputs, lambda safe: _create(op, safe))

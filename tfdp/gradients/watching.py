@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import flatten_with_attached, records_of
+from tfdp.gradients.attached import records_of, tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.forms.per_record import Explicit
@@ -196,7 +196,7 @@ def _on_batch(
     except MixesError as error:
         raise UnsupportedModelError(
             f"{type(operation).__name__} {operation.name!r} does something else each time it is "
-            f"called: {error}. Use engine='vectorized'."
+            f"called, or than another of its configuration: {error}. Use engine='vectorized'."
         ) from error
 
 
@@ -230,7 +230,7 @@ def _record_by_record(
             ) as scope:
                 outputs = layer(*record_args, **record_kwargs)
             recording.scope.losses.extend(scope.losses)
-            flat, reattach = flatten_with_attached(outputs)
+            flat, reattach = tensors_of(outputs)
             layout[:] = [reattach]
             return flat
 

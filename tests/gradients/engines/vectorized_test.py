@@ -1,8 +1,12 @@
 """Gradients of all examples at once, one by one in order."""
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+import tfdp
+from tfdp.gradients import ModelLoss
 from tfdp.gradients.engines.vectorized import vectorized_gradients
 
 
@@ -17,3 +21,19 @@ def test_every_example_has_its_own_gradient():
     np.testing.assert_allclose(aux["twice"], [[2.0, 4.0], [6.0, 8.0]])
     np.testing.assert_allclose(forms[0].explicit(), [[3.0, 6.0], [9.0, 12.0]])
     np.testing.assert_allclose(forms[1].explicit(), [[3.0], [7.0]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_in_half_precision_are_clipped_in_single(dtype):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=dtype)])
+    loss = ModelLoss(model, lambda y, z: tf.reduce_sum(tf.square(tf.cast(z, tf.float32) - y)))
+    data = tf.constant([[1.0, 2.0, 3.0], [-1.0, 0.5, 2.0]]), tf.constant([[1.0, 0.0], [0.0, 9.0]])
+    query = tfdp.GaussianSumQuery(0.5, 1.0)
+    vectorized, book_kept = (
+        tfdp.clipped_gradient_sum(loss, model.trainable_variables, data, query, engine=engine)
+        for engine in ("vectorized", "bookkeeping")
+    )
+    for one, other in zip(vectorized.sample_state, book_kept.sample_state, strict=True):
+        assert one.dtype == tf.float32
+        np.testing.assert_allclose(one, other, atol=2e-2)

@@ -25,6 +25,11 @@ L = keras.layers
 
 # name -> (layer, shape of its input)
 LAYERS = {
+    # Keras then adds the bias along the last axis.
+    "conv3d_as_wide_as_its_channels": (
+        lambda: L.Conv3D(3, 2, strides=2, data_format="channels_first", activation="tanh"),
+        (4, 4, 6, 6),
+    ),
     "conv1d": (lambda: L.Conv1D(3, 3, strides=2, activation="relu"), (8, 2)),
     "conv1d_causal": (lambda: L.Conv1D(3, 2, dilation_rate=2, padding="causal"), (8, 2)),
     "conv2d": (lambda: L.Conv2D(3, 3, padding="same", activation="relu"), (6, 6, 2)),

@@ -31,6 +31,11 @@ LAYERS = {
         lambda: L.SeparableConv2D(3, (1, 3), dilation_rate=2, padding="same"),
         (6, 5, 2),
     ),
+    # Keras then adds the bias along the last axis.
+    "separable1d_as_long_as_its_channels": (
+        lambda: L.SeparableConv1D(3, 2, data_format="channels_first", activation="tanh"),
+        (5, 4),
+    ),
     "separable1d": (lambda: L.SeparableConv1D(3, 3), (6, 2)),
     "separable2d": (lambda: L.SeparableConv2D(3, 3, depth_multiplier=2), (5, 5, 2)),
 }

@@ -19,6 +19,20 @@ LAYERS = {
         (5, 4),
     ),
     "einsum_transposed": (lambda: L.EinsumDense("abc,dc->adb", (3, 5)), (5, 4)),
+    # Keras adds a bias of one long axis along the last axis where that is as long, or along the
+    # first one.
+    "einsum_bias_along_the_last_axis": (
+        lambda: L.EinsumDense("abc,cd->adb", (5, 5), bias_axes="d", activation="tanh"),
+        (5, 4),
+    ),
+    "einsum_bias_along_the_first_axis": (
+        lambda: L.EinsumDense("abcd,de->abce", (5, 5, 3), bias_axes="c", activation="tanh"),
+        (5, 5, 4),
+    ),
+    "einsum_bias_of_two_axes": (
+        lambda: L.EinsumDense("abcd,de->abce", (5, 5, 3), bias_axes="be"),
+        (5, 5, 4),
+    ),
     "einsum_sum_of_input": (lambda: L.EinsumDense("abc,cd->ad", (3,)), (5, 4)),
 }
 

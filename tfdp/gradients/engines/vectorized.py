@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.mapping import map_records
+from tfdp.numerics.norms import to_accumulate
 
 
 def vectorized_gradients(
@@ -24,6 +25,6 @@ def vectorized_gradients(
 
     def gradients(*leaves):
         losses, aux, records = call(*leaves)
-        return losses, aux, [Explicit(record) for record in records]
+        return losses, aux, [Explicit(to_accumulate(record)) for record in records]
 
     return gradients

@@ -17,7 +17,7 @@ from tfdp.gradients.forms.products import Product
 from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.onednn import leaves_numbers_unwritten, of_two_channels
 from tfdp.gradients.recording import Recording
-from tfdp.gradients.rules.dense import matrix_variables, times
+from tfdp.gradients.rules.dense import added_gradient, matrix_variables, times
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 from tfdp.numerics.shapes import reshape_records
@@ -25,9 +25,11 @@ from tfdp.numerics.shapes import reshape_records
 
 def channel_bias_gradient(layer: Any, gradient: tf.Tensor) -> Explicit:
     """Returns the gradients of a vector that is added along the axis of channels."""
-    last = gradient.shape.rank - 1
-    channels = last if layer.data_format == "channels_last" else 1
-    return Explicit(tf.reduce_sum(gradient, [a for a in range(1, last + 1) if a != channels]))
+    shape = list(layer.bias.shape)
+    if layer.data_format == "channels_last":
+        return Explicit(added_gradient(gradient, shape))
+    summed = added_gradient(gradient, [*shape, *[1] * (gradient.shape.rank - 2)])
+    return Explicit(tf.reshape(summed, [-1, *shape]))
 
 
 def padded_inputs(layer: Any, inputs: tf.Tensor) -> tuple[tf.Tensor, str]:

@@ -1,6 +1,6 @@
 """Dense: a matrix, with a bias, and its low-rank adaptation."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -24,6 +24,26 @@ def bias_gradient(gradient: tf.Tensor) -> Explicit:
     """Returns the gradients of a vector that is added along the last axis."""
     others = list(range(1, gradient.shape.rank - 1))
     return Explicit(tf.reduce_sum(gradient, others) if others else gradient)
+
+
+def added_gradient(gradient: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """Returns the gradients, [n, *shape], of a weight of this shape that `keras.ops.add` adds.
+
+    Whatever has one axis longer than 1 is a vector for Keras. It adds it along the last axis where
+    that is as long, and else along the first one of a record where that is: not always along the
+    axis that broadcasting would line up with it.
+    """
+    last = gradient.shape.rank - 1
+    lengths = [size for size in shape if size != 1]
+    places = [i for i in (last, 1) if lengths == [gradient.shape[i]]]
+    if places:
+        others = [i for i in range(1, last + 1) if i != places[0]]
+        summed = tf.reduce_sum(gradient, others) if others else gradient
+        return summed if len(shape) == 1 else tf.reshape(summed, [-1, *shape])
+    missing = last - len(shape)
+    summed = tf.reduce_sum(gradient, list(range(1, 1 + missing))) if missing else gradient
+    broadcast = [1 + i for i, size in enumerate(shape) if size == 1]
+    return tf.reduce_sum(summed, broadcast, keepdims=True) if broadcast else summed
 
 
 class DenseRule(LayerRule):

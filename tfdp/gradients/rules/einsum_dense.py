@@ -12,7 +12,7 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.products import Product
 from tfdp.gradients.keras_internals import kernel_of
 from tfdp.gradients.recording import Recording
-from tfdp.gradients.rules.dense import matrix_variables
+from tfdp.gradients.rules.dense import added_gradient, matrix_variables
 from tfdp.gradients.rules.rule import LayerRule, register_rule
 from tfdp.numerics.norms import to_accumulate
 from tfdp.numerics.shapes import reshape_records
@@ -123,7 +123,7 @@ class EinsumDenseRule(LayerRule):
         with recording.before_activation(layer) as tap:
             outputs = call(inputs, **kwargs)
         recording.add(tap, kernel_of(layer), lambda g: product(c, inputs, g))
-        recording.add(tap, layer.bias, lambda g: _bias_gradient(layer.bias, g))
+        recording.add(tap, layer.bias, lambda g: Explicit(added_gradient(g, layer.bias.shape)))
         if layer.lora_enabled:
             a, b = layer.lora_kernel_a, layer.lora_kernel_b
             scale = layer.lora_alpha / layer.lora_rank
@@ -149,14 +149,6 @@ class EinsumDenseRule(LayerRule):
 def _einsum(equation: str, tensor: tf.Tensor, variable: Any) -> tf.Tensor:
     tensor = to_accumulate(tensor)
     return tf.einsum(equation, tensor, tf.cast(variable.value, tensor.dtype))
-
-
-def _bias_gradient(bias: Any, gradient: tf.Tensor) -> Explicit:
-    """Returns the gradients of what is added with broadcasting: sums over the axes it lacks."""
-    missing = gradient.shape.rank - 1 - len(bias.shape)
-    summed = tf.reduce_sum(gradient, list(range(1, 1 + missing))) if missing else gradient
-    broadcast = [1 + i for i, size in enumerate(bias.shape) if size == 1]
-    return Explicit(tf.reduce_sum(summed, broadcast, keepdims=True) if broadcast else summed)
 
 
 register_rule(keras.layers.EinsumDense, EinsumDenseRule())
