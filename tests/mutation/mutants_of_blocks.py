@@ -174,4 +174,20 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/rules/time_distributed_test.py::"
         "test_every_step_of_every_step_draws_for_itself",
     ),
+    (
+        "blocks_alike_whatever_configured",
+        "blocks of other configurations are not tried out",
+        "tfdp/gradients/blocks.py",
+        'configuration = {name: value for name, value in configuration.items() if name != "name"}',
+        "configuration = {}",
+        "tests/gradients/blocks_test.py::test_a_block_that_differs_from_another_is_tried_out",
+    ),
+    (
+        "blocks_alike_whatever_set",
+        "numbers that were set on a block later are not looked at before it runs",
+        "tfdp/gradients/blocks.py",
+        "if isinstance(value, int | float)}",
+        "if False}",
+        "tests/gradients/blocks_test.py::test_a_block_that_differs_from_another_is_tried_out",
+    ),
 )
