@@ -116,6 +116,7 @@ def test_a_sampling_policy_is_known_by_four_files(name):
 TOOLS = {
     "accounting/moments.py": {"RDPAccountant"},
     "accounting/planning/calibration.py": {"PRVAccountant", "rdp"},
+    "cli/audit.py": {"PRVAccountant"},  # It knows lower bounds.
     "report/costs.py": {"rdp"},
     "report/groups.py": {"PRVAccountant", "RDPAccountant", "prv", "rdp"},  # They know groups.
 }

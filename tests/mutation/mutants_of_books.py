@@ -597,7 +597,7 @@ BOOKS = in_folder(
         "fixed_size_counted_as_poisson",
         "groups forget the number of units of a fixed size",
         "tfdp/accounting/totals.py",
-        "(form, protection(event), _of_units(event))",
+        "(form, protection(event), sampling_of_groups(event))",
         "(form, protection(event), None)",
         "tests/accounting/totals_test.py",
     ),

@@ -29,7 +29,6 @@ WITHOUT_A_MUTANT = {
     "noise/attempts.py": "It tidies up what TensorFlow leaves, and draws nothing.",
     "noise/host_calls.py": "It calls the host, and draws nothing.",
     "noise/source.py": "It hands out what bits, staging and the draws make.",
-    "query/arguments.py": "It checks arguments.",
     "query/parts.py": "It takes structures apart for the queries of parts.",
 }
 

@@ -76,8 +76,6 @@ class Accountant:
     # How many neighbours the data sets are apart that epsilon and delta are about; and those of
     # which each two neighbours on the way are priced.
     _group_size = _apart = 1
-    # Attributes that are None where nothing is remembered, and functions otherwise.
-    _not_pickled: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self):
         self._tally = Tally()
@@ -88,7 +86,13 @@ class Accountant:
         self._runs: dict[int, Event] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), **dict.fromkeys(self._not_pickled)}
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made._forget()
+        return vars(made)
+
+    def _forget(self) -> None:
+        """Drops the functions that it remembers, which cannot be pickled."""
 
     def growing(self) -> "Accountant":
         """Returns an empty accountant like this one, for whoever asks again and again while events

@@ -124,15 +124,18 @@ class PRVAccountant(Accountant):
 
     prices = {**PAIRS, RemoveThenAdd: ChainBounds, **dict.fromkeys(_DIVERGENCES, renyi_curve)}
     computes_distributions = True
-    _not_pickled = ("_curve",)
 
     def __init__(self, relative_error: float = 0.005, *, group_size: int = 1):
         super().__init__()
         self._group_size = self._apart = check_group_size(group_size)
-        self._curve: tuple[_Terms, Renyi] | None = None
+        self._curve: tuple[_Terms, Renyi] | None
+        self._forget()
         self._relative_error = real_number(
             "relative_error", relative_error, minimum=0, inclusive=False, maximum=0.5
         )
+
+    def _forget(self) -> None:
+        self._curve = None
 
     def __repr__(self) -> str:
         return (

@@ -142,7 +142,6 @@ class RDPAccountant(Accountant):
     """
 
     takes_many_kinds = True
-    _not_pickled = ("_total",)
     prices = {
         AllocatedGaussian: allocated_gaussian_curve,
         BestOfPoissonRuns: _added(_best_of_poisson_runs),
@@ -172,7 +171,11 @@ class RDPAccountant(Accountant):
                     f"orders must hold at least one order above 1. Received: orders={orders!r}."
                 )
             self._orders = _checked(orders)
-        self._total: tuple[_Terms, _Curve] | None = None
+        self._total: tuple[_Terms, _Curve] | None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._total = None
 
     def __repr__(self) -> str:
         orders = None if self._orders is None else self._orders.tolist()

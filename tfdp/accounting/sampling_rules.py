@@ -308,6 +308,14 @@ def _on_the_way(
     return sampling
 
 
+def sampling_of_groups(event: events.Event) -> events.Sampling | None:
+    """Returns the event's sampling if what groups cost follows from how many units there are."""
+    if not isinstance(event, events.SampledEvent):
+        return None
+    between = _on_the_way(event.sampling, event.neighboring_relation, 2)
+    return None if between == event.sampling else event.sampling
+
+
 def sampling_rule(event: events.Event, group_size: int = 1) -> SamplingRule:
     """Returns how the event's sampling is priced; a bare event's: the unit is in it, for sure.
 

@@ -13,16 +13,15 @@ from typing import Any
 
 from tfdp.accounting.mechanisms import DEARER, RemoveThenAdd, SampledGaussian
 from tfdp.accounting.normal_form import NormalForm, normal_form
+from tfdp.accounting.sampling_rules import sampling_of_groups, sampling_rule
 from tfdp.events import (
     Event,
-    FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     PoissonSampling,
     SampledEvent,
     Sampling,
-    TruncatedPoissonSampling,
     UnsupportedEventError,
 )
 from tfdp.events.protection import Protection, protection
@@ -79,10 +78,11 @@ def _rounded(mechanism: Any, digits: int) -> Any:
 def _step_of(mechanism: Any, about: Protection, of_units: Sampling | None) -> Event:
     """Returns a step that amounts to the rounded mechanism."""
     if of_units is not None and about.privacy_unit is not None:
-        # In a sample of fixed size one comes and one goes.
-        factor = 2.0 if isinstance(of_units, FixedSizeSampling) else 1.0
-        event = GaussianSumEvent(1.0, factor * mechanism.noise_multiplier)
-        return SampledEvent(of_units, event, about.neighboring_relation, about.privacy_unit)
+        relation, unit = about.neighboring_relation, about.privacy_unit
+        step = SampledEvent(of_units, GaussianSumEvent(1.0, 1.0), relation, unit)
+        (factor,) = sampling_rule(step).factors
+        noise_stddev = factor * mechanism.noise_multiplier
+        return dataclasses.replace(step, event=GaussianSumEvent(1.0, noise_stddev))
     if about.privacy_unit is None:
         return GaussianSumEvent(1.0, mechanism.noise_multiplier)
     once: Any = mechanism.mechanism if isinstance(mechanism, RemoveThenAdd) else mechanism
@@ -100,18 +100,7 @@ def _exact_kind(event: Event) -> _Kind:
     except UnsupportedEventError:
         return event
     # Begun passes are rounded up for each of them, and steps of a run count together.
-    return (form, protection(event), _of_units(event)) if form.stands_alone else event
-
-
-def _of_units(event: Event) -> Sampling | None:
-    """Returns the sampling if groups cost what follows from the number of units, or None."""
-    if (
-        isinstance(event, SampledEvent)
-        and event.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE
-        and isinstance(event.sampling, (FixedSizeSampling, TruncatedPoissonSampling))
-    ):
-        return event.sampling
-    return None
+    return (form, protection(event), sampling_of_groups(event)) if form.stands_alone else event
 
 
 def _kind(event: Event, digits: int | None) -> _Kind:
