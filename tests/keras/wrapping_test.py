@@ -76,6 +76,8 @@ def test_checkpoint_fits_the_same_optimizers_and_no_others(tmp_path):
 def test_those_that_would_void_the_accounting_are_refused_wherever_they_are():
     with pytest.raises(ValueError, match="physical_batch_size"):
         toy.dp(several(sgd(0.5), sgd(0.1, gradient_accumulation_steps=2)))
+    with pytest.raises(ValueError, match="physical_batch_size"):
+        toy.dp(several(several(sgd(0.5), sgd(0.1, gradient_accumulation_steps=2)), sgd(0.1)))
     accumulates = several(sgd(0.5), sgd(0.1, gradient_accumulation_steps=2), by_function=True)
     model = toy.private(optimizer=toy.dp(accumulates))  # Which it has is known by variables only.
     with pytest.raises(ValueError, match="physical_batch_size"):

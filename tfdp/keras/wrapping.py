@@ -101,11 +101,13 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
 def parts(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     """Returns the optimizers that make the updates: those in a `keras.optimizers.MultiOptimizer`,
-    else the optimizer itself.
+    and in one in it, else the optimizer itself.
     """
     # Earlier versions of Keras have none.
     kind = getattr(keras.optimizers, "MultiOptimizer", ())
-    return list(optimizer.optimizers) if isinstance(optimizer, kind) else [optimizer]
+    if not isinstance(optimizer, kind):
+        return [optimizer]
+    return [part for each in optimizer.optimizers for part in parts(each)]
 
 
 def is_of_wrapping(store: Any) -> bool:
