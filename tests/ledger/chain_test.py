@@ -196,7 +196,7 @@ def test_wrong_key(tmp_path):
     assert PrivacyLedger.load(path).total_count == 6  # Readable, not checkable.
     assert not storage.verify(path).checked
     with pytest.raises(ValueError, match="head is checked with it"):
-        storage.verify(path, head="0")
+        storage.verify(path, head="0" * 64)
 
 
 def test_head_of_every_earlier_state(tmp_path, key):
@@ -230,8 +230,10 @@ def test_verify_says_what_it_checked(path, key, capsys, tmp_path):
     assert ("whoever rewrites all" in out) == (key is None)
     assert main([*arguments, "--head", head]) == 0
     assert "after the given head, at which it held 6 steps" in capsys.readouterr().out
-    assert main([*arguments, "--head", "00"]) == 2
+    assert main([*arguments, "--head", "00" * 32]) == 2
     assert "never had the head 00" in capsys.readouterr().err
+    assert main([*arguments, "--head", "00"]) == 2
+    assert "A head is the 64 hexadecimal digits" in capsys.readouterr().err
     edit(path, *CHANGES["edited"][0])
     assert main(arguments) == 2
     assert "entry 3 does not follow" in capsys.readouterr().err
@@ -239,5 +241,6 @@ def test_verify_says_what_it_checked(path, key, capsys, tmp_path):
 
 def test_verify_without_the_key_says_so(tmp_path, capsys):
     write(tmp_path / "run.ledger", KEY)
-    assert main(["verify", str(tmp_path / "run.ledger")]) == 0
-    assert "not authenticated" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "run.ledger")]) == 2
+    said = capsys.readouterr()
+    assert "not authenticated" in said.out and "was not checked" in said.err
