@@ -273,9 +273,9 @@ PRICES = in_folder(
     (
         "begun_pass_for_nothing",
         "a pass that is not finished costs nothing",
-        "tally.py",
-        "number = -(-self._counts[event] // form.events_per_mechanism)",
-        "number = self._counts[event] // form.events_per_mechanism",
+        "passes.py",
+        "total = -(-sum(count for _, count in steps) // steps_per_pass)",
+        "total = sum(count for _, count in steps) // steps_per_pass",
         f"{ACCOUNTING}/sampled_steps_test.py",
     ),
     (
