@@ -79,6 +79,11 @@ def test_shuffled_pass_costs_one_gaussian(make, relation, factor):
     assert accountant.neighboring_relation is relation
 
 
+def test_a_begun_pass_without_noise_has_no_privacy(make):
+    step = SampledEvent(ShuffledSampling(10, 95), GaussianSumEvent(1.0, 0.0), ZERO)
+    assert epsilon_of(make, (step, 3)) == math.inf
+
+
 def test_shuffled_passes_are_not_merged(make):
     # Ten steps a pass: five of one pass and five of another are two Gaussians.
     halves = [

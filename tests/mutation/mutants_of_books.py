@@ -609,4 +609,12 @@ BOOKS = in_folder(
         "if cost > self.epsilon * (1 + _ROUNDING):",
         "tests/accounting/planning/budget_test.py",
     ),
+    (
+        "begun_pass_without_noise",
+        "a begun pass without noise costs nothing",
+        "tfdp/accounting/tally.py",
+        "number = -(-self._counts[event] // form.events_per_mechanism)",
+        "number = self._counts[event] // form.events_per_mechanism",
+        "tests/accounting/sampled_steps_test.py::test_a_begun_pass_without_noise_has_no_privacy",
+    ),
 )
