@@ -188,11 +188,6 @@ class SummedStep:
                 )
             self._apply(sample_state, self._state)
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether a step is charged and not applied."""
-        return self._sum is not None
-
     def _check_begun(self) -> None:
         if self._sum is None:
             raise NotPrivateError(
