@@ -71,6 +71,17 @@ def test_nothing_is_released_of_fewer_than_are_charged_for(make):
 
 
 @ALL
+def test_a_state_is_not_merged_with_itself(make):
+    """One record's share would count as that of two."""
+    query = make(stddev=2.0, min_contributors=2)
+    state = _sum(query, [tf.constant([1, 2])])
+    nested = tfdp_query.NestedQuery([query, query])
+    for merging, twice in ((query, state), (nested, [state, state])):
+        with pytest.raises(ValueError, match="merged with itself"):
+            merging.merge_sample_states(twice, twice)
+
+
+@ALL
 def test_every_record_has_a_share_of_its_own(make):
     query, number, count = make(stddev=2.5, min_contributors=9), 4000, 9
     records = [tf.zeros([number], tf.int32)] * count

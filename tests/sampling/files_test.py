@@ -100,6 +100,22 @@ def test_files_that_changed_are_refused(paths, tmp_path):
         found[5]
 
 
+def test_an_index_of_other_files_of_the_same_sizes_and_times_gives_no_record(tmp_path):
+    """A record would be the end of one and the beginning of the next."""
+    lengths = {"a": (10, 30), "b": (30, 10)}
+    for name, sizes in lengths.items():
+        with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+            for size in sizes:
+                writer.write(name.encode() * size)
+        os.utime(tmp_path / name, ns=(0, 0))
+    found = TFRecords(tmp_path / "a", index=tmp_path / "index.json")
+    assert [found[i] for i in range(2)] == [b"a" * 10, b"a" * 30]
+    others = TFRecords(tmp_path / "b", index=tmp_path / "index.json")
+    for position in range(2):
+        with pytest.raises(SourceError, match="other records than those that were found"):
+            others[position]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_torn_index_is_refused(paths, tmp_path, seed):
     """Any byte of it may be wrong: what comes out are the records, or an error of ours."""
@@ -264,6 +280,24 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
         memory_map(_dataset(), tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda file: file.unlink(), "has lost a file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), "has lost a file"),
+        (lambda file: file.write_bytes(b""), "has lost a file"),
+        (lambda file: np.save(file, np.zeros([6, 2, 3], np.float32)), "something else"),
+        (lambda file: np.save(file, np.zeros([7, 2, 3])), "something else"),
+    ],
+)
+def test_a_folder_with_a_damaged_file_is_refused(damage, message, tmp_path):
+    folder = tmp_path / "examples"
+    memory_map(_dataset(), folder)
+    damage(folder / "0.npy")
+    with pytest.raises(SourceError, match=message):
+        memory_map(_dataset(), folder)
+
+
 def test_a_file_that_is_given_twice_is_refused(tmp_path, monkeypatch):
     """Each of its records would stand at two positions."""
     for name in "ab":
@@ -272,6 +306,7 @@ def test_a_file_that_is_given_twice_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(TFRecords(["a", "b"])) == 2
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    for paths in (["a", "b", "a"], ["a", tmp_path / "a"], ["link", "a"]):
+    os.link("a", "other name")
+    for paths in (["a", "b", "a"], ["a", tmp_path / "a"], ["link", "a"], ["other name", "a"]):
         with pytest.raises(ValueError, match="given twice"):
             TFRecords(paths)

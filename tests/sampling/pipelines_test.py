@@ -67,6 +67,10 @@ class FlatMapMapDataset(Node):
     pass
 
 
+class FilterMapDataset(Node):
+    pass
+
+
 class WindowShuffleMapDataset(Node):
     pass
 
@@ -136,12 +140,24 @@ class Labelled:
         lambda: Node(Node(), Node(Other(Node()))),
         lambda: BatchMapDataset(Node()),
         lambda: FlatMapMapDataset(Node()),
+        lambda: MapMapDataset(FilterMapDataset(Node())),
+        lambda: _data().take_while(lambda i: i < 5).map(lambda i: i),
+        lambda: _data(2).flat_map(lambda i: tf.data.Dataset.range(4).take_while(lambda j: j < i)),
         lambda: SourceMapDataset(BatchMapDataset(Node())),
     ],
 )
 def test_data_sets_in_which_a_record_is_not_one_element_are_refused(make):
     with pytest.raises(ValueError, match="Every element must be one record"):
         check_elements(make())
+
+
+def test_a_data_set_that_reads_a_table_by_columns_is_refused():
+    class Table:
+        column_names = ("x",)
+
+    Table.__module__ = "pyarrow.lib"
+    with pytest.raises(TypeError, match="a part of every record"):
+        check_elements(MapMapDataset(SourceMapDataset(Table())))
 
 
 def test_a_data_set_that_reads_by_names_is_refused():

@@ -555,6 +555,45 @@ def test_array_records(tmp_path):
         _rows(Source(data, map=decode, workers=2))
 
 
+class Formatted(Examples):
+    """As a data set of Hugging Face, whose format or transform is given all of a sample."""
+
+    def __init__(self, kind):
+        self.format = {"type": kind, "columns": ["x", "y"]}
+
+    def __getitem__(self, row):
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows):
+        is_together = self.format["type"] is not None and len(rows) > 1
+        return [(X[row] - X[rows].mean(0) * is_together, Y[row]) for row in rows]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", [None, "numpy", "custom"])
+def test_no_example_changes_another_by_a_format(kind, workers):
+    source = Source(Formatted(kind), workers=workers)
+    rows = np.array([7, 0, 39, 7])
+    with ThreadPoolExecutor(3) as pool:
+        x, y = source.read(rows, None, pool if workers > 1 else None)
+    np.testing.assert_array_equal(x, X[rows])
+    np.testing.assert_array_equal(y, Y[rows])
+
+
+def test_formats_of_hugging_face_do_not_let_one_example_change_another():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed.")
+    data = datasets.Dataset.from_dict({"x": [2**24 + 1, 3, None]}).with_format("numpy")
+    source = Source(data, map=lambda example: np.float64(example["x"]))
+    alone = source.read(np.array([0]))[0]
+    np.testing.assert_array_equal(source.read(np.array([0, 2]))[0][:1], alone)
+
+
+@pytest.mark.parametrize("where", [0, 5])
+def test_an_example_that_is_none_is_an_error(where):
+    with pytest.raises(SourceError, match=f"Example {where} is None"):
+        Source(range(N), map=lambda row: None if row == where else X[row]).check()
+
+
 class OnePlace:
     """Data that decode into the same memory again and again."""
 

@@ -36,8 +36,8 @@ class SharesSampleState(NamedTuple):
     Attributes:
         sum: Integers.
         contributors: int64: how many records, each with a share. Nobody can tell by the sum whether
-            a record, or a state, was added twice: samples that are merged must be disjoint, and
-            `min_contributors` holds where they are.
+            a record, or a copy of a state, was added twice: samples that are merged must be
+            disjoint, and `min_contributors` holds where they are.
     """
 
     sum: Structure
@@ -82,6 +82,17 @@ class _SharesSumQuery(SumAggregationDPQuery):
         # A record that counts as zero has its share all the same: others rely on it.
         record = refuse_unless(*self.is_within(record), record)
         return SharesSampleState(tf.nest.map_structure(noised, record), tf.ones([], tf.int64))
+
+    def merge_sample_states(
+        self, sample_state_1: Structure, sample_state_2: Structure
+    ) -> Structure:
+        if sample_state_1 is sample_state_2:
+            raise ValueError(
+                "A sample state was to be merged with itself. Its records would count twice, and "
+                "min_contributors would take their noise for that of others. Merge the states of "
+                "disjoint samples."
+            )
+        return super().merge_sample_states(sample_state_1, sample_state_2)
 
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure

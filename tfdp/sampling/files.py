@@ -35,8 +35,8 @@ class TFRecords:
         ValueError: there is no file, or one is there twice: its records would be, too.
 
     Edge cases:
-        A record whose file was cut since then cannot be read: `SourceError`. The sum of a record is
-        not checked again.
+        A record whose file was cut since then, or that is not where it was found, cannot be read:
+        `SourceError`. The sum of a record is not checked again.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class TFRecords:
         if not several:
             raise ValueError(f"There must be at least one file. Received: paths={paths!r}.")
         self._paths = [pathlib.Path(path) for path in several]
-        if len({path.resolve() for path in self._paths}) != len(self._paths):
+        files = {(found.st_dev, found.st_ino) for found in map(os.stat, self._paths)}
+        if len(files) != len(self._paths):
             raise ValueError(
                 "Every record must be there once, and one of the files is given twice. Received: "
                 f"paths={list(map(str, self._paths))}."
@@ -80,11 +81,17 @@ class TFRecords:
         if not 0 <= position < len(self):
             raise IndexError(f"There are {len(self)} records. Received: {position}.")
         file = self._file_of[position]
-        length = int(self._lengths[position])
-        data = os.pread(self._files[file].fileno(), length, int(self._starts[position]))
-        if len(data) != length:
+        length, start = int(self._lengths[position]), int(self._starts[position])
+        data = os.pread(self._files[file].fileno(), _BEFORE + length, start - _BEFORE)
+        if len(data) != _BEFORE + length:
             raise SourceError(f"{self._paths[file]} was cut after it was read through.")
-        return data
+        # Other files may have the sizes and times that the index holds.
+        if int.from_bytes(data[:8], "little") != length:
+            raise SourceError(
+                f"{self._paths[file]} has other records than those that were found. Delete the "
+                "index."
+            )
+        return data[_BEFORE:]
 
 
 def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
@@ -97,7 +104,10 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
     Args:
         dataset: Of single examples, each a record, of known cardinality and fixed shapes. A batch,
             a window or a cut of several examples into one would be one record, and what is
-            repeated would be as many records; data sets with such steps are refused.
+            repeated would be as many records; data sets with such steps are refused. Batches that
+            `unbatch` takes apart again are not. What functions make is not seen: of a batch in
+            between they must keep the records apart, and of a record `flat_map` must make one
+            element.
         folder: Where they are, in a NumPy file for each part of an element.
 
     Returns:
@@ -105,9 +115,9 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
 
     Raises:
         ValueError: the number of elements or a shape is not known before they are read, a part is
-            no number, or the data set repeats, batches or cuts up.
+            no number, or the data set repeats, batches, cuts up or has `take_while` in it.
         SourceError: there are more or fewer elements than the data set says, or the folder holds
-            others than this data set's, by number, structure, shape or dtype.
+            others than this data set's, by number, structure, shape or dtype, or lacks a file.
 
     Example:
         >>> data = tf.data.Dataset.range(5).map(lambda i: (tf.fill([2], i), i % 2))
@@ -149,7 +159,13 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
             f"{folder} holds the elements of another data set: {found} instead of {described}. "
             "Delete it, or take another folder."
         )
-    maps = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in range(len(specs))]
+    try:
+        maps = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in range(len(specs))]
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceError(f"{folder} has lost a file, or one is damaged. Delete it.") from error
+    forms = [[each.dtype, each.shape] for each in maps]
+    if forms != [[np.dtype(name), (size, *shape)] for name, shape in described["parts"]]:
+        raise SourceError(f"A file in {folder} holds something else than was written. Delete it.")
     return tf.nest.pack_sequence_as(dataset.element_spec, maps)
 
 

@@ -11,6 +11,9 @@ _IN_PLACE = {
     *("map", "parallelmap", "prefetch", "cache", "options", "assertcardinality", "zip"),
     *("mapmap", "mapwithindexmap", "sourcemap", "zipmap"),
 }
+# What a data set does with several records, or with one several times, besides batches. By
+# `take_while` one record decides whether all behind it are there.
+_STEPS = ("repeat", "window", "group", "scan", "takewhile")
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -33,13 +36,21 @@ def check_elements(data: Any) -> None:
         data: A data set of tf.data or Grain. Of anything else nothing is known.
 
     Raises:
+        TypeError: it reads a table of Arrow, whose positions are columns.
         ValueError: the data set, or one that it is made from, repeats, batches or cuts up, joins a
-            data set with itself, makes elements of those before or of another data set, or reads by
-            other names than positions. Batches that are taken apart again are none.
+            data set with itself, makes elements of those before or of another data set, ends where
+            a record says so, leaves places empty, or reads by other names than positions. Batches
+            that are taken apart again are none.
     """
     waiting = [(data, 0)]
     while waiting:
         node, taken_apart = waiting.pop()
+        if type(node).__module__.split(".")[0] == "pyarrow" and hasattr(node, "column_names"):
+            raise TypeError(
+                "Under [i] a table of Arrow has its column i, which holds a part of every record. "
+                "Pass its columns: {name: table[name].to_numpy() for name in table.column_names}. "
+                f"Received: {type(node).__name__}."
+            )
         if node is not data and hasattr(node, "iloc"):
             raise ValueError(
                 "A data set that reads a Series or DataFrame of pandas gets the row that is called "
@@ -57,8 +68,9 @@ def check_elements(data: Any) -> None:
                 raise ValueError(
                     "Every element must be one record, and every record one element, for a sample "
                     f"to be what the ledger says. Received a data set with {type(node).__name__} "
-                    "in it: leave out repeat, batch, window and flat_map; fit goes over the data "
-                    "as often as it has to, and makes batches of them."
+                    "in it: leave out repeat, batch, window, flat_map, take_while, and Grain's "
+                    "filter; fit goes over the data as often as it has to, and makes batches of "
+                    "them."
                 )
         if _meets_itself(node, inputs):
             raise ValueError(
@@ -89,7 +101,8 @@ def _steps(node: Any) -> Iterator[str]:
     is_graph = isinstance(node, tf.data.Dataset)
     if is_graph:
         yield from _steps_of_functions(node, "flatmap" in names or "interleave" in names)
-    for step in ("repeat", "window", "group", "scan", *([] if is_graph else ["flatmap"])):
+    # Grain's filter leaves None in the place of what it drops: that would be found in a sample.
+    for step in (*_STEPS, *([] if is_graph else ["flatmap", "filter"])):
         if step in names:
             yield step
     if "unbatch" in names:
@@ -116,7 +129,7 @@ def _steps_of_functions(node: tf.data.Dataset, makes_elements: bool) -> Iterator
             yield "another data set"
         if not makes_elements:
             continue
-        for step in ("repeat", "window", "group", "scan"):
+        for step in _STEPS:
             if any(step in kind for kind in kinds):
                 yield step
         yield from ["unbatch" for kind in kinds if "unbatch" in kind]

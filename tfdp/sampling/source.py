@@ -30,11 +30,13 @@ class Source:
     of single examples, a list, or a class of your own. A tuple is (x,), (x, y) or (x, y,
     sample_weight), of such. So is an example that is a tuple; any other is x. Tuples and mappings
     are structures, and a list is one array. Where there is `__getitems__`, it is given all
-    positions at once. A Series or DataFrame of pandas is read by position, as what its `to_numpy`
-    returns.
+    positions at once, and must not let one example change another; of data sets of Hugging Face
+    with a format or a transform, which may, examples are read one by one. A Series or DataFrame of
+    pandas is read by position, as what its `to_numpy` returns.
 
-    A record must stand at one position, and alone. Data sets of Grain that repeat, batch or cut up
-    are refused. Of other data nobody sees it: a list that holds a record twice has two records.
+    A record must stand at one position, and alone. Data sets of Grain that repeat, batch, cut up or
+    filter are refused. Of other data nobody sees it: a list that holds a record twice has two
+    records.
 
     Guarantees:
         A record is one example. Which are read follows the draw of the sample alone, so that a
@@ -61,8 +63,8 @@ class Source:
         TypeError: `data` has no length or no positions, `map` is no function, or an example holds
             something else than numbers.
         ValueError: there are no examples, or examples without end, the parts of a tuple differ in
-            their lengths, or a data set of Grain repeats, batches or cuts up. Or several examples
-            would be read at once, and are given in the same memory.
+            their lengths, or a data set of Grain repeats, batches, cuts up or filters. Or several
+            examples would be read at once, and are given in the same memory.
 
     Example:
         >>> x, y = np.zeros([100, 3], np.float32), np.arange(100)
@@ -238,7 +240,7 @@ class Source:
         """
         pairs: list[tuple[str, list[Any]]] = []
         for column in self._columns:
-            if hasattr(column, "__getitems__"):
+            if _gives_several(column):
                 pairs.append((type(column).__name__, list(column.__getitems__([0, 1]))))
             elif self.workers > 1 and not (_is_read_together(column) or type(column) is list):
                 pairs.append((type(column).__name__, [column[0], column[1]]))
@@ -334,6 +336,10 @@ class Source:
             value = _arrays(value)
         except (TypeError, ValueError) as error:
             raise SourceError(f"Example {row} holds something else than arrays.") from error
+        if value is None:
+            raise SourceError(
+                f"Example {row} is None. Leave it out of the data, or let map return something."
+            )
         if not isinstance(value, tuple):
             return value, None, None
         if not 1 <= len(value) <= 3 or value[0] is None:
@@ -386,12 +392,6 @@ def _by_position(part: Any) -> Any:
     if _is_hdf5(part):
         return mapped(part)
     check_elements(part)
-    if type(part).__module__.split(".")[0] == "pyarrow" and hasattr(part, "column_names"):
-        raise TypeError(
-            "Under [i] a table of Arrow has its column i, which holds a part of every record. Pass "
-            f"its columns: {{name: table[name].to_numpy() for name in table.column_names}}. "
-            f"Received: {type(part).__name__}."
-        )
     if not hasattr(part, "iloc"):
         return part
     # What pandas has under [i] is the row that is called i.
@@ -423,7 +423,19 @@ def _is_hdf5(column: Any) -> bool:
 def _is_read_together(column: Any) -> bool:
     """Returns whether `_rows_of` reads all rows of a sample at once."""
     is_array = isinstance(column, (np.ndarray, Chunks)) or _is_hdf5(column)
-    return is_array or hasattr(column, "__getitems__")
+    return is_array or _gives_several(column)
+
+
+def _gives_several(column: Any) -> bool:
+    """Returns whether data give several examples at once, each as they would give it alone.
+
+    A data set of Hugging Face with a format or a transform makes one array, or one call, of all: a
+    number that is missing in one example would change the dtype of the others, and a transform may
+    pad or normalize them to each other. Those are read one by one.
+    """
+    form = getattr(column, "format", None)
+    is_formatted = isinstance(form, Mapping) and form.get("type") is not None
+    return hasattr(column, "__getitems__") and not is_formatted
 
 
 def _take(column: Any, rows: np.ndarray, place: np.ndarray) -> None:
