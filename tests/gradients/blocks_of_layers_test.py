@@ -9,6 +9,7 @@ import tfdp
 from tests.gradients.problems import (
     BATCH,
     TOKENS,
+    WithoutMask,
     assert_engines_agree,
     assert_layer_is_exact,
     by_engine,
@@ -301,3 +302,15 @@ def test_block_that_returns_none_runs_on_the_batch(decisions):
     assert_engines_agree(loss, variables, examples)
     assert decisions
     assert all(decisions)
+
+
+@pytest.mark.parametrize("make", [L.AdditiveAttention, lambda: L.Attention(use_scale=True)])
+def test_mask_that_keras_both_attaches_and_hands_over(make):
+    # Layers without a rule for their scale: blocks, which are handed the mask of their inputs.
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5,), dtype="int32")
+    x = L.Embedding(7, 4, mask_zero=True)(inputs)
+    model = keras.Model(inputs, head(WithoutMask()(make()([x, x]))))
+    loss, variables, examples = problem(model, TOKENS % 4)
+    assert "attention: block" in explain(model) or "attention: on the batch" in explain(model)
+    assert_engines_agree(loss, variables, examples)

@@ -274,6 +274,28 @@ def test_a_block_that_differs_from_another_is_tried_out(options, change, decisio
     assert not options or not all(decisions)
 
 
+class Product(L.Layer):
+    """A block of two inputs."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = L.Dense(4)
+
+    def call(self, first, second):
+        return self.dense(first) * second
+
+
+def test_a_block_called_on_one_tensor_twice_is_not_like_one_called_on_two(decisions):
+    def layers():
+        x = keras.Input((BATCH, 4))
+        first = Product()(x, K.tanh(x))
+        return keras.Model(x, Product()(first, first))
+
+    loss, variables, examples = problem(model_of(layers, (BATCH, 4)), normal(BATCH, 4))
+    assert_engines_agree(loss, variables, examples)
+    assert len(decisions) > 1 and all(decisions)
+
+
 @pytest.mark.parametrize("mode", ["mixed", "other"])
 def test_a_block_that_only_seems_like_another_is_refused(mode):
     _, (loss, variables, examples) = two_described(put("mode", mode))

@@ -52,6 +52,23 @@ def test_line_is_that_of_the_code(name):
     assert f'"{name}": ' in SOURCE[number - 1]
 
 
+@pytest.mark.parametrize("kind", ["constant", "variable"])
+def test_layer_called_on_something_that_holds_no_records(kind):
+    constant = tf.ones([4])
+
+    class Shift(L.Layer):
+        def call(self, inputs, shift):
+            return inputs + K.convert_to_tensor(shift)
+
+    def code(block, x):
+        return block.shift(block.dense(x), constant if kind == "constant" else block.dense.bias)
+
+    line = line_of(lambda: Code(code, dense=L.Dense(4), shift=Shift(name="shift")))
+    name = "a constant" if kind == "constant" else "bias"
+    expected = f"shift is called on {name}, which holds no records"
+    assert line == f"block: record by record: {expected}"
+
+
 def test_layers_in_a_block_follow_it():
     keras.backend.clear_session()  # Names are numbered anew.
     assert explain(model_of(nested, (BATCH, 4))).split("\n")[1:-1] == [

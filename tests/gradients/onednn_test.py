@@ -8,11 +8,15 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tests.gradients.problems import floatx, head, normal, problem
 from tfdp.gradients import ModelLoss
 from tfdp.gradients.onednn import (
     corrupts_memory,
     leaves_numbers_unwritten,
+    needs_compiling,
 )
+
+L = keras.layers
 
 
 def graph_of(left, right, function=tf.matmul):
@@ -156,3 +160,29 @@ def test_no_result_of_a_convolution_is_what_was_in_the_memory(way, engine, kerne
     expected = kernel_gradients(x, layer.kernel.numpy(), strides).sum(0)
     (found,) = (f for f in found if f.shape == expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "dtype", "expected"),
+    [
+        (L.Conv3D, (3, 3, 3, 4), "float32", True),
+        (L.Conv2D, (3, 3, 4), "float64", True),
+        (L.Conv2D, (3, 3, 4), "float32", False),
+    ],
+)
+def test_convolutions_of_groups_are_vectorized(layer, shape, dtype, expected):
+    with floatx(dtype):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input(shape)
+        outputs = head(layer(4, 2, groups=2)(L.Dense(4)(inputs)))
+        loss, variables, examples = problem(keras.Model(inputs, outputs), normal(*shape))
+        query = tfdp.GaussianSumQuery(0.3, 1.0)
+        vectorized, loop = (
+            tfdp.clipped_gradient_sum(loss, variables, examples, query, engine=engine)
+            for engine in ("vectorized", "loop")
+        )
+        convolved = tf.function(lambda x: loss.model(x), autograph=False)
+        graph = convolved.get_concrete_function(examples[0][:1]).graph
+    assert needs_compiling(graph) is expected
+    for a, e in zip(vectorized.sample_state, loop.sample_state, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-6)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
+from tfdp.gradients.static_values import static_value
 
 APART = {
     "band": lambda x: tf.linalg.band_part(x, 1, 0),
@@ -150,6 +151,26 @@ def look_at(function, dtype=tf.float32):
 
     run = tf.function(run, autograph=False)
     return run.get_concrete_function(tf.TensorSpec([None, 4, 4], dtype))
+
+
+# TensorFlow's raw operations call some arguments otherwise than the operations' definitions do.
+KNOWN = {
+    "expanded": lambda: tf.expand_dims(tf.range(3), 1),
+    "largest": lambda: tf.reduce_max(tf.range(3)),
+    "part": lambda: tf.split(tf.range(6), 3)[1],
+    "parts_of_some_lengths": lambda: tf.split(tf.range(6), [1, 5])[1],
+    "smallest": lambda: tf.reduce_min(tf.range(1, 3), keepdims=True),
+    "squeezed": lambda: tf.squeeze(tf.range(3)[tf.newaxis] * 2),
+    "sum": lambda: tf.reduce_sum(tf.reshape(tf.range(6), [2, 3]), 0),
+    "product": lambda: tf.reduce_prod(tf.range(1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_numbers_computed_of_constants_are_known(name):
+    found = []
+    tf.function(lambda: found.append(static_value(KNOWN[name]())), autograph=False)()
+    np.testing.assert_array_equal(found[0], KNOWN[name]())
 
 
 @pytest.mark.parametrize("name", sorted(APART))

@@ -156,6 +156,25 @@ def test_unsupported_model_is_refused_and_auto_vectorizes(name, caplog):
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7)
 
 
+def test_weights_of_lora_in_float64_are_refused_and_auto_vectorizes():
+    # Keras makes them float32.
+    keras.utils.set_random_seed(1)
+    dense = L.Dense(2, dtype="float64")
+    model = keras.Sequential([keras.Input((4,), dtype="float64"), dense])
+    dense.enable_lora(1)
+    if dense.lora_kernel_a.dtype == "float64":
+        pytest.skip("This Keras makes them float64.")
+    loss, variables, examples = problem(model, normal(4))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match="lora_kernel_. is float32"):
+        by_engine(loss, variables, examples, query, "bookkeeping")
+    total = tfdp.clipped_gradient_sum(loss, variables, examples, query, physical_batch_size=2)
+    assert [leaf.dtype for leaf in total.sample_state] == [v.dtype for v in variables]
+    expected = by_engine(loss, variables, examples, query, "loop")
+    for a, e in zip(total.sample_state, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7)
+
+
 def test_plain_variables_are_refused_and_auto_vectorizes():
     keras.utils.set_random_seed(1)
     loss, variables, examples = problem(

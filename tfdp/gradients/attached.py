@@ -36,8 +36,8 @@ def flatten_with_attached(
             if id(flat[i]) not in made:
                 made[id(flat[i])] = tf.identity(tensor)
             values[i] = made[id(flat[i])]
-        for (i, name, _), tensor in zip(attached, tensors[len(at) :], strict=True):
-            setattr(values[i], name, tensor)
+        for (i, name, of), tensor in zip(attached, tensors[len(at) :], strict=True):
+            setattr(values[i], name, made.setdefault(id(of), tensor))
         return tf.nest.pack_sequence_as(structure, values)
 
     return [*(flat[i] for i in at), *(tensor for _, _, tensor in attached)], rebuild

@@ -242,8 +242,11 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     called_with = [
         (leaf.dtype, tuple(leaf.shape)) if tf.is_tensor(leaf) else leaf for leaf in leaves
     ]
+    # What is called on one tensor twice is not like what is called on two.
+    first = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves))) if tf.is_tensor(leaf)}
+    same = [first.get(id(leaf)) for leaf in leaves]
     layout = tf.nest.map_structure(lambda leaf: None, (args, kwargs))
-    return repr((type(block), configuration, numbers, called_with, layout))
+    return repr((type(block), configuration, numbers, called_with, same, layout))
 
 
 def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:

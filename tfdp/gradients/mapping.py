@@ -12,7 +12,7 @@ from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.keras_internals import forgets_length, vectorized_outputs
 from tfdp.gradients.layered_loss import UnsupportedModelError
-from tfdp.gradients.onednn import corrupts_memory
+from tfdp.gradients.onednn import corrupts_memory, needs_compiling
 from tfdp.noise.attempts import attempt
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
@@ -120,7 +120,7 @@ def vectorized(
             return _packed(of_one.structured_outputs, found)
 
         call = tf.function(all_records, autograph=False).get_concrete_function(*specs)
-        if corrupts_memory(call.graph):
+        if corrupts_memory(call.graph) or needs_compiling(of_one.graph):
             # Traced now: when it is first called, `fn` may mean something else.
             compiled = tf.function(all_records, autograph=False, jit_compile=True)
             call = compiled.get_concrete_function(*specs)

@@ -27,6 +27,22 @@ def corrupts_memory(graph: tf.Graph) -> bool:
     )
 
 
+def needs_compiling(graph: tf.Graph) -> bool:
+    """Returns whether a graph calls a function that XLA compiles because TensorFlow has no other
+    kernel for it on a CPU, which `tf.vectorized_map` does not know.
+
+    Keras has XLA compile convolutions of groups. Without it TensorFlow 2.21 computes only those
+    along one or two axes, and all of their gradients in float32 only.
+    """
+    compiled = [f for f in graph.as_graph_def().library.function if f.attr["_XlaMustCompile"].b]
+    return any(
+        node.op.startswith("Conv3D")
+        or (node.op.startswith("Conv2D") and tf.as_dtype(node.attr["T"].type) != tf.float32)
+        for f in compiled
+        for node in f.node_def
+    )
+
+
 def _is_faulty(op: tf.Operation) -> bool:
     left, right = (tensor.shape for tensor in op.inputs)
     if left.rank is None or right.rank is None:

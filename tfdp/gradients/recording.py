@@ -270,7 +270,8 @@ class Recording:
             scale: A constant that the gradients are divided by.
 
         Raises:
-            UnsupportedModelError: an output depends on a variable in a way that no layer shows.
+            UnsupportedModelError: an output depends on a variable in a way that no layer shows, or
+                a float32 variable is used in float64.
             ValueError: the loss does not depend on a variable, or a rule gives gradients that are
                 not one of the variable's shape for every record.
         """
@@ -290,7 +291,9 @@ class Recording:
         parts: dict[int, list[PerRecordGradient]] = {id(v): [] for v in self._variables}
         for use, gradient in zip(self._uses, at_taps, strict=False):
             if gradient is not None:
-                parts[id(use.variable)].append(use.gradients(unscaled(gradient)))
+                gradient = unscaled(gradient)
+                _refuse_narrow(use.variable, gradient.dtype)
+                parts[id(use.variable)].append(use.gradients(gradient))
         self._find_joint(at_taps[len(self._uses) :])
         for variable, gradient in self._found:
             found = _checked(Explicit(unscaled(gradient)), variable, outputs[0])
@@ -382,6 +385,20 @@ def _readings(variables: Sequence[Any]) -> list[tf.Tensor]:
     return [
         tf.convert_to_tensor(v) if isinstance(v, tf.Variable) else tf.identity(v) for v in values
     ]
+
+
+def _refuse_narrow(variable: Any, dtype: tf.DType) -> None:
+    """Refuses a variable of float32 whose gradients come in float64: their sum would not be of the
+    dtype that the query and its noise are made for.
+
+    Raises:
+        UnsupportedModelError: it is one.
+    """
+    if dtype == tf.float64 and tf.as_dtype(variable.dtype) != tf.float64:
+        raise UnsupportedModelError(
+            f"{variable.path} is {tf.as_dtype(variable.dtype).name}, in a layer that computes in "
+            "float64: Keras makes factors of LoRA like that. Use engine='vectorized'."
+        )
 
 
 def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> PerRecordGradient:

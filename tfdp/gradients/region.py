@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -156,6 +157,9 @@ class Region:
         if self._kinds is None:
             return
         leaves = _tensors(arguments)
+        for leaf in leaves:
+            if isinstance(leaf, keras.Variable):
+                raise MixesError(f"{layer.name} is called on {leaf.name}, which holds no records")
         if not any(map(self._kinds.is_records, leaves)):
             if all(map(self._kinds.is_constant, leaves)):
                 self.asks_for = layer
@@ -169,7 +173,9 @@ class Region:
 
     def _must_hold_records(self, tensor: tf.Tensor, what: str) -> None:
         if not self._kinds.is_records(tensor):
-            raise MixesError(f"{what} {tensor.name}, which holds no records")
+            # A tensor that was made eagerly has no name.
+            name = getattr(tensor, "name", "a constant")
+            raise MixesError(f"{what} {name}, which holds no records")
 
     def finish(self, outputs: Any) -> None:
         """Looks at the last operations, and at what the block returns."""

@@ -1,5 +1,7 @@
 """Numbers that are known when a graph is built."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,7 +63,16 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
         if attribute.name not in inferred:
             given[attribute.name] = op.get_attr(attribute.name)
     with tf.init_scope():
-        results = function(**given)
+        results = function(**_as_named(given, function))
         result = (results if isinstance(results, (list, tuple)) else [results])[tensor.value_index]
         # In a graph that belongs to no function, nothing is computed before a session runs.
         return result.numpy() if tf.executing_eagerly() else None
+
+
+def _as_named(given: dict[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns arguments by the names that a function of `tf.raw_ops` has for them. Some operations
+    have other ones (`dim`, `reduction_indices` and the like for `axis`), in the same order.
+    """
+    names = [name for name in inspect.signature(function).parameters if name != "name"]
+    others = iter([name for name in names if name not in given])
+    return {name if name in names else next(others, name): given[name] for name in given}

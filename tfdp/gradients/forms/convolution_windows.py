@@ -130,7 +130,8 @@ class Windows(NamedTuple):
         sizes, needed = spatial_sizes(source), self._needed(counts)
         if all(isinstance(size, int) for size in [*sizes, *needed]) and sizes == needed:
             return source
-        return source[(slice(None), *(slice(size) for size in needed))]
+        first = (slice(None), *(slice(size) for size in needed))
+        return source[first]
 
     def patches(self, source: tf.Tensor, counts: Sequence[Size], groups: int = 1) -> tf.Tensor:
         """Returns the windows, [n * groups, positions, prod(kernel) * channels / groups].
@@ -233,7 +234,8 @@ class Windows(NamedTuple):
 
     def _filter_gradient_of_places(self, source: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
         """Returns `filter_gradient` where windows are single places."""
-        places = source[(slice(None), *(slice(None, None, stride) for stride in self.strides))]
+        strided = (slice(None), *(slice(None, None, stride) for stride in self.strides))
+        places = source[strided]
         left, right = (tf.reshape(t, [-1, t.shape[-1]]) for t in (places, gradient))
         product = tf.matmul(left, right, transpose_a=True)
         return tf.reshape(product, [*self.kernel, source.shape[-1], gradient.shape[-1]])

@@ -150,7 +150,8 @@ def _number_of_steps(tensor: tf.Tensor, axis: int = 0) -> Any:
 
 def _with_rank(tensor: tf.Tensor, rank: int) -> tf.Tensor:
     """Returns the tensor with axes of length one at the end."""
-    return tensor[(..., *[tf.newaxis] * (rank - tensor.shape.rank))]
+    where = (..., *[tf.newaxis] * (rank - tensor.shape.rank))
+    return tensor[where]
 
 
 def _steps_first(tensor: tf.Tensor) -> tf.Tensor:
