@@ -28,7 +28,7 @@ setup(
         "tensorflow-probability>=0.25",
         "tf-keras>=2.18",
         "numpy>=1.26",
-        "scipy>=1.11",
+        "scipy>=1.12",
         "cryptography>=43",
         "dp-accounting>=0.5",
     ],

@@ -98,10 +98,10 @@ def test_documents_say_the_version_of_each_format():
         assert sorted([version, *earlier]) == sorted(readable)
 
 
-def test_scripts_install_the_lowest_versions():
+def test_scripts_install_the_lowest_versions(setup):
     # What the scripts read out of setup.py: an empty version would install any.
     for script, names in (
-        ("canary.sh", ["tensorflow", "keras"]),
+        ("canary.sh", [re.split("[<>]", each)[0] for each in setup["install_requires"]]),
         ("package.sh", ["numpy", "scipy"]),
     ):
         text = (ROOT / "tests" / script).read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def test_scripts_install_the_lowest_versions():
             )
             source = (ROOT / "setup.py").read_text(encoding="utf-8")
             assert f'"{name}>={result.stdout.strip()}' in source
-            assert re.fullmatch(r"\d+\.\d+\n", result.stdout)
+            assert re.fullmatch(r"\d+(\.\d+)*\n", result.stdout)
 
 
 # Each command, in one interpreter that has NumPy, SciPy and, for reports, Jinja2.

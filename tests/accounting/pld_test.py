@@ -189,9 +189,14 @@ def test_small_deltas_are_not_below_a_proven_bound(z, q, steps):
     # At an epsilon below the truth delta is larger.
     assert pld.get_delta(prv.get_epsilon_interval(1e-12).lower) > 1e-12
     _, total = pld._composed
-    assert (
-        total.distribution.get_epsilon_for_delta(1e-12) < prv.get_epsilon_interval(1e-12)[0]
-    ) is ((z, q, steps) in MANY_RARE), "what dp-accounting alone says, so that this test can fail"
+    # What dp-accounting alone says, so that this test can fail. Versions of NumPy decide which way
+    # it is wrong for steps that rarely see anybody.
+    alone = total.distribution.get_epsilon_for_delta(1e-12)
+    proven = prv.get_epsilon_interval(1e-12)
+    if (z, q, steps) in MANY_RARE:
+        assert not proven.lower <= alone <= proven.upper * (1 + 1e-3)
+    else:
+        assert proven.lower <= alone
 
 
 def test_small_deltas_of_two_kinds_are_not_below_a_proven_bound():

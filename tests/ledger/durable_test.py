@@ -282,7 +282,8 @@ def test_read_only_file_is_noticed_at_once():
     path = pathlib.Path(tempfile.mkdtemp(dir=tempfile.gettempdir())) / "run.ledger"
     PrivacyLedger.open(path, create=True).close()
     code = (
-        "import os, sys\n"
+        # Python 3.13 imports urllib late, when the child may no longer read what root installed.
+        "import os, sys, urllib.parse\n"
         "from tfdp.ledger import LedgerWriteError, PrivacyLedger\n"
         "if os.geteuid() == 0:\n"
         "    os.setuid(65534)\n"  # Nothing is read-only to root.

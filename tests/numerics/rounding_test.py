@@ -100,6 +100,10 @@ def test_sums_hold_in_whatever_order_numbers_are_added_up(shape, first, way, rou
     assert max(errors) <= (258 if way != "eager" else 256 + len(vector) / 128)
 
 
+@pytest.mark.skipif(
+    tuple(map(int, tf.__version__.split(".")[:2])) < (2, 21),
+    reason="XLA of TensorFlow 2.18 adds in another order, which loses less.",
+)
 def test_one_sum_of_such_numbers_by_xla_loses_more_than_kernels_may():
     plain = tf.function(tf.reduce_sum, autograph=False, jit_compile=True)
     for size in (65536, 2**18):

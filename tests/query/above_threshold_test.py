@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import stats
+from scipy import integrate, stats
 
 from tfdp.accounting import RDPAccountant
 from tfdp.events import NonPrivateEvent, PureEpsilonEvent
@@ -35,7 +35,7 @@ def probability(sums, answers, threshold_scale, sum_scale, released=None):
         else:
             tail = stats.laplace.sf(rho - total, scale=sum_scale)
             density = density * (tail if above else 1 - tail)
-    return np.trapezoid(density, rho)
+    return integrate.trapezoid(density, rho)
 
 
 def scales(query):

@@ -136,7 +136,7 @@ class RandomAllocation(SamplingPolicy):
             step = generator.integers(self.num_steps - taken, size=self.population_size)
             for column in range(taken):
                 step += step >= chosen[:, column]
-            chosen = np.sort(np.concatenate([chosen, step[:, np.newaxis]], axis=1), axis=1)
+            chosen = np.sort(np.column_stack([chosen, step]), axis=1)
         return chosen
 
     def draw(self, generator: np.random.Generator) -> Iterator[np.ndarray]:

@@ -91,7 +91,7 @@ def test_two_sampled_gaussians_lie_between_the_bounds():
             p, r = (np.cumsum(c[::-1])[::-1] for c in pair.cells(np.sort(epsilon - losses)))
             one = p[1:] - np.exp(np.sort(epsilon - losses)) * r[1:]
             one = one if direction else one[::-1]
-            exact = float(np.trapezoid(one * weights, x))
+            exact = float(integrate.trapezoid(one * weights, x))
             assert bounds.lower_delta(epsilon) < exact < bounds.upper_delta(epsilon)
             assert bounds.lower_delta(epsilon) > 0.9 * exact
             assert bounds.upper_delta(epsilon) < 1.001 * exact

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
@@ -36,7 +36,7 @@ def test_group_of_sampled_gaussian_equals_the_integral(q, size, epsilon):
     within = sum(w * stats.norm.pdf(x, i, z) for i, w in enumerate(weights))
     removed, added = GROUP_PAIRS[SampledGaussian](SampledGaussian(q, z), size)
     for pair, p, r in ((removed, within, without), (added, without, within)):
-        exact = np.trapezoid(np.maximum(0, p - math.exp(epsilon) * r), x)
+        exact = integrate.trapezoid(np.maximum(0, p - math.exp(epsilon) * r), x)
         assert _delta(pair, epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
 
 

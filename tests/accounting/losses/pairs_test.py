@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
@@ -29,7 +29,7 @@ def _delta(pair, epsilon):
 
 def _integral(p, q, epsilon, x):
     """Returns the integral of max(0, p - e^epsilon q)."""
-    return float(np.trapezoid(np.maximum(0.0, p - math.exp(epsilon) * q), x))
+    return float(integrate.trapezoid(np.maximum(0.0, p - math.exp(epsilon) * q), x))
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from tfdp.accounting import Budget, PrivacyBudgetExceededError, RDPAccountant
 from tfdp.events import (
@@ -196,7 +196,7 @@ def test_one_answer_of_neighbours_is_within_epsilon():
 
     def second_is_shared(magnitudes):
         below, above = (stats.laplace.sf(rho - m, scale=dense) for m in magnitudes)
-        return np.trapezoid(density * (1 - below) * above, rho)
+        return integrate.trapezoid(density * (1 - below) * above, rho)
 
     corners = [second_is_shared((a, b)) for a in (0, 0.5, 1) for b in (0, 0.5, 1)]
     worst = math.log(max(corners) / min(corners))
@@ -233,8 +233,8 @@ def test_which_ones_are_shared_has_the_probabilities_of_the_mechanism():
             stats.laplace.sf(0.5 + rho - m, scale=factor * 2 / (total - e1)) for m in (1.0, 0.0)
         )
         # The large one comes first, or second, each half of the time.
-        first = np.trapezoid(density * large * (1 + 1 - small) / 2, rho)
-        second = np.trapezoid(density * small * (1 + 1 - large) / 2, rho)
+        first = integrate.trapezoid(density * large * (1 + 1 - small) / 2, rho)
+        second = integrate.trapezoid(density * small * (1 + 1 - large) / 2, rho)
         return runs * np.array([1 - first - second, first, second])
 
     found = [counts.get(key, 0) for key in ((), (0,), (1,))]

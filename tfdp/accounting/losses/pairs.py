@@ -56,7 +56,8 @@ class LossPair(NamedTuple):
 def differences(below: np.ndarray, above: np.ndarray) -> np.ndarray:
     """Returns the probabilities of cells from those of being below and above every edge."""
     between = np.where(above[:-1] < below[:-1], above[:-1] - above[1:], below[1:] - below[:-1])
-    return np.concatenate([below[:1], np.maximum(between, 0.0), above[-1:]])
+    # None is negative, however NumPy rounds.
+    return np.maximum(np.concatenate([below[:1], between, above[-1:]]), 0.0)
 
 
 def gaussian_pair(z: float) -> LossPair:
