@@ -8,7 +8,13 @@ from setuptools import find_packages, setup
 ROOT = pathlib.Path(__file__).parent
 SOURCE = (ROOT / "tfdp" / "__init__.py").read_text()
 # The site of the documents. `make test` builds it, too.
-SITE = ["mkdocs>=1.6,<2", "mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"]
+SITE = [
+    "mkdocs>=1.6,<2",
+    "mkdocs-material>=9.5,<10",
+    "mkdocstrings[python]>=0.26,<2",
+    # The last mkdocstrings for Python 3.10 does not know what came after.
+    "pymdown-extensions>=10,<12; python_version<'3.11'",
+]
 VERSION = re.search(r'__version__ = "([^"]+)"', SOURCE)[1]
 
 setup(

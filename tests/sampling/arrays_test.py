@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.sampling.draws import elements
 from tfdp.events import NeighboringRelation, UnknownSampling
 from tfdp.sampling import (
     BallsInBins,
@@ -56,7 +57,7 @@ class Scripted(SamplingPolicy):
 
 
 def _take(count, *arguments, **keywords):
-    return list(itertools.islice(batches(*arguments, **keywords).as_numpy_iterator(), count))
+    return list(itertools.islice(elements(batches(*arguments, **keywords)), count))
 
 
 def _data(count):
@@ -208,7 +209,7 @@ def test_draws_are_not_repeated_without_a_generator():
 def test_iterators_of_a_data_set_do_not_share_their_draws():
     x, y, weight = _data(6)
     data = batches(x, y, weight, Scripted([[0], [1], [2]], padded_size=1))
-    first, second = data.as_numpy_iterator(), data.as_numpy_iterator()
+    first, second = elements(data), elements(data)
     for iterator, expected in ((first, 1), (first, 2), (second, 1), (first, 3), (second, 2)):
         assert next(iterator).x.tolist() == [[expected, 10.0 * expected]]
 
@@ -237,7 +238,7 @@ def test_draws_end_and_arrays_are_given_back_with_the_data_set(collect):
     policy = Ending([[0]] * 20, padded_size=1)
     x, y, weight = _data(6)
     given = weakref.ref(x)
-    iterator = batches(x, y, weight, policy).as_numpy_iterator()
+    iterator = elements(batches(x, y, weight, policy))
     next(iterator)
     del x
     collect()
@@ -251,7 +252,7 @@ def test_draws_end_and_arrays_are_given_back_with_the_data_set(collect):
 def test_draws_of_earlier_epochs_are_dropped():
     policy = Ending([[0]] * 20, padded_size=1)
     data = batches(*_data(6), policy)
-    first = data.as_numpy_iterator()
+    first = elements(data)
     next(first)
     for epoch in range(30):
         assert len(list(data.take(2))) == 2
@@ -270,7 +271,7 @@ def test_large_memory_of_the_process_is_not_made_new_for_every_tensor(monkeypatc
 def test_second_iteration_does_not_repeat_the_first():
     x, y, _ = _data(30)
     dataset = batches(x, y, None, Shuffled(30, 30))
-    left, right = (next(dataset.as_numpy_iterator()) for _ in range(2))
+    left, right = (next(elements(dataset)) for _ in range(2))
     assert not np.array_equal(left.y, right.y)
 
 

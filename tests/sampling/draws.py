@@ -2,6 +2,7 @@
 
 import itertools
 
+import tensorflow as tf
 from scipy import stats
 
 from tfdp.noise import host_generator
@@ -43,3 +44,9 @@ def contradiction(policy, sizes):
         if found is not None:
             return found
     return None
+
+
+def elements(dataset):
+    """Yields what `as_numpy_iterator` does, which in TensorFlow 2.18 takes no element with None."""
+    for element in dataset:
+        yield tf.nest.map_structure(lambda part: None if part is None else part.numpy(), element)

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.sampling.draws import elements
 from tfdp.sampling import FullBatch, Poisson, RandomAllocation, Source, SourceError, Users, batches
 from tfdp.sampling.arrays import samples
 
@@ -120,7 +121,7 @@ def test_a_sample_is_that_of_arrays_bit_for_bit(name, policy, constant_size, tmp
         SOURCES[name](tmp_path), None, None, policy, generator=Repeats(), **options
     ).take(3)
     wanted = batches(X, Y, W, policy, generator=Repeats(), **options).take(3)
-    for ours, theirs in zip(found.as_numpy_iterator(), wanted.as_numpy_iterator(), strict=True):
+    for ours, theirs in zip(elements(found), elements(wanted), strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
@@ -129,7 +130,7 @@ def test_users_of_a_source_are_those_of_arrays(tmp_path):
     users = Users(np.arange(N) % 9, 3)
     policy = Poisson().resolve(9, 4)
     pair = [
-        batches(*data, policy, users=users, generator=Repeats()).take(4).as_numpy_iterator()
+        elements(batches(*data, policy, users=users, generator=Repeats()).take(4))
         for data in ((Source(hdf5(tmp_path)), None, None), (X, Y, W))
     ]
     for ours, theirs in zip(*pair, strict=True):
@@ -189,21 +190,19 @@ def test_map_sees_one_example_and_a_seed_of_its_own(workers):
     source = Source((X, count), map=view, workers=workers, seeded=True)
     seen.clear()
     found = batches(source, None, None, FullBatch(N), generator=Repeats()).take(2)
-    first, second = found.as_numpy_iterator()
+    first, second = elements(found)
     np.testing.assert_array_equal(first.y, count)
     assert (first.x != second.x).any()
     # A source runs ahead; whole samples are read.
     assert sorted({row for row, _ in seen}) == list(range(N))
     assert len({seed for _, seed in seen}) == len(seen) >= 2 * N
     again = batches(source, None, None, FullBatch(N), generator=Repeats()).take(1)
-    np.testing.assert_array_equal(next(again.as_numpy_iterator()).x, first.x)
+    np.testing.assert_array_equal(next(elements(again)).x, first.x)
 
 
 def test_seeds_come_from_the_secure_source_by_default():
     source = Source(X, map=lambda example, seed: seed, seeded=True)
-    first, second = (
-        next(batches(source, None, None, FullBatch(N)).as_numpy_iterator()).x for _ in range(2)
-    )
+    first, second = (next(elements(batches(source, None, None, FullBatch(N)))).x for _ in range(2))
     assert len(np.unique(np.concatenate([first, second]))) == 4 * N
     with pytest.raises(ValueError, match="needs seeds"):
         source.read(np.array([1]))

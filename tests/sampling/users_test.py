@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.sampling.draws import subset_p_value
+from tests.sampling.draws import elements, subset_p_value
 from tfdp.noise import host_generator
 from tfdp.sampling import FullBatch, Poisson, Users, batches
 from tfdp.sampling import users as users_module
@@ -85,7 +85,7 @@ def test_shape_of_a_batch_follows_no_users_rows():
     for ids in (np.arange(8), np.repeat(np.arange(8), 9)):
         rows = np.arange(len(ids))
         drawn = batches(rows, None, None, policy, users=Users(ids, 3)).take(3)
-        for batch in drawn.as_numpy_iterator():
+        for batch in elements(drawn):
             assert batch.x.shape == (policy.padded_size, 3)
             assert batch.mask.shape == (policy.padded_size, 3)
 
@@ -94,7 +94,7 @@ def test_batches_hold_the_rows_of_the_users_that_were_drawn():
     ids = np.array([2, 0, 1, 0, 2, 2, 0])
     rows = np.arange(1, 8)
     drawn = batches(rows, -rows, None, Poisson(1.0, 3), users=Users(ids, 4)).take(1)
-    (batch,) = drawn.as_numpy_iterator()
+    (batch,) = elements(drawn)
     table = batch.x.reshape(3, 4)
     np.testing.assert_array_equal(batch.mask, table > 0)
     np.testing.assert_array_equal(batch.y, -batch.x)
