@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.events.shown import shown_down, shown_up
+from tfdp.events.shown import shown_down
 from tfdp.report.releases import Range
 
 _INFINITE = "infinite"
@@ -42,16 +42,6 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     unit = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
     rounded = exact.quantize(unit, rounding)
     return format(rounded, "f" if -5 < exact.adjusted() < 15 else "g")
-
-
-def at_least(value: float, digits: int = 6) -> str:
-    """Returns a number of at least `value`, in so many significant digits at most.
-
-    Example:
-        >>> at_least(1.0000041), at_least(2.5), at_least(1.2e-7), at_least(14040)
-        ('1.00001', '2.5', '1.2e-7', '14040')
-    """
-    return _INFINITE if math.isinf(value) else _without_zeros(shown_up(value, digits))
 
 
 def at_most(value: float, digits: int = 6) -> str:
