@@ -43,4 +43,6 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    if "channels" in name and tuple(map(int, keras.__version__.split(".")[:2])) < (3, 13):
+        pytest.skip("This Keras computes no depthwise convolution with channels first on a CPU.")
     assert_layer_is_exact(*LAYERS[name])
