@@ -25,7 +25,7 @@ WORKS = {
 @pytest.fixture
 def installed(monkeypatch):
     """Makes a package of a name have a version; None where it is not installed."""
-    versions = {"tfdp": "0.1.0", "numpy": "1.26.4", "scipy": "1.11.0", "tensorflow": "2.20.0"}
+    versions = {"tfdp": "0.1.0", "numpy": "1.26.4", "scipy": "1.12.0", "tensorflow": "2.20.0"}
     requires = ["numpy>=1.26", "scipy>=1.12", "tensorflow<2.22,>=2.18"]
     requires += ['jinja2>=3.1; extra == "report"', 'pytest>=8; extra == "test"']
 

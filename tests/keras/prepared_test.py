@@ -177,7 +177,7 @@ def test_a_model_whose_only_losses_are_those_of_layers_is_trained(name):
     private = make_dp() if make_dp else tfdp.keras.make_private(make())
     private(x)
     private.set_weights(start)
-    # Before 3.13 Keras adds up what regularizers of outputs take of a batch, and does not divide it.
+    # Before 3.13 Keras adds up what regularizers of outputs take of a batch, undivided.
     adds_up = name == "activity" and tuple(map(int, keras.__version__.split(".")[:2])) < (3, 13)
     plain.compile(keras.optimizers.SGD(0.1 / len(x) if adds_up else 0.1))
     plain.fit(x, batch_size=len(x), shuffle=False, verbose=0)

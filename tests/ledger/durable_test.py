@@ -1,5 +1,6 @@
 """tfdp.ledger.DurableLedger: the file is never behind, whoever writes and whatever stops."""
 
+import collections
 import contextlib
 import datetime
 import os
@@ -330,3 +331,74 @@ def test_killed_writer(path, pause):
     with PrivacyLedger.open(path, create=True) as ledger:
         assert ledger.total_count == total
     assert list(ledger) == [LedgerEntry(GaussianSumEvent(1.0, 1.1), total)]
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt before the line number `at` of tfdp's and of contextlib's code."""
+
+    def __init__(self, at):
+        self._left = at
+
+    def __enter__(self):
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+
+    def _enter(self, frame, kind, argument):
+        name = frame.f_code.co_filename.replace(os.sep, "/")
+        return self._line if "/tfdp/ledger/" in name or "contextlib" in name else None
+
+    def _line(self, frame, kind, argument):
+        self._left -= kind == "line"
+        if not self._left:
+            raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.mark.parametrize("on_the_disk", [True, False])
+# An append that needs a lease, one that gives another back, and the end of a lease.
+@pytest.mark.parametrize("interrupted", [0, 2, 4])
+def test_interruption_anywhere_harms_nothing(path, interrupted, on_the_disk):
+    at, was_interrupted = -2, True
+    while was_interrupted:
+        at, was_interrupted, happened = at + 3, False, collections.Counter()
+        path.unlink(missing_ok=True)
+        ledger = PrivacyLedger()
+        if on_the_disk:
+            ledger = PrivacyLedger.open(path, create=True, lease=3)
+        for number, event in enumerate([A, A, B, B, None, A]):
+            try:
+                with Interrupts(at) if number == interrupted else contextlib.nullcontext():
+                    ledger.append(event) if event else ledger.settle()
+                happened[event] += 1
+            except KeyboardInterrupt:
+                was_interrupted = True
+                if on_the_disk:
+                    break
+            except LedgerWriteError:
+                assert on_the_disk  # Nobody knew what was on the disk: the file was closed.
+        ledger.close() if on_the_disk else ledger.save(path)
+        for found in (ledger, on_disk(path)):
+            counts = collections.Counter()
+            for event, count in found:
+                counts[event] += count
+            assert counts[A] >= happened[A] and counts[B] >= happened[B], at
+    assert at > (50 if on_the_disk else 1)
+
+
+def test_compact_copy_is_about_the_same_data_set(path, tmp_path):
+    copy, again = tmp_path / "copy.ledger", tmp_path / "again.ledger"
+    with PrivacyLedger.open(path, create=True, dataset_id="a") as ledger:
+        ledger.append(A)
+        ledger.settle()
+        ledger.save(copy)
+    loaded = PrivacyLedger.load(copy)
+    assert loaded.dataset_id == "a"
+    loaded.append(B)
+    loaded.save(copy)
+    loaded.save(again)
+    for file in (copy, again):
+        with PrivacyLedger.open(file, dataset_id="a") as ledger:
+            assert entries(ledger) == [(A, 1), (B, 1)]

@@ -272,4 +272,12 @@ ASKED = in_folder(
         "",
         "tests/statistics/private_data_test.py::test_dates_are_refused_before_anything_is_paid",
     ),
+    (
+        "noise_of_many_rows_unchecked",
+        "a question is charged before it is refused",
+        "tfdp/statistics/noise.py",
+        "if multiplier > _LARGEST_MULTIPLIER:",
+        "if multiplier > 10 * _LARGEST_MULTIPLIER:",
+        "tests/statistics/noise_test.py",
+    ),
 )

@@ -56,3 +56,14 @@ def test_no_value_becomes_more_than_the_bound(values, bound):
 def test_one_of_two_is_given(epsilon, noise_multiplier):
     with pytest.raises(ValueError, match="epsilon|noise_multiplier"):
         Noise.of(epsilon, noise_multiplier)
+
+
+def test_noise_of_many_rows_is_refused_where_it_cannot_be_drawn():
+    drawn = (
+        Noise.of(None, 1e6).of_each(10).shared(2).add(np.zeros(2, np.int64), system_random_source())
+    )
+    assert np.all(np.isfinite(drawn))
+    with pytest.raises(
+        ValueError, match="noise_multiplier times max_contributions must be at most"
+    ):
+        Noise.of(None, 1e6).of_each(11)

@@ -276,7 +276,8 @@ class DurableLedger(PrivacyLedger):
                 self._give_back(self._lease)
             row = self._insert(None, reserved, text)
             self._put_head()
-        self._lease = _Lease(event, row.position, reserved - count)
+            # Within, as whoever is interrupted after the commit goes on with the lease of before.
+            self._lease = _Lease(event, row.position, reserved - count)
 
     def _check_room(self, num_characters: int) -> None:
         # Room for what settles, and for the rest of a page, is left in any case.
@@ -284,8 +285,8 @@ class DurableLedger(PrivacyLedger):
         if self._reader.num_rows + 4 > schema.MAX_ROWS or size > schema.MAX_FILE_BYTES:
             raise LedgerWriteError(
                 f"{self._path} is full: a ledger has at most {schema.MAX_ROWS} entries and "
-                f"{schema.MAX_FILE_BYTES} bytes. Save a compact copy (ledger.save) and go on with "
-                "that, with a larger lease."
+                f"{schema.MAX_FILE_BYTES} bytes. Save a compact copy (ledger.save), which has no "
+                "key, and go on with that, with a larger lease."
             )
 
     def _give_back(self, lease: _Lease) -> None:
@@ -305,7 +306,7 @@ class DurableLedger(PrivacyLedger):
                 self._refresh()
                 self._give_back(self._lease)
                 self._put_head()
-            self._lease = None
+                self._lease = None
 
     def close(self) -> None:
         """Settles, and closes the file. The ledger can still be read, not written to."""
@@ -330,11 +331,6 @@ class DurableLedger(PrivacyLedger):
     def path(self) -> Path:
         """The file."""
         return self._path
-
-    @property
-    def dataset_id(self) -> str | None:
-        """Which data set the events are about."""
-        return self._dataset_id
 
     @property
     def revision(self) -> int:

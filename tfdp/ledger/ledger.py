@@ -73,6 +73,7 @@ class PrivacyLedger:
 
     # What `open` makes, which `tfdp.ledger.durable` says: it imports this file.
     _on_disk: "type[DurableLedger]"
+    _dataset_id: str | None = None
 
     def __init__(self):
         self._ledger_id = uuid.uuid4().hex
@@ -93,7 +94,9 @@ class PrivacyLedger:
     @staticmethod
     def from_stream(stream: EntryStream) -> "PrivacyLedger":
         """Returns the ledger that is read from a stream of its entries."""
-        return PrivacyLedger._restored(stream.ledger_id, stream.entries)
+        ledger = PrivacyLedger._restored(stream.ledger_id, stream.entries)
+        ledger._dataset_id = stream.dataset_id
+        return ledger
 
     @staticmethod
     def _restored(ledger_id: str, entries: Iterable[LedgerEntry]) -> "PrivacyLedger":
@@ -117,6 +120,11 @@ class PrivacyLedger:
     def ledger_id(self) -> str:
         """32 hexadecimal digits that name this ledger, in memory and in every file of it."""
         return self._ledger_id
+
+    @property
+    def dataset_id(self) -> str | None:
+        """Which data set the events are about, as the file says that they were read from."""
+        return self._dataset_id
 
     @property
     def total_count(self) -> int:
@@ -178,11 +186,13 @@ class PrivacyLedger:
         total = self._total_count + count
         if total > MAX_COUNT:
             raise ValueError(f"A ledger counts at most {MAX_COUNT} events. Received: {total}.")
+        last = len(self._events) - 1
         if self._is_last(event):
-            self._counts[-1] += count
+            self._counts[last] += count
         else:
+            # An event has its count before it is there: one that is interrupted here is no event.
+            self._counts[last + 1 :] = [count]
             self._events.append(event)
-            self._counts.append(count)
             self._next_pass = max(self._next_pass, 1 + pass_index(event))
         self._total_count = total
 
@@ -205,11 +215,7 @@ class PrivacyLedger:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PrivacyLedger):
             return NotImplemented
-        return (
-            self._ledger_id == other._ledger_id
-            and self._counts == other._counts
-            and self._events == other._events
-        )
+        return self._ledger_id == other._ledger_id and self.entries_from(0) == other.entries_from(0)
 
     __hash__ = None  # type: ignore[assignment]  # Mutable.
 
@@ -220,7 +226,7 @@ class PrivacyLedger:
 
     def ends_with(self, event: Event, count: int) -> bool:
         """Whether the last `count` events, or more, are `event`."""
-        return self._is_last(event) and self._counts[-1] >= count
+        return self._is_last(event) and self._counts[len(self._events) - 1] >= count
 
     # What a training run keeps beside its weights, to know its ledger again.
 
@@ -380,7 +386,7 @@ class PrivacyLedger:
             if not overwrite and os.path.lexists(path):
                 most = max(self._num_read, self._num_saved.get(place, 0))
                 held.enter_context(continuing_file(path, self._ledger_id, entries, most))
-            storage.write(path, self._ledger_id, entries)
+            storage.write(path, self._ledger_id, entries, self._dataset_id)
         self._num_saved[place] = total_count(entries)
 
     @staticmethod

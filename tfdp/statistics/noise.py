@@ -11,6 +11,7 @@ from tfdp.events.arguments import real_number
 from tfdp.noise import RandomSource
 from tfdp.noise.exponential import discrete_laplace
 
+_LARGEST_MULTIPLIER = 1e7  # Variances are at most 2^100, in steps.
 # What one row moves a sum by at most, in steps: sums of 2^37 rows fit into 64 bits.
 STEPS = 2**26
 
@@ -48,12 +49,22 @@ class Noise:
         return Noise(None, self.noise_multiplier * number**0.5 * (1 + 1e-15))
 
     def of_each(self, number: int) -> "Noise":
-        """Returns the noise that makes so many rows of a person cost what one has cost."""
+        """Returns the noise that makes so many rows of a person cost what one has cost.
+
+        Raises:
+            ValueError: no such noise can be drawn.
+        """
         if number == 1:
             return self
         if self.epsilon is not None:
             return Noise(self.epsilon / number, None)
-        return Noise(None, self.noise_multiplier * number)
+        multiplier = self.noise_multiplier * number
+        if multiplier > _LARGEST_MULTIPLIER:
+            raise ValueError(
+                f"noise_multiplier times max_contributions must be at most {_LARGEST_MULTIPLIER:g}."
+                f" Received: {self.noise_multiplier!r} and {number}. Take epsilon, or fewer rows."
+            )
+        return Noise(None, multiplier)
 
     def event(self, coordinates: int = 1) -> Event:
         """Returns the event of numbers that a row moves by `STEPS` steps in all.

@@ -177,7 +177,12 @@ def exchanging(path: str | os.PathLike[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    ledger_id: str,
+    entries: Sequence[LedgerEntry],
+    dataset_id: str | None = None,
+) -> None:
     """Writes the ledger to `path`, in place of what is there, all or nothing, and onto the disk.
 
     Raises:
@@ -185,7 +190,7 @@ def write(path: str | os.PathLike[str], ledger_id: str, entries: Sequence[Ledger
         LedgerWriteError: it cannot be written; what was there is still there.
     """
     with new_file(path) as (target, temporary):
-        _write_new(temporary, ledger_id, None, entries, Chain(ledger_id, None, None))
+        _write_new(temporary, ledger_id, dataset_id, entries, Chain(ledger_id, dataset_id, None))
         os.replace(temporary, target)
 
 
