@@ -3,6 +3,7 @@
 import threading
 import traceback
 
+import keras
 import pytest
 import tensorflow as tf
 import toy
@@ -104,6 +105,17 @@ def test_threads_on_one_model_take_turns():
     model = compiled(toy.linear())
     assert in_threads(lambda: model.train_on_batch(X, Y), times=3) == []
     assert model.ledger.total_count == int(model.optimizer.iterations) == 9
+
+
+def test_threads_train_models_that_share_layers():
+    shared = keras.layers.Dense(4)
+    models = [
+        compiled(keras.Sequential([keras.Input(X.shape[1:]), shared, keras.layers.Dense(1)]))
+        for _ in range(4)
+    ]
+    remaining = iter(models)
+    assert in_threads(lambda: next(remaining).train_on_batch(X, Y), times=1, threads=4) == []
+    assert [int(model.optimizer.iterations) for model in models] == [1] * 4
 
 
 def test_threads_on_one_ledger_lose_no_event():

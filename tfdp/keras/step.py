@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ _logger = logging.getLogger(__name__)
 
 # Stands for a tensor of a query's state.
 _TENSOR = object()
+
+# Layers are watched while gradients of their records are taken, and two models may share some.
+_watching = threading.RLock()
 
 Use = Callable[[list[tf.Tensor]], Any]  # What is done with noised gradients.
 
@@ -327,7 +331,7 @@ class PrivateStep:
                 statistics=self.statistics,
             )
 
-        with distribution.alone():
+        with _watching, distribution.alone():
             inputs = arguments.examples, mask, ids, arguments.weights, state, seeds
             try:
                 with attempt():

@@ -185,6 +185,12 @@ def write(
 ) -> None:
     """Writes the ledger to `path`, in place of what is there, all or nothing, and onto the disk.
 
+    Args:
+        path: File.
+        ledger_id: Which ledger.
+        entries: All of it.
+        dataset_id: Which data set it is about; None where it does not say.
+
     Raises:
         FileNotFoundError: the folder does not exist.
         LedgerWriteError: it cannot be written; what was there is still there.
