@@ -1,6 +1,7 @@
 """Threads that share an optimizer, a model or a ledger: every step is charged."""
 
 import threading
+import time
 import traceback
 
 import keras
@@ -10,7 +11,7 @@ import toy
 
 import tfdp
 from tests.keras.trained import compiled, noisy
-from tfdp.keras import NotPrivateError
+from tfdp.keras import NotPrivateError, step
 
 X, Y = toy.X, toy.Y
 
@@ -107,15 +108,28 @@ def test_threads_on_one_model_take_turns():
     assert model.ledger.total_count == int(model.optimizer.iterations) == 9
 
 
-def test_threads_train_models_that_share_layers():
+def test_threads_train_models_that_share_layers(monkeypatch):
     shared = keras.layers.Dense(4)
     models = [
         compiled(keras.Sequential([keras.Input(X.shape[1:]), shared, keras.layers.Dense(1)]))
-        for _ in range(4)
+        for _ in range(2)
     ]
+    run, inside, most = step.clipped_gradient_sum, [], []
+
+    def slow(*args, **kwargs):
+        inside.append(None)
+        most.append(len(inside))
+        time.sleep(0.3)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(step, "clipped_gradient_sum", slow)
     remaining = iter(models)
-    assert in_threads(lambda: next(remaining).train_on_batch(X, Y), times=1, threads=4) == []
-    assert [int(model.optimizer.iterations) for model in models] == [1] * 4
+    assert in_threads(lambda: next(remaining).train_on_batch(X, Y), times=1, threads=2) == []
+    assert set(most) == {1}
+    assert [int(model.optimizer.iterations) for model in models] == [1, 1]
 
 
 def test_threads_on_one_ledger_lose_no_event():

@@ -1405,4 +1405,12 @@ TRAINING = in_folder(
         "",
         "tests/gradients/onednn_test.py",
     ),
+    (
+        "two_threads_watch_one_layer",
+        "two threads take gradients of records of shared layers at once",
+        "tfdp/keras/step.py",
+        "        with _watching, distribution.alone():",
+        "        with distribution.alone():",
+        "tests/keras/threads_test.py::test_threads_train_models_that_share_layers",
+    ),
 )

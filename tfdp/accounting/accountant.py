@@ -297,7 +297,7 @@ class Accountant:
         return min(
             1.0,
             *(
-                (1 - lost) * (self._delta(e) if self._terms() and e < most else 0.0)
+                (1 - lost) * (self._delta(e) if self._terms() and e <= most else 0.0)
                 + (1 + math.exp(min(e, 700.0))) * failure
                 + lost
                 for e in [min(epsilon, _LARGEST_EPSILON), *smaller]
