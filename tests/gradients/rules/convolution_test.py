@@ -4,12 +4,16 @@ import keras
 import numpy as np
 import pytest
 
+import tfdp
 from tests.gradients.problems import (
     apply,
     assert_agrees_with_xla,
     assert_broken_record_contributes_nothing,
     assert_engines_agree,
     assert_layer_is_exact,
+    assert_sums_agree,
+    by_engine,
+    explicit_sum,
     floatx,
     lora,
     model_of,
@@ -17,6 +21,7 @@ from tests.gradients.problems import (
     norms_of,
     problem,
 )
+from tfdp.gradients import UnsupportedModelError
 from tfdp.gradients.explaining import explain
 from tfdp.gradients.keras_internals import kernel_of
 
@@ -173,10 +178,15 @@ def test_low_rank_adaptation_in_mixed_precision(policy, tolerance):
 
 
 def test_low_rank_adaptation_in_double_precision():
-    """The factors are in single precision, so the convolution's kernel is no more exact."""
+    """The factors are in single precision, and so is their sum, which "auto" then vectorizes."""
     with floatx("float64"):
         make, shape = ADAPTED["conv2d_same"]
-        assert_engines_agree(*problem(model_of(make, shape), normal(*shape)))
+        loss, variables, examples = problem(model_of(make, shape), normal(*shape))
+        query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+        with pytest.raises(UnsupportedModelError, match="lora_kernel_. is float32"):
+            by_engine(loss, variables, examples, query, "bookkeeping")
+        actual = by_engine(loss, variables, examples, query, "auto")
+        assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
 
 
 def test_low_rank_adaptation_with_xla():
