@@ -76,7 +76,9 @@ def main(grid, context):
     try:
         names = flower.nodes(grid, CLIENTS, timeout=240.0)
     except NotPrivateError as error:
-        (_folder() / "refused").write_text(str(error))
+        part = _folder() / "refused.part"
+        part.write_text(str(error))
+        part.rename(_folder() / "refused")
         raise
     Watched(Server(model, names, sampling=FullBatch())).start(
         grid,

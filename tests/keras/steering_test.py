@@ -23,7 +23,7 @@ OF_KERAS = {
     "LambdaCallback": "accepted: the user's own code",
     "LearningRateScheduler": "accepted: sees the epoch and the rate, no logs",
     "ModelCheckpoint": "by its monitor, if it saves the best only, and by the names of its files",
-    "OrbaxCheckpoint": "by its monitor, if it saves the best only",
+    "OrbaxCheckpoint": "refused: it saves weights without their ledger",
     "ProgbarLogger": "accepted: shows logs to whoever trains",
     "ReduceLROnPlateau": "by its monitor",
     "RemoteMonitor": "accepted: sends logs to where the user says",
@@ -129,6 +129,15 @@ def test_callbacks_that_act_on_raw_statistics_are_refused(name):
     with pytest.raises(NotPrivateError, match="private training data"):
         model.fit(X, Y, batch_size=4, verbose=0, callbacks=[REFUSED[name]()])
     assert model.ledger.total_count == 0
+
+
+@pytest.mark.skipif(not hasattr(C, "OrbaxCheckpoint"), reason="Keras has none yet.")
+def test_a_checkpoint_without_the_ledger_is_refused():
+    # Its constructor needs the package of Orbax.
+    checkpoint = C.OrbaxCheckpoint.__new__(C.OrbaxCheckpoint)
+    checkpoint.save_best_only = False
+    with pytest.raises(NotPrivateError, match="without their ledger.*BackupAndRestore"):
+        check_callbacks([checkpoint])
 
 
 @pytest.mark.parametrize("name", BY_VALIDATION)

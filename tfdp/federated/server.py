@@ -280,7 +280,7 @@ class Server:
         Raises:
             TypeError: `validation_data` are an iterator, which ends once and for all.
             PrivacyBudgetExceededError: the budget of a `PrivacyBudget` covers no round.
-            NotPrivateError: a callback would act on a raw statistic, or another loop or `fit` of
+            NotPrivateError: a callback is refused as by `fit`, or another loop or `fit` of
                 this model was begun and goes on, or another round was begun while this one was
                 open, or fewer clients answered than bring the noise that is charged
                 (`min_contributors`). A round that is open then is charged and not released.

@@ -194,7 +194,8 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 pads to half a standard deviation more at most, which takes less time.
 
         Raises:
-            NotPrivateError: a callback would act on raw training metrics.
+            NotPrivateError: a callback would act on raw training metrics, or save weights without
+                their ledger.
             ValueError: the data are empty or of different lengths, or the sizes do not fit the
                 policy.
         """

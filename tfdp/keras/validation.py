@@ -16,11 +16,8 @@ _DECIDE_BY_MONITOR = (
     keras.callbacks.EarlyStopping,
     keras.callbacks.ReduceLROnPlateau,
 )
-_SAVE = tuple(
-    getattr(keras.callbacks, name)
-    for name in ("ModelCheckpoint", "OrbaxCheckpoint")
-    if hasattr(keras.callbacks, name)
-)
+# What writes weights where the ledger has no place. Earlier versions of Keras have none.
+_LOSES_LEDGER = getattr(keras.callbacks, "OrbaxCheckpoint", ())
 
 _OF_TRAINING_DATA = (
     " (validation_split takes a part of them, or validation_data are in the same memory as x)"
@@ -30,7 +27,8 @@ _OF_TRAINING_DATA = (
 def check_callbacks(
     callbacks: Any, public_validation: bool = True, private_metrics: Collection[str] = ()
 ) -> None:
-    """Refuses callbacks that would steer training by raw statistics of the training data.
+    """Refuses callbacks that would steer training by raw statistics of the training data, or save
+    weights without their ledger.
 
     An epsilon that an `EpsilonLogger` or a `PrivacyBudget` among them writes is public: it is a
     function of the ledger.
@@ -41,7 +39,8 @@ def check_callbacks(
         private_metrics: Keys of the logs that the step released.
 
     Raises:
-        NotPrivateError: a callback acts on a raw statistic of the training data.
+        NotPrivateError: a callback acts on a raw statistic of the training data, or saves weights
+            without their ledger.
         TypeError: something is no callback.
         ValueError: a callback would overwrite a private metric.
     """
@@ -65,6 +64,12 @@ def check_callbacks(
 
     for callback in callbacks:
         name = type(callback).__name__
+        if isinstance(callback, _LOSES_LEDGER):
+            raise NotPrivateError(
+                f"{name} writes weights without their ledger: another process would load them as "
+                "starting values, for which nothing was paid. Use keras.callbacks.BackupAndRestore,"
+                " or keras.callbacks.ModelCheckpoint."
+            )
         if isinstance(callback, _ACT_ON_LOGS) and not is_public("loss"):
             raise NotPrivateError(
                 f"{name} ends training where a raw loss of the private training data is not "
@@ -114,7 +119,7 @@ def check_logs(private_metrics: Collection[str], public_validation: bool) -> Non
 
 def _monitors(callback: Any) -> list[str]:
     """Returns the keys of the logs by which a callback decides."""
-    if isinstance(callback, _SAVE):
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return [str(callback.monitor)] if callback.save_best_only else []
     # KerasTuner's callback that saves the weights of the best epoch.
     objective = getattr(callback, "objective", None)
