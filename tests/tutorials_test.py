@@ -145,7 +145,7 @@ def test_components_and_training_of_mnist_share_one_budget(
     assert "paper 0.95" in output
     saved = tfdp.PrivacyLedger.load(ledger)
     components, training = [event for event, _ in saved]
-    assert (components.noise_multiplier, training.event.noise_multiplier) == (7.0, 3.0)
+    assert (components.event.noise_multiplier, training.event.noise_multiplier) == (7.0, 3.0)
     assert saved.epsilon(1e-5) == pytest.approx(float(spent), abs=1e-4)
 
 

@@ -10,6 +10,7 @@ from matplotlib import image
 
 from tests.cli.running import run
 from tfdp.accounting.analytic_gaussian import gaussian_epsilon
+from tfdp.accounting.registry import replayed
 from tfdp.audit import attack, membership_scores, mu_lower_bound_of_independent_guesses
 from tfdp.events import (
     FullBatchSampling,
@@ -252,6 +253,32 @@ def test_what_is_measured_is_no_loose_bound(tmp_path, capsys, ledger):
     # Of one Gaussian sum, what the ledger costs with that noise.
     epsilon = gaussian_epsilon(measured["sensitivity_factor"], 1e-5)
     assert 0.99 * epsilon < measured["epsilon"] <= epsilon
+
+
+@pytest.mark.parametrize(("kinds", "known"), [(50, True), (300, False)])
+def test_many_kinds_of_steps_are_measured_by_few(tmp_path, capsys, monkeypatch, kinds, known):
+    made = PrivacyLedger()
+    for kind in range(kinds):
+        made.append(GaussianSumEvent(1.0, (1.5 + kind / kinds) * kinds**0.5))
+    made.save(tmp_path / "many.ledger")
+    asked = []
+
+    def counting(entries, accountant):
+        asked.append(len({event for event, _ in entries}))
+        return replayed(entries, accountant)
+
+    monkeypatch.setattr("tfdp.cli.audit.replayed", counting)
+    flags = ["--ledger", str(tmp_path / "many.ledger"), "--delta", "1e-5", "--accountant", "gdp"]
+    found = json.loads(run(capsys, "audit", "epsilon", canaries(tmp_path), *flags, "--json")[1])
+    independent = found["independent_canaries"]
+    # Each of them would take seconds; all are asked once, and not too many.
+    assert max(asked[:-1]) <= 12 and (asked[-1] == kinds) == known
+    # No more than of the ledger itself, whose noise is a Gaussian's.
+    mu = sum((kinds**0.5 * (1.5 + kind / kinds)) ** -2 for kind in range(kinds)) ** 0.5
+    most = independent["gaussian"]["mu"]
+    factor, epsilon = (independent["measured"][k] for k in ("sensitivity_factor", "epsilon"))
+    assert 0.8 * most < factor * mu <= most * (1 + 1e-6)
+    assert epsilon == (pytest.approx(gaussian_epsilon(factor * mu, 1e-5), rel=0.02) if known else 0)
 
 
 def test_canaries_beside_a_claim_about_replaced_records(tmp_path, capsys):

@@ -402,3 +402,15 @@ def test_compact_copy_is_about_the_same_data_set(path, tmp_path):
     for file in (copy, again):
         with PrivacyLedger.open(file, dataset_id="a") as ledger:
             assert entries(ledger) == [(A, 1), (B, 1)]
+
+
+def test_what_does_not_know_its_data_set_leaves_a_file_about_it(path):
+    with PrivacyLedger.open(path, create=True, dataset_id="a") as ledger:
+        ledger.append(A)
+        ledger.settle()
+    restored = PrivacyLedger.from_json_lines(PrivacyLedger.load(path).to_json_lines())
+    assert restored.dataset_id is None
+    restored.append(B)
+    restored.save(path)
+    with PrivacyLedger.open(path, dataset_id="a") as ledger:
+        assert entries(ledger) == [(A, 1), (B, 1)]

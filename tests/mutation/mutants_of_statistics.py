@@ -280,4 +280,46 @@ ASKED = in_folder(
         "if multiplier > 10 * _LARGEST_MULTIPLIER:",
         "tests/statistics/noise_test.py",
     ),
+    (
+        "statistics_on_another_unit",
+        "a question that leaves a ledger without an epsilon is asked",
+        "tfdp/statistics/account.py",
+        "        common_protection(map(protection, [*(each for each, _ in self.ledger), event]))\n",
+        "        protection(event), common_protection([])\n",
+        "tests/statistics/private_data_test.py::test_what_protects_a_row_is_no_"
+        "part_of_what_protects_a_person",
+    ),
+    (
+        "rows_are_persons",
+        "what protects a row counts as protecting a user",
+        "tfdp/statistics/account.py",
+        'unit = "user" if self.persons else "example"',
+        'unit = "user"',
+        "tests/statistics/private_data_test.py::test_what_protects_a_row_is_no_"
+        "part_of_what_protects_a_person",
+    ),
+    (
+        "all_kinds_are_measured",
+        "an audit takes minutes",
+        "tfdp/cli/audit.py",
+        '    coarse, _, note = coarse_ledger(claim["held"])\n',
+        '    coarse, note = claim["held"], coarse_ledger(claim["held"])[2]\n',
+        "tests/cli/audit_test.py::test_many_kinds_of_steps_are_measured_by_few",
+    ),
+    (
+        "least_epsilon_of_a_dearer_ledger",
+        "more is called proven than is",
+        "tfdp/cli/audit.py",
+        'epsilon = accountant(claim["held"], factor)',
+        "epsilon = accountant(coarse, factor)",
+        "tests/cli/audit_test.py::test_many_kinds_of_steps_are_measured_by_few",
+    ),
+    (
+        "data_set_forgotten",
+        "a continued file loses its dataset_id",
+        "tfdp/ledger/ledger.py",
+        "dataset_id = dataset_id or known",
+        "dataset_id = dataset_id and known",
+        "tests/ledger/durable_test.py::test_what_does_not_know_its_data_set_leaves_a_file_about_it",
+    ),
 )

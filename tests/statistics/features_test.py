@@ -22,7 +22,8 @@ def _rows(number=500, seed=0):
 def test_features_that_explain_the_target_are_selected():
     data = PrivateData(_rows())
     assert set(data.select_features(5, 2, epsilon=20.0)) == {2, 4}
-    assert [event for event, _ in data.ledger] == [ComposedEvent((PureEpsilonEvent(10.0),) * 2)]
+    (entry,) = data.ledger
+    assert entry.event.event == ComposedEvent((PureEpsilonEvent(10.0),) * 2)
     # With little noise the best one comes first, whatever its sign.
     assert data.select_features(5, 5, epsilon=1e4)[:2] == [2, 4]
 
@@ -45,7 +46,8 @@ def test_directions_are_those_of_the_scatter_matrix():
     values, vectors = np.linalg.eigh(rows.T @ rows)
     assert found.scatter == pytest.approx(values[:0:-1], abs=12)
     assert np.abs(found.directions) == pytest.approx(np.abs(vectors[:, :0:-1].T), abs=0.01)
-    assert [event for event, _ in data.ledger] == [DiscreteGaussianSumEvent(1, 0.01, 1 / STEPS, 6)]
+    (entry,) = data.ledger
+    assert entry.event.event == DiscreteGaussianSumEvent(1, 0.01, 1 / STEPS, 6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,7 +119,8 @@ def test_statistics_features_components_and_training_are_one_ledger(tmp_path):
         spent = ledger.epsilon(1e-5, "rdp")
     again = PrivacyLedger.load(tmp_path / "ledger.sqlite")
     assert again.replay(RDPAccountant()).get_epsilon(1e-5) == spent
-    assert len({type(event).__name__ for event, _ in again}) == 3
+    assert {event.privacy_unit for event, _ in again} == {"example"}
+    assert len({type(event.event).__name__ for event, _ in again}) == 3
 
 
 def test_no_row_of_principal_components_warns(recwarn):

@@ -12,9 +12,12 @@ from tfdp.events import (
     ComposedEvent,
     EpsilonDeltaEvent,
     ExponentialMechanismEvent,
+    FullBatchSampling,
     NonPrivateEvent,
     ParallelComposition,
     PureEpsilonEvent,
+    SampledEvent,
+    UnsupportedEventError,
 )
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import SeededRandomSource
@@ -77,7 +80,7 @@ def test_events_are_those_of_the_questions():
     groups.count(epsilon=0.5)
     groups["age"].clip(0, 1).mean(epsilon=0.5)
     data.group_by("city", epsilon=0.5, delta=1e-6)
-    assert [event for event, _ in data.ledger] == [
+    assert [event.event for event, _ in data.ledger] == [
         whole,
         ComposedEvent((half, half)),
         ExponentialMechanismEvent(0.5),
@@ -88,7 +91,26 @@ def test_events_are_those_of_the_questions():
     assert data.ledger.epsilon(1e-6) == pytest.approx(3.0, rel=1e-6)
     seeded = table(random_source=SeededRandomSource(1))
     seeded.group_by("city", keys=["a"]).count(epsilon=1.0)
-    assert [event for event, _ in seeded.ledger] == [NonPrivateEvent()]
+    assert [event.event for event, _ in seeded.ledger] == [NonPrivateEvent()]
+
+
+@pytest.mark.parametrize("person", [None, "city"])
+def test_what_protects_a_row_is_no_part_of_what_protects_a_person(person):
+    data = table(person=person, max_contributions=person and 2)
+    data.count(epsilon=0.5)
+    (entry,) = data.ledger
+    assert entry.event.privacy_unit == ("example" if person is None else "user")
+    # A person of several rows moves sums further than a row does.
+    ledger = PrivacyLedger()
+    other = "user" if person is None else "example"
+    ledger.append(SampledEvent(FullBatchSampling(), PureEpsilonEvent(0.5), privacy_unit=other))
+    data = table(ledger=ledger, person=person, max_contributions=person and 2)
+    for ask in (data.count, data["age"].count, data.group_by("city", keys=["a"]).count):
+        with pytest.raises(UnsupportedEventError, match="no common epsilon. Keep a ledger"):
+            ask(epsilon=0.5)
+    with pytest.raises(UnsupportedEventError, match="no common epsilon. Keep a ledger"):
+        data.group_by("city", epsilon=0.5, delta=1e-6)
+    assert ledger.total_count == 1 and ledger.epsilon(0.0) == pytest.approx(0.5)
 
 
 def test_the_budget_refuses_what_it_does_not_cover_and_charges_nothing_for_it():
@@ -261,7 +283,7 @@ def test_noise_of_answers_is_that_of_their_events(monkeypatch):
         (each, [STEPS]),
         (each, [STEPS]),
     ]
-    assert [event for event, _ in one.ledger][1:] == [
+    assert [event.event for event, _ in one.ledger][1:] == [
         ComposedEvent((noise.event(), noise.event())) for noise in (half, each)
     ]
 

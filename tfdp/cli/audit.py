@@ -57,6 +57,8 @@ _GUESSED, _GUESSED_INDEPENDENTLY = 0.1, 0.7
 _SMALLEST_RATE = 1e-4
 # Of the trade-off curve of each noise that is asked about.
 _POINTS = 24
+# Of steps, whose distributions are all computed for the least epsilon.
+_MOST_KINDS = 200
 # Said of canaries that are in or out, beside such a claim.
 _ONE_SIZE = (
     "careful: neighbours are of one size (replace_one), so that the claim is about canaries of "
@@ -132,7 +134,7 @@ def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any]
         "delta": costs.target_delta,
         "accountant": arguments.accountant,
         "profile": costs.headline.profile,
-        "events": [(entry.event, entry.count) for entry in ledger],
+        "held": ledger,
         "warnings": careful_lines(costs.target_delta, largest_population(e for e, _ in ledger)),
     }
 
@@ -140,7 +142,7 @@ def _claim(arguments: argparse.Namespace, delta: float | None) -> dict[str, Any]
 def _shown(claim: dict[str, Any] | None) -> dict[str, Any] | None:
     if claim is None:
         return None
-    shown = {k: value for k, value in claim.items() if k not in ("profile", "events")}
+    shown = {k: value for k, value in claim.items() if k not in ("profile", "held")}
     return {**shown, "epsilon": finite(claim["epsilon"]), "advantage": claim["profile"].advantage}
 
 
@@ -326,7 +328,7 @@ def _epsilon(arguments: argparse.Namespace, delta: float) -> str:
 
 
 def _is_of_one_size(claim: dict[str, Any]) -> bool:
-    about = common_protection(protection(event) for event, _ in claim["events"])
+    about = common_protection(protection(event) for event, _ in claim["held"])
     return about is not None and about.neighboring_relation is NeighboringRelation.REPLACE_ONE
 
 
@@ -339,21 +341,29 @@ def _measured(
     be far above what any run shows.
     """
     from tfdp.audit import sensitivity_factor_lower_bound
+    from tfdp.report.costs import coarse_ledger
     from tfdp.report.tradeoff import make_profile
 
-    def accountant(factor: float) -> Any:
-        entries = [(_heavier(event, factor), count) for event, count in claim["events"]]
+    # What costs at least as much refutes no more. No factor may be asked about for minutes.
+    coarse, _, note = coarse_ledger(claim["held"])
+    if coarse is None:
+        return {"refusal": note}
+
+    def accountant(ledger: PrivacyLedger, factor: float) -> Any:
+        entries = [(_heavier(event, factor), count) for event, count in ledger]
         return replayed(entries, PRVAccountant)
 
     def rates_of(factor: float) -> Any:
-        made = accountant(factor)
+        made = accountant(coarse, factor)
         return make_profile(made.get_epsilon, made.get_delta, _POINTS).true_positive_rate
 
     try:
         factor = sensitivity_factor_lower_bound(*counts, rates_of, confidence)
         epsilon = 0.0
-        if factor > 0:
-            epsilon = accountant(factor).get_epsilon_interval(claim["delta"]).lower
+        # Of what costs more, a least epsilon says nothing.
+        known = coarse is claim["held"] or len({e for e, _ in claim["held"]}) <= _MOST_KINDS
+        if factor > 0 and known:
+            epsilon = accountant(claim["held"], factor).get_epsilon_interval(claim["delta"]).lower
     except UnsupportedEventError as error:
         return {"refusal": str(error)}
     return {"sensitivity_factor": factor, "epsilon": finite(epsilon)}

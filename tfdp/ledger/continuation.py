@@ -53,8 +53,9 @@ def same_way(position: int, one: Sequence[Way], other: Sequence[Way]) -> bool:
 @contextlib.contextmanager
 def continuing_file(
     path: str | os.PathLike[str], ledger_id: str, entries: Sequence[LedgerEntry], most: int
-) -> Iterator[None]:
-    """Lets nobody write to a file that is an earlier state of the ledger, without a key.
+) -> Iterator[str | None]:
+    """Lets nobody write to a file that is an earlier state of the ledger, without a key; yields
+    which data set it is about.
 
     Args:
         path: The file.
@@ -81,7 +82,7 @@ def continuing_file(
         else:
             is_earlier = is_prefix(saved, entries) and total_count(saved) <= most
             if found == ledger_id and is_earlier and not keyed:
-                yield
+                yield book.header.dataset_id
                 return
             what = f"another ledger, {found}"
             if found == ledger_id:

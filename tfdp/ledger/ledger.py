@@ -381,12 +381,14 @@ class PrivacyLedger:
             LedgerWriteError: it cannot be written, or another process does not let go of what was
                 there, which is still there.
         """
-        entries, place = list(self), os.path.realpath(path)
+        entries, place, dataset_id = list(self), os.path.realpath(path), self._dataset_id
         with storage.exchanging(path), contextlib.ExitStack() as held:
             if not overwrite and os.path.lexists(path):
                 most = max(self._num_read, self._num_saved.get(place, 0))
-                held.enter_context(continuing_file(path, self._ledger_id, entries, most))
-            storage.write(path, self._ledger_id, entries, self._dataset_id)
+                known = held.enter_context(continuing_file(path, self._ledger_id, entries, most))
+                # Weights and exports, from which the ledger may come, do not say.
+                dataset_id = dataset_id or known
+            storage.write(path, self._ledger_id, entries, dataset_id)
         self._num_saved[place] = total_count(entries)
 
     @staticmethod

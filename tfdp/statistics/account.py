@@ -13,6 +13,7 @@ from tfdp.events import (
     ParallelComposition,
     SampledEvent,
 )
+from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource, system_random_source
 from tfdp.statistics.noise import Noise
@@ -49,14 +50,21 @@ class Account:
         )
 
     def charge_units(self, event: Event, groups: "Groups | None" = None) -> None:
-        """As `charge`, where the event is already what a row, or a person, costs."""
+        """As `charge`, where the event is already what a row, or a person, costs.
+
+        Raises:
+            UnsupportedEventError: the ledger is about another unit: what is paid for a row does not
+                protect a person of several.
+        """
         if self.random_source.seeded:
             event = NonPrivateEvent()
         elif groups is not None and self.contributions == 1:
             event = ParallelComposition((event,))
-        if self.persons:
-            relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-            event = SampledEvent(FullBatchSampling(), event, relation, "user")
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+        unit = "user" if self.persons else "example"
+        event = SampledEvent(FullBatchSampling(), event, relation, unit)
+        # Before it is written: events of two units have no common epsilon, for good.
+        common_protection(map(protection, [*(each for each, _ in self.ledger), event]))
         permit = None if self.budget is None else self.budget.permit
         self.ledger.append(event, permit=permit)
 

@@ -34,7 +34,8 @@ class PrivateData:
     Edge cases:
         A row whose value is missing (None, NaN, NA) or of another type contributes to nothing that
         is asked about that column. Without `person`, who has several rows is not protected as a
-        whole.
+        whole: events are about the unit "example", and with `person` about "user". A question on a
+        ledger that is about another unit is refused (`UnsupportedEventError`).
 
     Args:
         data: An array [n] or [n, columns], a mapping of names to arrays or lists, or a pandas
