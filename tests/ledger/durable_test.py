@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -360,7 +361,9 @@ class Interrupts:
 @pytest.mark.parametrize("on_the_disk", [True, False])
 # An append that needs a lease, one that gives another back, and the end of a lease.
 @pytest.mark.parametrize("interrupted", [0, 2, 4])
-def test_interruption_anywhere_harms_nothing(path, interrupted, on_the_disk):
+def test_interruption_anywhere_harms_nothing(path, interrupted, on_the_disk, monkeypatch):
+    # Interrupted at its very first line, the lock of all ledgers stays with this thread for good.
+    monkeypatch.setattr(sys.modules["tfdp.ledger.ledger"], "_APPENDING", threading.RLock())
     at, was_interrupted = -2, True
     while was_interrupted:
         at, was_interrupted, happened = at + 3, False, collections.Counter()
