@@ -362,7 +362,8 @@ class Interrupts:
 # An append that needs a lease, one that gives another back, and the end of a lease.
 @pytest.mark.parametrize("interrupted", [0, 2, 4])
 def test_interruption_anywhere_harms_nothing(path, interrupted, on_the_disk, monkeypatch):
-    # Interrupted at its very first line, the lock of all ledgers stays with this thread for good.
+    # A trace may interrupt the end of a `with`, before its lock is given back: that of all ledgers
+    # would stay with this thread, and other tests would wait for it.
     monkeypatch.setattr(sys.modules["tfdp.ledger.ledger"], "_APPENDING", threading.RLock())
     at, was_interrupted = -2, True
     while was_interrupted:

@@ -63,10 +63,14 @@ class Account:
         relation = NeighboringRelation.ADD_OR_REMOVE_ONE
         unit = "user" if self.persons else "example"
         event = SampledEvent(FullBatchSampling(), event, relation, unit)
-        # Before it is written: events of two units have no common epsilon, for good.
-        common_protection(map(protection, [*(each for each, _ in self.ledger), event]))
-        permit = None if self.budget is None else self.budget.permit
-        self.ledger.append(event, permit=permit)
+        self.ledger.append(event, permit=self._permit)
+
+    def _permit(self, ledger: PrivacyLedger, event: Event) -> int | None:
+        """Refuses an event before it is written: those of two units have no common epsilon, for
+        good. While this is asked, nobody else writes.
+        """
+        common_protection(map(protection, [*(each for each, _ in ledger), event]))
+        return None if self.budget is None else self.budget.permit(ledger, event)
 
     def noise(self, epsilon: float | None, noise_multiplier: float | None) -> Noise:
         """Returns the noise of a question: what a row has, so that all of a person cost that."""
