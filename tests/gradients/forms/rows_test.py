@@ -20,13 +20,14 @@ def test_negative_numbers_count_from_the_end():
 
 
 def test_record_with_a_place_that_does_not_exist_has_no_norm():
-    for ids in ([[0, 1], [0, 2], [-3, 0]], [[1], [2], [-3]]):
+    long = [[0] * 70, [2, *[0] * 69], [*[1] * 69, -3]]
+    for ids in ([[0, 1], [0, 2], [-3, 0]], [[1], [2], [-3]], long):
         ids, ones = tf.constant(ids), tf.ones([3, len(ids[0]), 1])
         checked = Rows(tf.zeros_like(ids), ones, 2, tf.constant([True, False, False]))
-        for rows in (Rows(ids, ones, 2), checked):
+        for rows in (Rows(ids, ones, 2), checked, checked.merged(checked)):
             np.testing.assert_array_equal(np.isfinite(rows.squared_norms()), [True, False, False])
             total = rows.weighted_sum(tf.constant([1.0, 0.0, 0.0]))
-            assert tf.reduce_sum(total) == ids.shape[1]
+            assert tf.reduce_sum(total) == rows.ids.shape[1]
 
 
 def test_weighted_sum_adds_over_records():
@@ -34,13 +35,15 @@ def test_weighted_sum_adds_over_records():
     np.testing.assert_allclose(rows.weighted_sum(tf.constant([1.0, 0.5])), [[5.0], [0.0]])
 
 
-@pytest.mark.parametrize("positions", [1, 5, 200])
-def test_every_way_to_the_norm_is_that_of_the_explicit_gradients(positions):
+@pytest.mark.parametrize("compiled", [False, True], ids=["kernels", "xla"])
+@pytest.mark.parametrize("positions", [1, 5, 70, 200])
+def test_every_way_to_the_norm_is_that_of_the_explicit_gradients(positions, compiled):
     rng = np.random.default_rng(0)
     ids = tf.constant(rng.integers(0, 4, (3, positions)))
     rows = Rows(ids, tf.constant(rng.normal(size=(3, positions, 2))), 4)
     expected = np.sum(np.square(rows.explicit()), (1, 2))
-    found = rows.squared_norms().numpy()
+    norms = tf.function(rows.squared_norms, jit_compile=True) if compiled else rows.squared_norms
+    found = norms().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert (found >= expected * (1 - 1e-15)).all()
 

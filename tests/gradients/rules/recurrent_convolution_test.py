@@ -21,6 +21,7 @@ from tests.gradients.problems import (
 from tests.gradients.rules.recurrent_test import mask_by_hand, rules_of
 from tfdp.gradients.keras_internals import CONV_LSTM_CELL
 from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.rules import recurrent_loop
 
 L = keras.layers
 SHAPE = (3, 5, 2)
@@ -113,6 +114,11 @@ def test_frozen_parts_and_microbatches():
     grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
     assert_engines_agree(*problem(model, normal(*SHAPE)))
     assert_engines_agree(*problem(model, normal(*SHAPE)), **grouping)
+
+
+def test_more_steps_than_are_stacked_one_by_one(monkeypatch):
+    monkeypatch.setattr(recurrent_loop, "_FEW_STEPS", 2)
+    assert_layer_is_exact(*LAYERS["one"])
 
 
 def test_length_that_is_not_known():

@@ -4,13 +4,14 @@ import tensorflow as tf
 
 from tfdp.gradients.forms.per_record import PerRecordGradient
 from tfdp.gradients.indices import in_range, nowhere
+from tfdp.gradients.keras_internals import is_compiled_by_xla
 from tfdp.gradients.squares import sum_of_squares
 from tfdp.numerics import rounding
 from tfdp.numerics.norms import not_negative, scale_records, vanished
 from tfdp.query import sparse_rows
 
 # Up to this number of positions, computing all their inner products is faster than sorting.
-_FEW_POSITIONS = 128
+_FEW_POSITIONS = 64
 
 
 class Rows(PerRecordGradient):
@@ -47,13 +48,15 @@ class Rows(PerRecordGradient):
 
     def squared_norms(self) -> tf.Tensor:
         n, t = tf.shape(self.ids)[0], self.ids.shape[1]
-        if t == 1:
-            squares = sum_of_squares(self._given)
-            # Before the sum, this would take a pass over all rows.
-            return tf.where(self._good, squares, nowhere(squares))
         if t is None or t > _FEW_POSITIONS:
             return self._squared_norms_of(tf.range(n), tf.ones([n], tf.bool), n)
-        rows = self.rows
+        squares = sum_of_squares(self._given) if t == 1 else self._squares_from_products()
+        # Before the sums, this would take a pass over all rows.
+        return tf.where(self._good, squares, nowhere(squares))
+
+    def _squares_from_products(self) -> tf.Tensor:
+        """Returns squared norms, [n], from the inner products of all rows of a record."""
+        rows, t = self._given, self.ids.shape[1]
         products = tf.matmul(rows, rows, transpose_b=True)
         same = self.ids[:, :, None] == self.ids[:, None, :]
         squares = tf.where(same, products, tf.zeros_like(products))
@@ -102,24 +105,24 @@ class Rows(PerRecordGradient):
         first = tf.concat(
             [tf.zeros_like(keys[:1], tf.int32), tf.cast(keys[1:] != keys[:-1], tf.int32)], 0
         )
-        rows = tf.gather(tf.reshape(self.rows, [-1, d]), order)
-        totals = tf.math.unsorted_segment_sum(rows, tf.cumsum(first), n * t)
+        rows = tf.gather(tf.reshape(self._given, [-1, d]), order)
+        places = tf.cumsum(first)
+        totals = _sums(rows, places, n * t)
         squares = sum_of_squares(totals)
         # The sum of k rows is off by at most k u sum |row|.
         norms = tf.norm(rows, axis=1)
+        norms = tf.where(tf.gather(self._good, order // t), norms, nowhere(norms))
         parts = tf.stack([norms, tf.ones_like(norms)], 1)
-        sizes = tf.math.unsorted_segment_sum(parts, tf.cumsum(first), n * t)
+        sizes = _sums(parts, places, n * t)
         roundings = (sizes[:, 1] + 4) * rounding.unit(sizes.dtype)
         squares = rounding.with_error(squares, roundings * sizes[:, 0])
         # All rows of a total have the same owner, so the owner of any of them is that of the total.
         owner = tf.math.unsorted_segment_max(
-            tf.cast(keys // self._num_rows, tf.int32), tf.cumsum(first), n * t
+            tf.cast(keys // self._num_rows, tf.int32), places, n * t
         )
         owner = tf.where(owner < 0, num_owners, owner)
         squares = tf.stack([squares, tf.ones_like(squares)], 1)
-        squares, counts = tf.unstack(
-            tf.math.unsorted_segment_sum(squares, owner, num_owners + 1)[:-1], axis=1
-        )
+        squares, counts = tf.unstack(_sums(squares, owner, num_owners + 1)[:-1], axis=1)
         return rounding.enlarged(squares, counts)
 
     def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
@@ -167,3 +170,18 @@ class Rows(PerRecordGradient):
     def inner(self, other: "PerRecordGradient") -> tf.Tensor:
         # A product knows its inner product with rows. Two forms of one kind are merged instead.
         return super().inner(other) if isinstance(other, Rows) else other.inner(self)
+
+
+def _sums(rows: tf.Tensor, places: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Returns [number, d], the sums of the rows [m, d] of each place.
+
+    Args:
+        rows: In the order of their places.
+        places: int32 [m], in 0 .. number - 1, none less than the one before.
+        number: How many places there are.
+    """
+    if is_compiled_by_xla() or tf.config.get_visible_devices("GPU"):
+        return tf.math.unsorted_segment_sum(rows, places, number)
+    # The result ends with the last place that has a row, so one behind all others gets zeros.
+    rows = tf.concat([rows, tf.zeros_like(rows[:1])], 0)
+    return tf.math.segment_sum(rows, tf.concat([places, [number]], 0))[:-1]

@@ -16,6 +16,7 @@ from tfdp.gradients.rules.activation import is_elementwise, is_over_units
 from tfdp.gradients.rules.dense import bias_gradient
 from tfdp.gradients.rules.recurrent_cells import (
     Cell,
+    ConvLSTMCell,
     DifferentiatedCell,
     GRUCell,
     LSTMCell,
@@ -35,7 +36,7 @@ _CELLS: dict[type, Callable[..., Cell]] = {
     keras.layers.SimpleRNNCell: SimpleCell,
     keras.layers.LSTMCell: LSTMCell,
     keras.layers.GRUCell: GRUCell,
-    CONV_LSTM_CELL: LSTMCell,
+    CONV_LSTM_CELL: ConvLSTMCell,
 }
 
 

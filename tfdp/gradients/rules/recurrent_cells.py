@@ -23,6 +23,10 @@ class Cell(abc.ABC):
 
     # For how many parts of the recurrent kernel each product with it is; None: one, for all.
     parts_of_products: tuple[int, ...] | None = None
+    # How many tensors of the same width `step` keeps.
+    number_kept = 1
+    # Whether `factors` is called for one step at a time.
+    by_step = False
 
     def __init__(self, activation: Activation, recurrent_activation: Activation | None = None):
         self.activation, self.recurrent_activation = activation, recurrent_activation
@@ -39,23 +43,23 @@ class Cell(abc.ABC):
             states: The output before, and what else there is, each [n, u].
 
         Returns:
-            (the states after the step, what `factors` needs as `kept`, as wide as the recurrent
-            kernel).
+            (the states after the step, the tensors that `factors` needs as `kept`, together as
+            wide as the recurrent kernel).
         """
 
     @abc.abstractmethod
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Returns the factors of `back` for all steps, each [t, n, ...].
+        """Returns the factors of `back` for all steps, or for one (t = 1), each [t, n, ...].
 
         Args:
             sums: [t, n, parts * u].
-            kept: What `step` kept, [t, n, ...].
+            kept: What `step` kept, each [t, n, ...].
             before: The states before each step, each [t, n, u].
             after: Those after it, likewise.
         """
@@ -86,16 +90,16 @@ class SimpleCell(Cell):
         self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         total = sums + products[0].of(states[0])
-        return [self.activation(total)], total
+        return [self.activation(total)], [total]
 
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        return [_with_slope(self.activation, kept)[1](tf.ones_like(kept))]
+        return [_with_slope(self.activation, kept[0])[1](tf.ones_like(kept[0]))]
 
     def back(
         self,
@@ -114,26 +118,42 @@ class LSTMCell(Cell):
         self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
     ) -> tuple:
         total = sums + products[0].of(states[0])
-        i, f, g, o = tf.split(total, 4, -1)
-        c = self.recurrent_activation(f) * states[1]
+        return self._next(tf.split(total, 4, -1), states[1]), [total]
+
+    def _next(self, gates: Sequence[tf.Tensor], c: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the states after a step."""
+        i, f, g, o = gates
+        c = self.recurrent_activation(f) * c
         c += self.recurrent_activation(i) * self.activation(g)
-        return [self.recurrent_activation(o) * self.activation(c), c], total
+        return [self.recurrent_activation(o) * self.activation(c), c]
 
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        i, f, g, o = _parts(kept, 4)
+        at_i, at_f, at_g, *others = self._by_gate(_parts(kept[0], 4), before[1], after[1])
+        return [tf.concat([at_i, at_f, at_g], -1), *others]
+
+    def _by_gate(
+        self, gates: Sequence[tf.Tensor], before: tf.Tensor, after: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Returns the factors, apart.
+
+        Args:
+            gates: What they were made of.
+            before: c.
+            after: c'.
+        """
+        i, f, g, o = gates
         i, at_i = _with_slope(self.recurrent_activation, i)
         f, at_f = _with_slope(self.recurrent_activation, f)
         g, at_g = _with_slope(self.activation, g)
         o, at_o = _with_slope(self.recurrent_activation, o)
-        shown, at_c = _with_slope(self.activation, after[1])
-        from_c = tf.concat([at_i(g), at_f(before[1]), at_g(i)], -1)
-        return [from_c, at_o(shown), at_c(o), f]
+        shown, at_c = _with_slope(self.activation, after)
+        return [at_i(g), at_f(before), at_g(i), at_o(shown), at_c(o), f]
 
     def back(
         self,
@@ -145,6 +165,44 @@ class LSTMCell(Cell):
         h, c = gradients
         c += h * h_to_c
         at_sums = tf.concat([tf.concat([c] * 3, -1) * from_c, h * from_h], -1)
+        return at_sums, [products[0].back(at_sums), c * forget]
+
+
+class ConvLSTMCell(LSTMCell):
+    """An LSTM of images: gates stay apart, and factors are made when they are used.
+
+    So no pass over all steps moves gates, and what factors are made of is still in the cache. For
+    vectors fewer operations are faster.
+    """
+
+    number_kept = 4
+    by_step = True
+
+    def step(
+        self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
+    ) -> tuple:
+        gates = tf.split(sums + products[0].of(states[0]), 4, -1)
+        return self._next(gates, states[1]), gates
+
+    def factors(
+        self,
+        sums: tf.Tensor,
+        kept: Sequence[tf.Tensor],
+        before: Sequence[tf.Tensor],
+        after: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
+        return self._by_gate(kept, before[1], after[1])
+
+    def back(
+        self,
+        factors: list[tf.Tensor],
+        gradients: list[tf.Tensor],
+        products: Sequence[StateProduct],
+    ) -> tuple:
+        *from_c, from_h, h_to_c, forget = factors
+        h, c = gradients
+        c += h * h_to_c
+        at_sums = tf.concat([*(c * factor for factor in from_c), h * from_h], -1)
         return at_sums, [products[0].back(at_sums), c * forget]
 
 
@@ -164,17 +222,17 @@ class GRUCell(Cell):
         z, r, b = tf.split(total, 3, -1)
         z, r = self.recurrent_activation(z), self.recurrent_activation(r)
         new = self.activation(a + r * b)
-        return [new + z * (states[0] - new)], total
+        return [new + z * (states[0] - new)], [total]
 
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
         a = _parts(sums, 4)[0]
-        z, r, b = _parts(kept, 3)
+        z, r, b = _parts(kept[0], 3)
         z, at_z = _with_slope(self.recurrent_activation, z)
         r, at_r = _with_slope(self.recurrent_activation, r)
         new, at_new = _with_slope(self.activation, a + r * b)
@@ -210,16 +268,16 @@ class ResetFirstGRUCell(Cell):
         z, r = map(self.recurrent_activation, tf.split(gates, 2, -1))
         a += products[1].of(r * states[0])
         new = self.activation(a)
-        return [new + z * (states[0] - new)], tf.concat([gates, a], -1)
+        return [new + z * (states[0] - new)], [tf.concat([gates, a], -1)]
 
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        z, r, a = _parts(kept, 3)
+        z, r, a = _parts(kept[0], 3)
         z, at_z = _with_slope(self.recurrent_activation, z)
         r, at_r = _with_slope(self.recurrent_activation, r)
         new, at_new = _with_slope(self.activation, a)
@@ -239,11 +297,11 @@ class ResetFirstGRUCell(Cell):
         before = products[0].back(gates) + at_reset * r + h * z
         return tf.concat([gates, at_a], -1), [before]
 
-    def reset(self, kept: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+    def reset(self, kept: Sequence[tf.Tensor], before: tf.Tensor) -> tf.Tensor:
         """Returns the states after the reset gate, given what the steps kept and the states before
         them, [..., u].
         """
-        return self.recurrent_activation(tf.split(kept, 3, -1)[1]) * before
+        return self.recurrent_activation(tf.split(kept[0], 3, -1)[1]) * before
 
 
 class DifferentiatedCell(Cell):
@@ -257,6 +315,7 @@ class DifferentiatedCell(Cell):
     def __init__(self, cell: Cell):
         super().__init__(cell.activation, cell.recurrent_activation)
         self._cell, self.parts_of_products = cell, cell.parts_of_products
+        self.number_kept = cell.number_kept
 
     def step(
         self, sums: tf.Tensor, products: Sequence[StateProduct], states: Sequence[tf.Tensor]
@@ -266,7 +325,7 @@ class DifferentiatedCell(Cell):
     def factors(
         self,
         sums: tf.Tensor,
-        kept: tf.Tensor,
+        kept: Sequence[tf.Tensor],
         before: Sequence[tf.Tensor],
         after: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:

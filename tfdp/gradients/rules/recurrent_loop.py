@@ -3,8 +3,8 @@ of their own.
 
 TensorFlow's backward pass of a loop repeats the operations of each step one by one. But how a step
 depends on the state before it is known as soon as all states are: elementwise factors, which are
-computed for all steps at once, and one or two matrix products. So the loop backward multiplies, and
-adds.
+computed for all steps at once (of images, when they are used), and one or two matrix products. So
+the loop backward multiplies, and adds.
 Of the weights it needs the recurrent kernel's values; gradients of weights are the rule's.
 """
 
@@ -16,6 +16,9 @@ import tensorflow as tf
 from tfdp.gradients.rules.recurrent_cells import Cell
 from tfdp.gradients.rules.state_product import StateProduct, state_product
 
+# With more steps, operations for each of them would take long to trace.
+_FEW_STEPS = 64
+
 
 def run(
     cell: Cell,
@@ -25,9 +28,9 @@ def run(
     mask: tf.Tensor | None = None,
     all_steps: bool = True,
     dropped: tf.Tensor | None = None,
-) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """Returns the outputs at all steps, [n, t, u], the last states, each [n, u], and what the steps
-    kept, [n, t, ...], which has no gradient.
+    kept, each [n, t, ...], which has no gradient.
 
     Gradients go to `sums` and `states`, not to `kernel` and `dropped`.
 
@@ -59,22 +62,21 @@ def run(
             before = [
                 tf.concat([s[tf.newaxis], a[:-1]], 0) for s, a in zip(first, after, strict=True)
             ]
-            factors = cell.factors(_steps_first(sums), kept, before, after)
             at_sums, at_first = _backward(
                 cell,
-                factors,
+                _factors(cell, _steps_first(sums), kept, before, after),
                 products,
-                sums.shape[-1],
+                sums,
                 _steps_first(at_outputs) if all_steps else None,
                 list(at_others[:count]),
                 present,
             )
-            return _steps_first(at_sums), None, *at_first, *(None for _ in [*masks, *drops])
+            return at_sums, None, *at_first, *(None for _ in [*masks, *drops])
 
-        return (_steps_first(after[0]), *(a[-1] for a in after), _steps_first(kept)), gradient
+        return (_steps_first(after[0]), *(a[-1] for a in after), *map(_steps_first, kept)), gradient
 
-    outputs, *last, kept = loop(sums, kernel, *states, *masks, *drops)
-    return outputs, last, tf.stop_gradient(kept)
+    outputs, *others = loop(sums, kernel, *states, *masks, *drops)
+    return outputs, others[:count], [tf.stop_gradient(kept) for kept in others[count:]]
 
 
 def _products(
@@ -92,7 +94,7 @@ def _products(
 
 
 def _forward(cell, sums, products, states, present):
-    """Returns (states after each step, each [t, n, u]; what was kept, [t, n, ...])."""
+    """Returns (states after each step, each [t, n, u]; what was kept, each [t, n, ...])."""
     # Steps are cut out one by one: with the axis of steps in front, all of them would be copied.
     steps = _number_of_steps(sums, axis=1)
     count = len(states)
@@ -101,33 +103,51 @@ def _forward(cell, sums, products, states, present):
         new, kept = cell.step(sums[:, i], products, states)
         if present:
             new = [tf.where(present[0][i], a, b) for a, b in zip(new, states, strict=True)]
-        return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, kept], strict=True)]
+        return i + 1, new, [a.write(i, x) for a, x in zip(arrays, [*new, *kept], strict=True)]
 
-    widths = [*(s.shape[-1] for s in states), sum(product.width for product in products)]
+    width = sum(product.width for product in products) // cell.number_kept
+    widths = [*(s.shape[-1] for s in states), *[width] * cell.number_kept]
     shape = [sums.shape[0], *sums.shape[2:-1]]
     arrays = [_array(sums.dtype, steps, [*shape, width]) for width in widths]
     _, _, arrays = _while(steps, body, (tf.constant(0), list(states), arrays))
-    *after, kept = [array.stack() for array in arrays]
-    return after[:count], kept
+    stacked = [array.stack() for array in arrays]
+    return stacked[:count], stacked[count:]
 
 
-def _backward(cell, factors, products, width, at_outputs, at_last, present):
-    """Returns the gradients at `sums`, [t, n, width], and at the first states."""
-    steps = _number_of_steps(factors[0])
+def _factors(cell, sums, kept, before, after):
+    """Returns a function that returns the factors of a step, given its number."""
+    if not cell.by_step:
+        factors = cell.factors(sums, kept, before, after)
+        return lambda i: [f[i] for f in factors]
+
+    def of_step(i):
+        sequences = ([s[i : i + 1] for s in part] for part in ([sums], kept, before, after))
+        (now,), *others = sequences
+        return [f[0] for f in cell.factors(now, *others)]
+
+    return of_step
+
+
+def _backward(cell, factors, products, sums, at_outputs, at_last, present):
+    """Returns the gradients at `sums`, [n, t, width], and at the first states."""
+    steps = _number_of_steps(sums, axis=1)
 
     def body(i, gradients, array):
         i -= 1
         if at_outputs is not None:
             gradients = [gradients[0] + at_outputs[i], *gradients[1:]]
-        at_sums, before = cell.back([f[i] for f in factors], gradients, products)
+        at_sums, before = cell.back(factors(i), gradients, products)
         if present:
             at_sums = tf.where(present[0][i], at_sums, tf.zeros_like(at_sums))
             before = [tf.where(present[0][i], a, b) for a, b in zip(before, gradients, strict=True)]
         return i, before, array.write(i, at_sums)
 
-    array = _array(factors[0].dtype, steps, [*factors[0].shape[1:-1], width])
+    array = _array(sums.dtype, steps, [sums.shape[0], *sums.shape[2:]])
     _, at_first, array = _while(steps, body, (steps, at_last, array), backwards=True)
-    return array.stack(), at_first
+    if cell.by_step and (number := sums.shape[1]) is not None and number <= _FEW_STEPS:
+        # One copy, where stacking and transposing are two.
+        return tf.stack([array.read(i) for i in range(number)], 1), at_first
+    return _steps_first(array.stack()), at_first
 
 
 def _while(steps: Any, body: Any, variables: tuple, backwards: bool = False) -> Any:
@@ -143,7 +163,7 @@ def _array(dtype: tf.DType, steps: Any, shape: Sequence[int | None]) -> tf.Tenso
     return tf.TensorArray(dtype, steps, element_shape=shape)
 
 
-def _number_of_steps(tensor: tf.Tensor, axis: int = 0) -> Any:
+def _number_of_steps(tensor: tf.Tensor, axis: int) -> Any:
     steps = tensor.shape[axis]
     return tf.shape(tensor)[axis] if steps is None else tf.constant(steps)
 
