@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 import tfdp
 from tests.federated import rounds as making
@@ -212,6 +213,30 @@ def test_loops_may_end_in_any_order():
         (FullBatchSampling(6), 2),
     ]
     assert not model.optimizer.charging.guards
+
+
+def test_a_loop_that_nobody_holds_may_end_while_an_operation_is_made(monkeypatch):
+    model = making.model(stddev=1.0)
+    rounds = Server(model, NAMES, sampling=FullBatch()).rounds(3)
+    making.answer_all(next(rounds))
+    next(rounds)
+    made = ops.Operation.from_node_def
+
+    def made_after_collection(*args, **kwargs):
+        rounds.close()  # As the garbage collector does, which runs anywhere.
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(ops.Operation, "from_node_def", staticmethod(made_after_collection))
+    tracing = threading.Thread(
+        target=tf.function(lambda: tf.constant(1) + 1).get_concrete_function, daemon=True
+    )
+    tracing.start()
+    tracing.join(60)
+    monkeypatch.undo()
+    assert not tracing.is_alive()
+    assert not rounds.gi_frame
+    _fit(model, Begins(lambda: None))
+    assert model.ledger.total_count == 3
 
 
 def test_a_loop_begins_in_its_turn():

@@ -715,6 +715,15 @@ TRAINING = in_folder(
         f"{KERAS}/weights_and_ledgers_test.py::test_changed_weights_leave_by_no_function_of_keras",
     ),
     (
+        "end_of_a_loop_in_a_graph",
+        "a loop over rounds that is collected reads its weights in the graph that is being made",
+        "carrying.py",
+        "with tf.init_scope():",
+        "with contextlib.nullcontext():",
+        "tests/federated/server_test.py::"
+        "test_a_loop_that_nobody_holds_may_end_while_an_operation_is_made",
+    ),
+    (
         "slots_are_not_looked_at",
         "momenta that something else changed move private weights",
         "carrying.py",

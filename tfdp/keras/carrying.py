@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdp.events import NonPrivateEvent
 from tfdp.gradients.keras_internals import may_overwrite
@@ -82,12 +83,16 @@ class CarriesLedger:
             yield
             is_done = True
         finally:
-            # What ended it may be that something else changed the weights.
-            weights, slots = (
-                each if is_done else charges.moved(each) for each in (self.weights, optimizer.slots)
-            )
-            charges.note(weights)
-            charges.note_followers(slots)
+            # A loop over rounds that nobody holds any more ends where the garbage collector runs.
+            # That may be while TensorFlow adds an operation to a graph, and has it locked.
+            with tf.init_scope():
+                # What ended it may be that something else changed the weights.
+                weights, slots = (
+                    each if is_done else charges.moved(each)
+                    for each in (self.weights, optimizer.slots)
+                )
+                charges.note(weights)
+                charges.note_followers(slots)
 
     @contextlib.contextmanager
     def _left_alone(self, while_fitting: bool, callbacks: Any) -> Iterator[None]:
