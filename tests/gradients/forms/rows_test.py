@@ -48,6 +48,17 @@ def test_every_way_to_the_norm_is_that_of_the_explicit_gradients(positions, comp
     assert (found >= expected * (1 - 1e-15)).all()
 
 
+@pytest.mark.parametrize("shape", [(0, 70), (0, 5), (2, 0)])
+def test_no_records_and_records_of_no_positions(shape):
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def of_any_length(ids):
+        return Rows(ids, tf.ones([*tf.unstack(tf.shape(ids)), 3]), 4).squared_norms()
+
+    ids = tf.zeros(shape, tf.int32)
+    for norms in (of_any_length(ids), Rows(ids, tf.ones([*shape, 3]), 4).squared_norms()):
+        np.testing.assert_allclose(norms, np.zeros(shape[0]), atol=1e-30)
+
+
 def test_scaled_rows_are_the_gradient_times_the_scales():
     rng = np.random.default_rng(1)
     rows = tf.constant(rng.normal(size=(3, 4, 2)))

@@ -183,5 +183,5 @@ def _sums(rows: tf.Tensor, places: tf.Tensor, number: int | tf.Tensor) -> tf.Ten
     if is_compiled_by_xla() or tf.config.get_visible_devices("GPU"):
         return tf.math.unsorted_segment_sum(rows, places, number)
     # The result ends with the last place that has a row, so one behind all others gets zeros.
-    rows = tf.concat([rows, tf.zeros_like(rows[:1])], 0)
+    rows = tf.concat([rows, tf.zeros([1, rows.shape[-1]], rows.dtype)], 0)
     return tf.math.segment_sum(rows, tf.concat([places, [number]], 0))[:-1]
