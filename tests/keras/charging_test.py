@@ -1,6 +1,9 @@
 """What may stop a step from being charged, and which ledger it is charged to."""
 
+import itertools
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 import toy
@@ -121,6 +124,50 @@ def test_ledger_may_hold_other_releases():
     ledger.append(tfdp.NonPrivateEvent())
     model.fit(X, Y, batch_size=4, steps_per_epoch=1, verbose=0)
     assert ledger.total_count == 4
+
+
+def _fit(unit, ledger):
+    given = {
+        "example": {},
+        "user": {"privacy_unit": np.arange(12) // 3, "max_examples_per_user": 3},
+    }
+    model = toy.private(optimizer=toy.dp(privacy_unit=unit, ledger=ledger))
+    toy.fit_step(model, **given[unit])
+    return model
+
+
+def _loop(unit, ledger):
+    optimizer, w = toy.dp(privacy_unit=unit, ledger=ledger), toy.matrix()
+    examples = {"example": 1, "user": 3}[unit]
+    optimizer.sampling = FullBatch(population_size=12 // examples)
+    optimizer.private_gradients(toy.squared_error(w), [w], EXAMPLES, examples_per_record=examples)
+
+
+@pytest.mark.parametrize("second", [_fit, _loop])
+@pytest.mark.parametrize("first", [_fit, _loop])
+@pytest.mark.parametrize(("before", "unit"), list(itertools.product(["example", "user"], repeat=2)))
+def test_a_step_on_a_ledger_about_another_unit_is_refused(first, second, before, unit):
+    """It would leave a ledger without an epsilon, for good."""
+    ledger = tfdp.PrivacyLedger()
+    first(before, ledger)
+    if unit == before:
+        second(unit, ledger)
+        assert ledger.total_count == 2
+        return
+    with pytest.raises(tfdp.UnsupportedEventError, match="Keep a ledger for each"):
+        second(unit, ledger)
+    assert ledger.total_count == 1
+    first(before, ledger)  # Steps of its own unit go on.
+    assert ledger.total_count == 2
+
+
+def test_a_ledger_about_another_unit_leaves_weights_as_they_were():
+    ledger = _fit("example", tfdp.PrivacyLedger()).ledger
+    model = toy.private(optimizer=toy.dp(privacy_unit="user", ledger=ledger))
+    before = toy.weights(model)
+    with pytest.raises(tfdp.UnsupportedEventError):
+        toy.fit_step(model, privacy_unit=np.arange(12) // 3, max_examples_per_user=3)
+    toy.assert_weights(model, before, 0)
 
 
 @pytest.mark.parametrize(

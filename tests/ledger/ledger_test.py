@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tfdp
 from tests.ledger import reading
 from tests.ledger.making import A, B, ledger_of
 from tests.ledger.strategies import ledger_events
@@ -21,6 +22,7 @@ from tfdp.events import (
     SampledEvent,
     UnsupportedEventError,
 )
+from tfdp.events.protection import protection
 from tfdp.ledger import (
     LedgerEntry,
     LedgerFormatError,
@@ -98,6 +100,50 @@ def test_neighboring_relation_is_one_that_all_events_are_priced_for():
     user = SampledEvent(A.sampling, A.event, privacy_unit="user")
     with pytest.raises(UnsupportedEventError, match="'example'.*'user'"):
         _ = ledger_of((add, 1), (user, 1)).neighboring_relation
+
+
+_KINDS = [
+    A.event,
+    *(
+        SampledEvent(A.sampling, A.event, relation, unit)
+        for relation in list(NeighboringRelation)[:2]
+        for unit in ("example", "user")
+    ),
+]
+
+
+@pytest.mark.parametrize("events", list(itertools.product(_KINDS, repeat=3)))
+def test_what_would_leave_no_epsilon_is_refused_and_nothing_else(events):
+    """Asked at every event, as at every step of a run, so that little of it is looked at anew."""
+    ledger = PrivacyLedger()
+    for number, event in enumerate(events, 1):
+        anew = ledger_of(*((each, 1) for each in events[:number]))
+        try:
+            expected = anew.neighboring_relation
+        except UnsupportedEventError:
+            for _ in range(2):
+                with pytest.raises(UnsupportedEventError, match="Keep a ledger for each"):
+                    ledger.append(event, permit=PrivacyLedger.check_unit)
+            assert ledger.total_count == number - 1
+            ledger.append(event)  # A ledger holds whatever happened.
+            for _ in range(2):
+                with pytest.raises(UnsupportedEventError, match="Keep a ledger for each"):
+                    ledger.check_unit(A.event)
+            return
+        ledger.append(event, permit=PrivacyLedger.check_unit)
+        assert ledger.neighboring_relation is copy.copy(ledger).neighboring_relation is expected
+
+
+def test_a_check_of_units_looks_at_new_events_only(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        tfdp.ledger.ledger, "protection", lambda event: looked.append(event) or protection(event)
+    )
+    ledger, events = PrivacyLedger(), [GaussianSumEvent(1.0, z) for z in range(1, 101)]
+    for event in events:
+        ledger.append(event, permit=PrivacyLedger.check_unit)
+    # Each when it comes, and when the next one does.
+    assert len(looked) == 2 * len(events) - 1
 
 
 def _grown(ledger, *pairs):

@@ -634,6 +634,14 @@ BOOKS = in_folder(
         "tests/ledger/durable_test.py::test_interruption_anywhere_harms_nothing",
     ),
     (
+        "units_looked_at_anew",
+        "a long run of correlated noise takes time that grows with its square",
+        "tfdp/ledger/ledger.py",
+        "self._protection = (number + len(new), before)",
+        "pass",
+        "tests/ledger/ledger_test.py::test_a_check_of_units_looks_at_new_events_only",
+    ),
+    (
         "event_before_its_count",
         "after an interruption steps count as those of the kind before",
         "tfdp/ledger/ledger.py",

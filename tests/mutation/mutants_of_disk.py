@@ -220,6 +220,14 @@ DISK = (
             f"{KERAS}/charging_test.py::test_guard_that_raises_prevents_the_update",
         ),
         (
+            "unit_not_checked",
+            "a step leaves a ledger without an epsilon, for good",
+            "charging.py",
+            "        ledger.check_unit(event)\n",
+            "",
+            f"{KERAS}/charging_test.py::test_a_step_on_a_ledger_about_another_unit_is_refused",
+        ),
+        (
             "other_ledger_accepted",
             "a run goes on with a ledger that lacks its steps",
             "charging.py",

@@ -285,6 +285,7 @@ class Charging:
         return event
 
     def _permit(self, ledger: PrivacyLedger, event: Event) -> int | None:
+        ledger.check_unit(event)
         limits = [guard(ledger, event) for guard in self.guards]
         if event.run_start() is not None:
             limits.append(1)  # Every step of a run is an event of its own: none can be reserved.

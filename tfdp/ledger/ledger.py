@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdp.events import Event, NeighboringRelation
 from tfdp.events.arguments import positive_integer, says_what_to_write
-from tfdp.events.protection import common_protection, protection
+from tfdp.events.protection import Protection, common_protection, protection
 from tfdp.ledger import codec, json_lines, storage
 from tfdp.ledger.continuation import (
     Way,
@@ -88,6 +88,8 @@ class PrivacyLedger:
         # Entry i is `_events[i]`, which happened `_counts[i]` times in a row.
         self._events: list[Event] = []
         self._counts: list[int] = []
+        # How many entries were looked at, and what they protect.
+        self._protection: tuple[int, Protection | None] = (0, None)
         self._next_pass = 0
         self._total_count = 0
 
@@ -140,8 +142,26 @@ class PrivacyLedger:
         Raises:
             UnsupportedEventError: the events have different privacy units.
         """
-        common = common_protection(map(protection, self._events))
+        common = self._common_protection()
         return None if common is None else common.neighboring_relation
+
+    def check_unit(self, event: Event) -> None:
+        """Refuses an event after which this ledger would have no epsilon, for good. Ask before it
+        is written; a `Permit` may, at each step of a long run: only new entries are looked at.
+
+        Raises:
+            UnsupportedEventError: the event protects another unit than the events before it.
+        """
+        before = self._common_protection()
+        common_protection([*([] if before is None else [before]), protection(event)])
+
+    def _common_protection(self) -> Protection | None:
+        number, before = self._protection
+        if new := self._events[number:]:
+            known = [] if before is None else [before]
+            before = common_protection([*known, *map(protection, new)])
+            self._protection = (number + len(new), before)
+        return before
 
     @property
     def next_pass(self) -> int:

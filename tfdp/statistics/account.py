@@ -13,7 +13,6 @@ from tfdp.events import (
     ParallelComposition,
     SampledEvent,
 )
-from tfdp.events.protection import common_protection, protection
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource, system_random_source
 from tfdp.statistics.noise import Noise
@@ -69,7 +68,7 @@ class Account:
         """Refuses an event before it is written: those of two units have no common epsilon, for
         good. While this is asked, nobody else writes.
         """
-        common_protection(map(protection, [*(each for each, _ in ledger), event]))
+        ledger.check_unit(event)
         return None if self.budget is None else self.budget.permit(ledger, event)
 
     def noise(self, epsilon: float | None, noise_multiplier: float | None) -> Noise:
