@@ -213,7 +213,7 @@ def measure_patches(layer: Layer, seconds: float) -> dict[str, float]:
     ]
     ways = {
         "gather": lambda x: windows.patches(x, counts),
-        "convolution": lambda x: windows.patches_by_convolution(x, counts),
+        "long runs": lambda x: windows.patches_in_long_runs(x, counts),
     }
     if windows.rank == 2:
         ways["extract_patches"] = lambda x: tf.image.extract_patches(

@@ -150,12 +150,12 @@ def rounded(request, monkeypatch):
 
     for owner, name in [(tf, "matmul"), (tf, "tensordot"), (tf.linalg, "matvec")]:
         replace(owner, name)
-    of_filter, of_patches = Windows.filter_gradient, Windows.patches_by_convolution
+    of_filter, of_patches = Windows.filter_gradient, Windows.patches_in_long_runs
     monkeypatch.setattr(
         Windows, "filter_gradient", lambda self, a, b: of_filter(self, round_off(a), round_off(b))
     )
     monkeypatch.setattr(
-        Windows, "patches_by_convolution", lambda self, a, n: of_patches(self, round_off(a), n)
+        Windows, "patches_in_long_runs", lambda self, a, n: of_patches(self, round_off(a), n)
     )
     return request.param
 

@@ -553,6 +553,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/forms/convolution_windows_test.py::test_one_window_along_the_last_axis",
     ),
     (
+        "rows_not_in_their_middle",
+        "norms of short rows are those of windows that lie elsewhere",
+        "forms/convolution_windows.py",
+        "self.dilations[-1] - missing // 2",
+        "self.dilations[-1]",
+        f"{GRADIENTS}/forms/convolution_windows_test.py::test_rows_that_come_into_windows_together",
+    ),
+    (
+        "rows_made_together_that_are_used_apart",
+        "norms are those of windows of other rows",
+        "forms/convolution_cost.py",
+        "most = places_together(kernel[:-1], strides[:-1], dilations[:-1])",
+        "most = min(kernel[-2], strides[-2])",
+        f"{GRADIENTS}/forms/convolution_windows_test.py::test_rows_that_come_into_windows_together",
+    ),
+    (
         "functions_that_are_not_looked_at_again",
         "a function of a user's own in a loop does something else than when it was tried out",
         "functions_on_rows.py",

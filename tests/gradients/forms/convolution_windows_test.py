@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdp.gradients.forms import convolution_windows
+from tfdp.gradients.forms import convolution_cost, convolution_windows
 from tfdp.gradients.forms.convolution_windows import Windows, spatial_sizes
 
 
@@ -67,16 +67,20 @@ def _cases(draw, strided=True):
 def test_patches_are_windows(case):
     windows, counts, source = case
     expected = _patches(source, windows, counts)
-    for patches in (windows.patches, windows.patches_by_convolution):
+    for patches in (windows.patches, windows.patches_in_long_runs):
         np.testing.assert_array_equal(patches(tf.constant(source), counts), expected)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("known", "by_matrix"), [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("width, kernel, stride", [(5, 5, 3), (7, 5, 4), (3, 3, 4), (2, 2, 3)])
-def test_one_window_along_the_last_axis(width, kernel, stride, rank, padding, known):
+def test_one_window_along_the_last_axis(
+    width, kernel, stride, rank, padding, known, by_matrix, monkeypatch
+):
     """Of one channel, in single precision, where TensorFlow's convolution is at fault."""
+    if not by_matrix:
+        monkeypatch.setattr(convolution_cost, "_LARGEST_MATRIX", 0)
     width = min(width, stride) if padding == "SAME" else width
     source = np.random.default_rng(0).normal(size=(9, *[4] * (rank - 1), width, 1)).astype("f")
     ones = (1,) * (rank - 1)
@@ -84,7 +88,7 @@ def test_one_window_along_the_last_axis(width, kernel, stride, rank, padding, kn
     counts = [4] * (rank - 1) + [1]
 
     def patches(source, like):
-        return windows.patches_by_convolution(source, spatial_sizes(like))
+        return windows.patches_in_long_runs(source, spatial_sizes(like))
 
     shapes = [source.shape, (9, *counts, 1)]
     if not known:
@@ -92,6 +96,32 @@ def test_one_window_along_the_last_axis(width, kernel, stride, rank, padding, kn
     found = tf.function(patches, [tf.TensorSpec(shape) for shape in shapes], autograph=False)
     like = np.zeros([9, *counts, 1], "f")
     np.testing.assert_array_equal(found(source, like), _patches(source, windows, counts))
+
+
+@pytest.mark.parametrize("by_matrix", [True, False])
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("height", [1, 2, 3, 4, 6])
+def test_rows_that_come_into_windows_together(
+    height, stride, padding, channels, by_matrix, monkeypatch
+):
+    if not by_matrix:
+        monkeypatch.setattr(convolution_cost, "_LARGEST_MATRIX", 0)
+    rng = np.random.default_rng(0)
+    for (width, along), columns, more in itertools.product(
+        [(1, 3), (4, 2), (5, 1)], [5, 7], [0, 3]
+    ):
+        windows = Windows((height, width), (stride, along), (1, 1), padding)
+        source = rng.normal(size=(3, height + more, columns, channels)).astype("f")
+        counts = [
+            -(-size // step) if padding == "SAME" else (size - extent) // step + 1
+            for size, step, extent in zip(
+                source.shape[1:3], windows.strides, windows.kernel, strict=True
+            )
+        ]
+        made = windows.patches_in_long_runs(tf.constant(source), counts)
+        np.testing.assert_array_equal(made, _patches(source, windows, counts))
 
 
 @settings(max_examples=20)
@@ -140,7 +170,7 @@ def test_unknown_sizes(padding):
     @tf.function(input_signature=[tf.TensorSpec([None] * 3 + [3], tf.float64)] * 2)
     def both(source, like):
         counts = spatial_sizes(like)
-        return windows.patches(source, counts), windows.patches_by_convolution(source, counts)
+        return windows.patches(source, counts), windows.patches_in_long_runs(source, counts)
 
     for patches in both(source, np.zeros([2, *counts, 3])):
         np.testing.assert_array_equal(patches, _patches(source, windows, counts))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 PATCHES = "patches"
 PATCH_GRAM = "patch_gram"
@@ -16,12 +17,15 @@ _PRODUCT = 1e5  # the start of one product in a batch
 _CONVOLVED = 0.6  # a multiply-add in an identity convolution
 _MADE = 120.0  # a number that it writes, and a gather reads
 _MADE_AT_ONCE = 40.0  # a number that it writes, along the only axis
+_MULTIPLIED = 1.5  # a multiply-add of whole rows with one matrix
 _ORDINARY = 1.3  # a multiply-add in the ordinary filter gradient
 _TURN = 1.4e7  # the start of one such gradient of one record, in a loop; less on one thread
 _TRAFFIC = 22.0  # a number written or read by other operations
 _RUN = 320.0  # the start of one copy in a gather
 _COPIED = 20.0  # a number copied by it
 
+# Numbers of a matrix that a graph may hold.
+_LARGEST_MATRIX = 2**16
 # Numbers that stay in a processor's cache between two operations.
 _CACHED = 2**19
 # More parts than this save little, and each costs the start of many operations.
@@ -40,21 +44,62 @@ def places_together(kernel: Sequence[int], strides: Sequence[int], dilations: Se
     return math.gcd(kernel[-1], strides[-1]) if dilations[-1] == 1 else 1
 
 
-def convolution_makes_patches(
-    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], channels: int
-) -> bool:
-    """Returns whether a convolution and longer runs make patches faster than short runs do.
+class LongRuns(NamedTuple):
+    """How windows along the last axis are made, of which runs are copied then.
+
+    Attributes:
+        rows: Of how many neighbouring rows at once.
+        by_matrix: By a product of whole rows with a matrix of ones and zeros; else by a convolution
+            with an identity matrix.
+    """
+
+    rows: int
+    by_matrix: bool
+
+
+def long_runs(
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    channels: int,
+    columns: int | None,
+) -> LongRuns:
+    """Returns the cheapest way to make windows along the last axis.
 
     Args:
         kernel: Length of a window along every axis.
         strides: Steps between windows.
         dilations: Steps between the places in a window.
         channels: Numbers at a place.
+        columns: How many windows there are along the last axis, if known.
+    """
+    if len(kernel) == 1:
+        return LongRuns(1, False)
+    most = places_together(kernel[:-1], strides[:-1], dilations[:-1])
+    ways = [LongRuns(rows, by_matrix) for rows in {1, most} for by_matrix in (False, True)]
+    return min(ways, key=lambda runs: _in_runs(runs, kernel, strides, channels, columns))
+
+
+def long_runs_make_patches(
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    channels: int,
+    columns: int | None,
+) -> bool:
+    """Returns whether long runs, with what makes them, make patches faster than short ones do.
+
+    Args:
+        kernel: As for `long_runs`.
+        strides: Likewise.
+        dilations: Likewise.
+        channels: Likewise.
+        columns: Likewise.
     """
     if is_pointwise(kernel, strides):
         return False
-    runs, length = _runs(kernel, strides, dilations, channels)
-    return _convolved(kernel, strides, channels) < _gathered(runs, length)
+    long = _in_long_runs(kernel, strides, dilations, channels, columns)
+    return long < _gathered(*_runs(kernel, strides, dilations, channels))
 
 
 def _runs(
@@ -65,13 +110,40 @@ def _runs(
     return math.prod(kernel) // together, together * channels
 
 
-def _convolved(kernel: Sequence[int], strides: Sequence[int], channels: int) -> float:
+def _in_long_runs(
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    channels: int,
+    columns: int | None,
+) -> float:
     """Returns the cost of one patch."""
-    numbers = kernel[-1] * channels
     if len(kernel) == 1:
+        numbers = kernel[0] * channels
         return _CONVOLVED * numbers * numbers + _MADE_AT_ONCE * numbers
-    row = _CONVOLVED * numbers * numbers + _MADE * numbers
-    return row * math.prod(strides[:-1]) + _gathered(math.prod(kernel[:-1]), numbers)
+    runs = long_runs(kernel, strides, dilations, channels, columns)
+    return _in_runs(runs, kernel, strides, channels, columns)
+
+
+def _in_runs(
+    runs: LongRuns,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    channels: int,
+    columns: int | None,
+) -> float:
+    """Returns the cost of one patch."""
+    numbers = runs.rows * kernel[-1] * channels
+    number = _CONVOLVED * numbers + _MADE
+    if runs.by_matrix:
+        if columns is None:
+            return math.inf
+        inner = runs.rows * columns * strides[-1] * channels
+        if inner * columns * numbers > _LARGEST_MATRIX:
+            return math.inf
+        number = _MULTIPLIED * inner + _TRAFFIC
+    made, copied = math.prod(strides[:-1]) / runs.rows, math.prod(kernel[:-1]) // runs.rows
+    return made * number * numbers + _gathered(copied, numbers)
 
 
 def _gathered(runs: int, length: int) -> float:
@@ -124,8 +196,8 @@ def costs(
     p = runs * c
     if groups == 1 and is_pointwise(kernel, strides):
         make = 0.0
-    elif groups == 1 and convolution_makes_patches(kernel, strides, dilations, c):
-        make = positions * _convolved(kernel, strides, c)
+    elif groups == 1 and long_runs_make_patches(kernel, strides, dilations, c, counts[-1]):
+        make = positions * _in_long_runs(kernel, strides, dilations, c, counts[-1])
     else:
         copied = _runs(kernel, strides, dilations, c) if groups == 1 else (runs, c)
         make = positions * _gathered(*copied)

@@ -69,10 +69,11 @@ class Layout(NamedTuple):
     def patches(self, source: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Returns [n * groups, positions, rows]."""
         counts, windows = spatial_sizes(positions), self.windows
-        if self.groups == 1 and cost.convolution_makes_patches(
-            windows.kernel, windows.strides, windows.dilations, source.shape[-1]
+        columns = positions.shape[-2]
+        if self.groups == 1 and cost.long_runs_make_patches(
+            windows.kernel, windows.strides, windows.dilations, source.shape[-1], columns
         ):
-            return windows.patches_by_convolution(source, counts)
+            return windows.patches_in_long_runs(source, counts)
         return windows.patches(source, counts, self.groups)
 
     def by_group(self, positions: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfdp.gradients.forms.convolution_cost import is_pointwise, places_together
+from tfdp.gradients.forms.convolution_cost import is_pointwise, long_runs, places_together
 from tfdp.gradients.onednn import (
     corrupts_filter_gradient,
     leaves_numbers_unwritten,
@@ -174,29 +174,71 @@ class Windows(NamedTuple):
         n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
         return tf.reshape(windows, [n * groups, positions, numbers])
 
-    def patches_by_convolution(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
+    def patches_in_long_runs(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
         """Returns the same as `patches`, in longer runs.
 
-        First a convolution with an identity matrix makes windows along the last axis. That is more
-        arithmetic and fewer small copies: better for few channels.
+        First windows along the last axis are made, of one row or of several that always come into
+        windows together. That is more arithmetic and fewer small copies: better for few channels.
+        """
+        known = isinstance(counts[-1], int) and source.shape[-2] is not None
+        columns = counts[-1] if known else None
+        runs = long_runs(self.kernel, self.strides, self.dilations, source.shape[-1], columns)
+        steps = (*(1,) * (self.rank - 2), runs.rows)[: self.rank - 1]
+        make = self._by_matrix if runs.by_matrix else self._by_convolution
+        made = make(source, counts, steps)
+        if self.rank == 1:
+            return made
+        kernel, strides = (
+            tuple(size // step for size, step in zip(sizes[:-1], steps, strict=True))
+            for sizes in (self.kernel, self.strides)
+        )
+        across = Windows((*kernel, 1), (*strides, 1), (*self.dilations[:-1], 1), "VALID")
+        return across.patches(made, counts)
+
+    def _by_convolution(
+        self, source: tf.Tensor, counts: Sequence[Size], steps: tuple[int, ...]
+    ) -> tf.Tensor:
+        """Returns windows along the last axis, [n, *spatial / steps, columns, numbers]: by a
+        convolution with an identity matrix.
         """
         source = self.covered(source, counts)
-        *kernel, width = self.kernel
-        *strides, stride = self.strides
-        *dilations, dilation = self.dilations
-        ones = (1,) * (self.rank - 1)
-        numbers = width * source.shape[-1]
+        channels = source.shape[-1]
+        numbers = math.prod(steps) * self.kernel[-1] * channels
         identity = tf.eye(numbers, dtype=source.dtype)
         # The input is padded beforehand, because TensorFlow's 3-D convolution of float64 misplaces
         # windows under "SAME" if the stride is larger than the kernel.
-        along = Windows((*ones, width), (*ones, stride), (*ones, dilation), "VALID")
-        rows = along.convolve(
-            source, tf.reshape(identity, [*along.kernel, source.shape[-1], numbers])
+        along = Windows(
+            (*steps, self.kernel[-1]),
+            (*steps, self.strides[-1]),
+            (*(1,) * len(steps), self.dilations[-1]),
+            "VALID",
         )
-        if self.rank == 1:
-            return rows
-        across = Windows((*kernel, 1), (*strides, 1), (*dilations, 1), "VALID")
-        return across.patches(rows, counts)
+        return along.convolve(source, tf.reshape(identity, [*along.kernel, channels, numbers]))
+
+    def _by_matrix(
+        self, source: tf.Tensor, counts: Sequence[Size], steps: tuple[int, ...]
+    ) -> tf.Tensor:
+        """Returns the same by a product of whole rows with one matrix, which is faster for short
+        rows of few channels. Nothing needs padding beside the rows.
+        """
+        *_, width, channels = source.shape
+        columns, rows = counts[-1], math.prod(steps)
+        missing = max(self._needed(counts)[-1] - width, 0) if self.padding == "SAME" else 0
+        # From each place of such rows to all windows.
+        matrix = np.zeros((rows, width, channels, columns, rows, self.kernel[-1], channels))
+        for column, k in itertools.product(range(columns), range(self.kernel[-1])):
+            place = column * self.strides[-1] + k * self.dilations[-1] - missing // 2
+            if 0 <= place < width:
+                for row, channel in itertools.product(range(rows), range(channels)):
+                    matrix[row, place, channel, column, row, k, channel] = 1
+        inner, numbers = rows * width * channels, rows * self.kernel[-1] * channels
+        matrix = tf.constant(matrix.reshape(inner, columns * numbers), source.dtype)
+        across = Windows(self.kernel[:-1], self.strides[:-1], self.dilations[:-1], self.padding)
+        flat = reshape_records(source, [*spatial_sizes(source)[:-1], width * channels])
+        flat = across.covered(flat, counts[:-1])
+        sizes = [size // step for size, step in zip(spatial_sizes(flat), steps, strict=True)]
+        product = tf.matmul(tf.reshape(flat, [-1, inner]), matrix)
+        return tf.reshape(product, [-1, *sizes, columns, numbers])
 
     def convolve(self, source: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Returns the convolution with a kernel [*kernel, channels, filters]."""
