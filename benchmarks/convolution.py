@@ -98,6 +98,16 @@ LAYERS = {
         Layer(16, (32,), (5,), 256, 256),
         Layer(4, (16, 16, 16), (3, 3, 3), 16, 32),
     ],
+    # The transposed ones as the convolutions from their outputs to their inputs, which they are.
+    "autoencoder": [
+        square(32, 32, 3, 1, 32, 2),
+        square(32, 16, 3, 32, 64, 2),
+        square(32, 8, 3, 64, 128, 2),
+        square(32, 8, 3, 64, 128, 2),
+        square(32, 16, 3, 32, 64, 2),
+        square(32, 32, 3, 16, 32, 2),
+        square(32, 32, 3, 16, 10),
+    ],
     # One filter for each channel.
     "depthwise": [
         square(64, 32, 3, 32, 1),
