@@ -161,6 +161,28 @@ def test_filter_gradient_is_a_product_with_patches(case):
     np.testing.assert_allclose(tf.reshape(actual, expected.shape), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("n", [0, 3])
+@pytest.mark.parametrize("height", [9, None])
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+def test_numbers_of_records_and_rows_that_are_unknown_where_columns_are_known(padding, height, n):
+    """So that rows are multiplied with a matrix, two at once, or all numbers of no record."""
+    windows = Windows((4, 3), (2, 2), (1, 1), padding)
+    source = np.random.default_rng(0).normal(size=(3, 9, 7, 1))
+    counts = [3, 3] if padding == "VALID" else [5, 4]
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, height, 7, 1], tf.float64),
+            tf.TensorSpec([None, None, counts[1], 2], tf.float64),
+        ]
+    )
+    def patches(source, like):
+        return windows.patches_in_long_runs(source, spatial_sizes(like))
+
+    found = patches(source[:n], np.zeros([n, *counts, 2]))
+    np.testing.assert_array_equal(found, _patches(source, windows, counts)[:n])
+
+
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 def test_unknown_sizes(padding):
     windows = Windows((3, 2), (2, 1), (1, 1), padding)
