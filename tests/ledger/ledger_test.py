@@ -146,6 +146,24 @@ def test_a_check_of_units_looks_at_new_events_only(monkeypatch):
     assert len(looked) == 2 * len(events) - 1
 
 
+def test_events_that_are_read_anew_meanwhile_are_looked_at(monkeypatch):
+    """Another thread takes over what another process has written, as a `DurableLedger` does."""
+    user = SampledEvent(A.sampling, A.event, NeighboringRelation.REPLACE_ONE, "user")
+    ledger, anew = ledger_of((A.event, 1), (B, 1)), ledger_of((user, 1), (A.event, 1))
+    expected = anew.neighboring_relation
+
+    def look(event):
+        vars(ledger).update(vars(anew))
+        return protection(event)
+
+    monkeypatch.setattr(tfdp.ledger.ledger, "protection", look)
+    _ = ledger.neighboring_relation
+    monkeypatch.undo()
+    assert ledger.neighboring_relation is expected
+    with pytest.raises(UnsupportedEventError):
+        ledger.check_unit(SampledEvent(A.sampling, A.event, privacy_unit="example"))
+
+
 def _grown(ledger, *pairs):
     copy = PrivacyLedger.from_json_lines(ledger.to_json_lines())
     for event, count in pairs:

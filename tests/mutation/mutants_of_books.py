@@ -637,9 +637,17 @@ BOOKS = in_folder(
         "units_looked_at_anew",
         "a long run of correlated noise takes time that grows with its square",
         "tfdp/ledger/ledger.py",
-        "self._protection = (number + len(new), before)",
+        "self._protection = (events, number + len(new), before)",
         "pass",
         "tests/ledger/ledger_test.py::test_a_check_of_units_looks_at_new_events_only",
+    ),
+    (
+        "units_of_a_list_that_is_gone",
+        "what was read from the file meanwhile counts as looked at",
+        "tfdp/ledger/ledger.py",
+        "if of is not events:",
+        "if False:",
+        "tests/ledger/ledger_test.py::test_events_that_are_read_anew_meanwhile_are_looked_at",
     ),
     (
         "event_before_its_count",

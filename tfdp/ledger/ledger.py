@@ -88,8 +88,8 @@ class PrivacyLedger:
         # Entry i is `_events[i]`, which happened `_counts[i]` times in a row.
         self._events: list[Event] = []
         self._counts: list[int] = []
-        # How many entries were looked at, and what they protect.
-        self._protection: tuple[int, Protection | None] = (0, None)
+        # What the first entries protect: of which list, and how many.
+        self._protection: tuple[list[Event], int, Protection | None] = (self._events, 0, None)
         self._next_pass = 0
         self._total_count = 0
 
@@ -114,6 +114,7 @@ class PrivacyLedger:
         """Makes this a copy (also by `copy.copy`), which goes a way of its own from here."""
         vars(self).update(state)
         self._events, self._counts = list(self._events), list(self._counts)
+        self._protection = (self._events, 0, None)
         self._num_saved = dict(self._num_saved)
         before = [way for way in self._ways if way[0] < self._total_count]
         self._ways = [*before, (self._total_count, uuid.uuid4().hex)]
@@ -156,11 +157,15 @@ class PrivacyLedger:
         common_protection([*([] if before is None else [before]), protection(event)])
 
     def _common_protection(self) -> Protection | None:
-        number, before = self._protection
-        if new := self._events[number:]:
+        # Another thread may read the events anew meanwhile, into another list.
+        events = self._events
+        of, number, before = self._protection
+        if of is not events:
+            number, before = 0, None
+        if new := events[number:]:
             known = [] if before is None else [before]
             before = common_protection([*known, *map(protection, new)])
-            self._protection = (number + len(new), before)
+            self._protection = (events, number + len(new), before)
         return before
 
     @property
