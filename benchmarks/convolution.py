@@ -6,10 +6,12 @@ For every layer all ways run in turn in one process; times are medians of proces
 other programs on the machine matter little. Printed are milliseconds for a batch: the filter
 gradient of an ordinary step, which the way stands in for, and norms and sum by every way that does
 not cost five times more than another by the model; in brackets the model's prediction. `--patches`
-times the ways to make patches instead.
+times the ways to make patches instead: `long runs` as the model chooses, and each of its ways.
 """
 
 import argparse
+import functools
+import itertools
 import os
 import statistics
 import time
@@ -28,6 +30,8 @@ from tfdp.gradients.forms.convolution_depthwise import depthwise
 
 # The model counts multiply-adds of a large matrix product; one takes about this long.
 NANOSECONDS = 0.01
+# With more, the matrix of a row is huge.
+_FEW_CHANNELS = 8
 # So many layers of one shape run one after the other, as one call.
 COPIES = 4
 
@@ -225,6 +229,12 @@ def measure_patches(layer: Layer, seconds: float) -> dict[str, float]:
         "gather": lambda x: windows.patches(x, counts),
         "long runs": lambda x: windows.patches_in_long_runs(x, counts),
     }
+    if windows.rank == 2 and layer.channels <= _FEW_CHANNELS:
+        together = cost.places_together(layer.kernel[:1], (layer.stride,), (1,))
+        for rows, by_matrix in itertools.product(sorted({1, together}), (False, True)):
+            runs = cost.LongRuns(rows, by_matrix)
+            name = f"{rows} row{'s' * (rows > 1)} by {'matrix' if by_matrix else 'convolution'}"
+            ways[name] = functools.partial(windows.patches_in_long_runs, counts=counts, runs=runs)
     if windows.rank == 2:
         ways["extract_patches"] = lambda x: tf.image.extract_patches(
             x,

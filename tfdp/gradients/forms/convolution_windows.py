@@ -13,7 +13,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfdp.gradients.forms.convolution_cost import is_pointwise, long_runs, places_together
+from tfdp.gradients.forms.convolution_cost import (
+    LongRuns,
+    is_pointwise,
+    long_runs,
+    places_together,
+)
 from tfdp.gradients.onednn import (
     corrupts_filter_gradient,
     leaves_numbers_unwritten,
@@ -174,15 +179,23 @@ class Windows(NamedTuple):
         n = tf.shape(source)[0] if source.shape[0] is None else source.shape[0]
         return tf.reshape(windows, [n * groups, positions, numbers])
 
-    def patches_in_long_runs(self, source: tf.Tensor, counts: Sequence[Size]) -> tf.Tensor:
+    def patches_in_long_runs(
+        self, source: tf.Tensor, counts: Sequence[Size], runs: LongRuns | None = None
+    ) -> tf.Tensor:
         """Returns the same as `patches`, in longer runs.
 
         First windows along the last axis are made, of one row or of several that always come into
         windows together. That is more arithmetic and fewer small copies: better for few channels.
+
+        Args:
+            source: [n, *spatial, channels].
+            counts: Number of windows along each axis.
+            runs: How the windows along the last axis are made; by default as is cheapest.
         """
-        known = isinstance(counts[-1], int) and source.shape[-2] is not None
-        columns = counts[-1] if known else None
-        runs = long_runs(self.kernel, self.strides, self.dilations, source.shape[-1], columns)
+        if runs is None:
+            known = isinstance(counts[-1], int) and source.shape[-2] is not None
+            columns = counts[-1] if known else None
+            runs = long_runs(self.kernel, self.strides, self.dilations, source.shape[-1], columns)
         steps = (*(1,) * (self.rank - 2), runs.rows)[: self.rank - 1]
         make = self._by_matrix if runs.by_matrix else self._by_convolution
         made = make(source, counts, steps)
