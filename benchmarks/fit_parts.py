@@ -5,7 +5,8 @@
 Processor time on one thread, in milliseconds a step, plain / private. `fit` is an epoch of the
 model as in `fit.py`, by its steps. The input alone is the same data set, taken through once more,
 or the same draws where `fit` draws between the steps; the step alone is the same compiled function
-on one of its batches, again and again. Everything is done in turn, and the numbers are medians.
+or loop on one of its batches, again and again. Everything is done in turn, and the numbers are
+medians.
 """
 
 import inspect
@@ -45,9 +46,9 @@ def parts_of(name: str, batch_size: int, variant: str, steps: int) -> dict[str, 
     drawn = []
 
     class Noted(small_samples.SmallSamples):
-        def take_step(self, step: Any, epoch: Any) -> Any:
-            drawn.append((self, step))
-            return super().take_step(step, epoch)
+        def take_steps(self, loop: Any, *arguments: Any) -> Any:
+            drawn.append((self, loop))
+            return super().take_steps(loop, *arguments)
 
     with (
         mock.patch.object(trainer, "TFEpochIterator", Watched),
@@ -81,19 +82,16 @@ def parts_of_data_set(data: Any, step: Any, steps: int) -> tuple[Callable[[], No
     return take_all, step_often
 
 
-def parts_between_steps(samples: Any, step: Any, steps: int) -> tuple[Callable[[], None], ...]:
+def parts_between_steps(samples: Any, loop: Any, steps: int) -> tuple[Callable[[], None], ...]:
     """As `parts_of_data_set`, of samples that `fit` draws between the steps."""
-    batch = samples.draw(None)
-    traced = step.get_concrete_function(samples.spec)
+    same = samples.draw()
 
     def draw_all() -> None:
-        epoch = object()
         for _ in range(steps):
-            samples.draw(epoch)
+            samples.draw()
 
     def step_often() -> None:
-        for _ in range(steps):
-            traced(batch)
+        loop.run(samples.samples, lambda: same, steps)
 
     return draw_all, step_often
 

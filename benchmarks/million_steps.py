@@ -53,7 +53,7 @@ class Run:
 
     Args:
         sampling: One of `SAMPLINGS`.
-        steps: Of the whole run.
+        steps: That it will take at most.
         steps_per_epoch: Which is a pass, where there are any.
         on_disk: Whether the ledger is.
         folder: For files.
@@ -75,7 +75,7 @@ class Run:
                 1.0,
                 8.0,
                 banded_square_root(8),
-                steps,
+                steps + steps_per_epoch,  # Its end would begin another run.
                 steps_per_epoch,
                 self.model.trainable_variables,
             )
@@ -116,7 +116,7 @@ class Run:
             release = self.optimizer.next_event().event
             return charging.samples.sampled(release, "example", batch)
 
-        charging.samples.expect_step_of_fit()
+        charging.samples.expect_step_of_fit(self.fit)
         with charging.samples.step_of_fit():
             self.place = charging.commit(event, self.weights, *self.place, batch)
         if self.position is not None:
@@ -126,7 +126,7 @@ class Run:
 
     def end_epoch(self) -> None:
         """Tells the callbacks of the end of an epoch."""
-        self.optimizer.begin_pass()
+        self.optimizer.charging.samples.end_epoch(self.fit)
         logs: dict[str, float] = {}
         for callback in self.callbacks:
             callback.on_epoch_end(0, logs)
@@ -173,7 +173,8 @@ class Run:
             checkpoint_every: Steps between two checkpoints.
         """
         charging = self.optimizer.charging
-        with charging.samples.fitting(self.policy, drawn=True), charging.temporary_guards():
+        fitting = charging.samples.fitting(self.policy, drawn=True)
+        with fitting as self.fit, charging.temporary_guards():
             for callback in self.callbacks:
                 callback.on_train_begin({})
             for _ in range(number):

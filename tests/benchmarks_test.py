@@ -15,6 +15,7 @@ import fit_models  # noqa: E402
 import fit_parts  # noqa: E402
 import inputs  # noqa: E402
 import measure  # noqa: E402
+import million_steps  # noqa: E402
 import scaling  # noqa: E402
 import step_time  # noqa: E402
 import table  # noqa: E402
@@ -244,3 +245,14 @@ def test_parts_of_fit_are_timed_both_ways():
     assert list(found) == list(fit_parts.PARTS)
     for plain, private in found.values():
         assert plain > 0 and private > 0
+
+
+@pytest.mark.parametrize("sampling", million_steps.SAMPLINGS)
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_run_of_many_steps_is_charged_as_fit_charges_it(tmp_path, sampling, on_disk):
+    run = million_steps.Run(sampling, 40, 10, on_disk, tmp_path)
+    parts = list(run.parts(40, 2, 20))
+    assert [part["steps"] for part in parts] == [20, 40]
+    assert run.ledger.total_count == 40
+    assert parts[1]["epsilon"] >= parts[0]["epsilon"] > 0  # A run of correlated noise has one.
+    assert (parts[1]["ledger_kib"] > 0) == on_disk

@@ -1,6 +1,9 @@
 """Samples that are drawn between the steps of `fit`: they are those of a data set."""
 
+import contextlib
+import gc
 import tempfile
+import weakref
 
 import h5py
 import keras
@@ -8,10 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy
+from keras.src.trainers import epoch_iterator
 from toy import L
 
+import tfdp
 from tfdp.events import PoissonSampling, UnknownSampling
-from tfdp.keras import distributed_data, small_samples
+from tfdp.keras import EpsilonLogger, PrivacyBudget, distributed_data, small_samples
+from tfdp.noise import SeededRandomSource
 from tfdp.sampling import (
     BallsInBins,
     CyclicPoisson,
@@ -44,13 +50,13 @@ def model_for(x):
 
 def took_place(monkeypatch):
     """Returns a list that gets an item for each step on a sample that no data set held."""
-    steps, take_step = [], small_samples.SmallSamples.take_step
+    steps, run = [], small_samples.StepLoop.run
 
-    def noted(self, step, epoch):
-        steps.append(step)
-        return take_step(self, step, epoch)
+    def noted(self, samples, draw, count):
+        steps.extend([self] * count)
+        return run(self, samples, draw, count)
 
-    monkeypatch.setattr(small_samples.SmallSamples, "take_step", noted)
+    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
     return steps
 
 
@@ -162,7 +168,7 @@ def hdf5(folder, **options):
         (lambda folder: small(x=Source((X.tolist(), Y)), y=None), False),
         (lambda folder: small(x=Source((X, Y), map=lambda example: example), y=None), False),
         (lambda folder: small(compile={"run_eagerly": True}), False),
-        (lambda folder: small(compile={"steps_per_execution": 2}), False),
+        (lambda folder: small(compile={"steps_per_execution": 2}), True),
     ],
     ids=[
         "arrays",
@@ -269,39 +275,345 @@ def test_an_error_in_a_draw_is_raised_as_it_is_and_charges_nothing(monkeypatch):
     toy.assert_weights(model, before)
 
 
-def test_tensors_of_a_sample_keep_what_they_hold(monkeypatch):
+def test_an_error_in_a_later_draw_leaves_the_steps_before_it(monkeypatch):
+    def breaks_off(*_):
+        yield from (np.arange(place, place + 3) for place in range(4))
+        raise FloatingPointError("no draw")
+
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    monkeypatch.setattr(Poisson, "draw", breaks_off)
+    model, other = toy.private(toy.linear()), toy.private(toy.linear())
+    with pytest.raises(FloatingPointError, match="no draw"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+    other.fit(X, Y, batch_size=8, steps_per_epoch=4, verbose=0)
+    assert model.ledger.total_count == 4
+    toy.assert_weights(model, toy.weights(other))
+
+
+def test_a_policy_that_ends_ends_the_epoch_as_a_data_set_does(monkeypatch):
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    monkeypatch.setattr(Poisson, "draw", lambda *_: iter([np.arange(3)] * 4))
+    model = toy.private(toy.linear())
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+    assert model.ledger.total_count == 4
+
+
+def samples_of(x, policy):
+    return distributed_data.samples_of(x, None, None, policy)
+
+
+def loop_of(step):
+    return small_samples.StepLoop(tf.function(step), contextlib.nullcontext)
+
+
+def test_tensors_of_a_sample_keep_what_they_hold():
     # Of 70 KB, so that the tensors take over memory that is used again.
-    monkeypatch.setattr(small_samples, "_WORTH_SHARING_BYTES", 0)
-    rng = np.random.default_rng(0)
-    arrays = (rng.normal(size=(4000, 30)).astype("float32"), None, None)
-    policy = FixedSize().resolve(4000, 600)
-    drawn = distributed_data.samples_of(*arrays, policy)
-    kept, copies = [], []
-
-    class Step:
-        def get_concrete_function(self, spec):
-            return lambda batch: (kept.append(batch.x), copies.append(batch.x.numpy().copy()))
-
-    samples, step, epoch = small_samples.SmallSamples(drawn), Step(), object()
+    x = np.random.default_rng(0).normal(size=(4000, 30)).astype("float32")
+    drawn = samples_of(x, FixedSize().resolve(4000, 600))
+    loop, samples = loop_of(lambda batch: {"x": batch.x}), drawn.make()
+    kept = [loop.run(drawn, samples.__next__, 1)["x"] for _ in range(20)]
+    copies = [tensor.numpy().copy() for tensor in kept]
+    assert not np.array_equal(copies[0], copies[1])
     for _ in range(20):
-        samples.take_step(step, epoch)
-    assert len(kept) == 20 and not np.array_equal(copies[0], copies[1])
+        loop.run(drawn, samples.__next__, 1)
     for tensor, copy in zip(kept, copies, strict=True):
         np.testing.assert_array_equal(tensor, copy)
 
 
 def test_another_epoch_draws_anew_and_the_same_goes_on():
-    policy = Shuffled().resolve(40, 8)
-    drawn = distributed_data.samples_of(np.arange(40), None, None, policy)
-
-    class Step:
-        def get_concrete_function(self, spec):
-            return lambda batch: batch.x.numpy()
-
-    samples, step = small_samples.SmallSamples(drawn), Step()
+    drawn = samples_of(np.arange(40), Shuffled().resolve(40, 8))
+    samples = small_samples.SmallSamples(drawn, 7)
+    loop = loop_of(lambda batch: tf.boolean_mask(batch.x, batch.mask))
     first, second = object(), object()
-    seen = np.concatenate([samples.take_step(step, first) for _ in range(5)])
+    seen = np.concatenate([samples.take_steps(loop, first) for _ in range(5)])
     assert sorted(seen) == list(range(40))  # A pass.
-    half = [samples.take_step(step, first) for _ in range(2)]
-    seen = np.concatenate([samples.take_step(step, second) for _ in range(5)])
+    half = [samples.take_steps(loop, first) for _ in range(2)]
+    seen = np.concatenate([samples.take_steps(loop, second) for _ in range(5)])
     assert sorted(seen) == list(range(40)) and len(half) == 2  # A pass from its beginning.
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_loop_takes_its_steps_in_order_and_returns_what_the_last_one_does(count):
+    drawn = samples_of(np.arange(8.0), FullBatch().resolve(8, 8))
+    state, seen = tf.Variable(1.0), []
+
+    def draw():
+        seen.append(float(state))  # What the step before this one left.
+        return (np.full(3, len(seen), "float64"), np.ones(3, bool))
+
+    def step(batch):
+        state.assign(2 * state + tf.cast(batch.x[0], tf.float32))
+        return {
+            "state": state.read_value(),
+            "rows": batch.x,
+            "none": None,
+            "text": tf.strings.as_string(batch.x[0], precision=0),
+            "ragged": tf.RaggedTensor.from_row_lengths(batch.x, [1, 2]),
+        }
+
+    found = loop_of(step).run(drawn, draw, count)
+    states = [1.0]
+    for number in range(1, count + 1):
+        states.append(2 * states[-1] + number)
+    assert seen == states[:-1] and float(found["state"]) == states[-1]
+    np.testing.assert_array_equal(found["rows"], np.full(3, count))
+    assert found["none"] is None and found["text"].numpy() == b"%d" % count
+    assert found["ragged"].to_list() == [[count], [count, count]]
+
+
+def test_a_loop_whose_model_is_gone_says_so():
+    drawn = samples_of(np.arange(8.0), FullBatch().resolve(8, 8))
+    loop = loop_of(lambda batch: batch.x)
+    traced = loop._loop_of(loop._step.get_concrete_function(drawn.rebuild(*drawn.signature)), drawn)
+    with pytest.raises(tf.errors.UnknownError, match="while `run` takes steps"):
+        traced(tf.constant(1))
+    del loop
+    gc.collect()
+    with pytest.raises(tf.errors.UnknownError, match="The model of these steps is gone"):
+        traced(tf.constant(1))
+
+
+class Clock:
+    """A clock, and steps that take so long each."""
+
+    def __init__(self, seconds):
+        self._seconds, self._now, self.counts = seconds, 0.0, []
+
+    def perf_counter(self):
+        return self._now
+
+    def run(self, samples, draw, count):
+        self.counts.append(count)
+        self._now += count * self._seconds
+        return {"loss": tf.constant(float(sum(self.counts)))}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "due", "most", "counts"),
+    [
+        (0.001, 1, 100, [1, 2, 4, 8, 16, 32, 37]),
+        (0.0098, 1, 100, [1, 2, 4, *[5] * 18, 3]),
+        (0.2, 1, 100, [1] * 100),
+        (0.001, 1, 1, [1] * 100),
+        (0.001, 3, 100, [3, 6, 12, 24, 48, 7]),
+        (0.2, 3, 100, [3] * 33 + [1]),
+        (0.001, 3, 3, [3] * 33 + [1]),
+        (0.001, 200, 1, [100]),
+    ],
+)
+def test_a_call_takes_steps_for_a_twentieth_of_a_second(monkeypatch, seconds, due, most, counts):
+    clock = Clock(seconds)
+    monkeypatch.setattr(small_samples, "time", clock)
+    samples = small_samples.SmallSamples(
+        samples_of(np.arange(40), Shuffled().resolve(40, 8)), steps=100
+    )
+    epoch, told = object(), 0
+    while told < 100:
+        logs = samples.take_steps(clock, epoch, due, min(most, 100 - told))
+        told += min(due, 100 - told)
+        assert sum(clock.counts) >= told and logs["loss"] == sum(clock.counts)
+    assert clock.counts == counts
+
+
+def test_steps_of_the_next_epoch_are_taken_when_it_begins():
+    clock = Clock(1e-6)
+    samples = small_samples.SmallSamples(
+        samples_of(np.arange(40), Shuffled().resolve(40, 8)), steps=100
+    )
+    for number in range(1, 4):
+        epoch = object()
+        for _ in range(100):
+            samples.take_steps(clock, epoch, 1, 10**6)
+        assert sum(clock.counts) == 100 * number
+
+
+class Looks(keras.callbacks.Callback):
+    """Notes how many steps were charged when it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def look(self, *_, **__):
+        self.seen.append(self.model.ledger.total_count)
+
+
+def looks(hook):
+    """Returns a callback that looks in one of the hooks of Keras."""
+    return type("Hooked", (Looks,), {hook: Looks.look})()
+
+
+def of_lambda():
+    seen = Looks()
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=seen.look)
+    callback.set_model = seen.set_model
+    callback.seen = seen.seen
+    return callback
+
+
+class Bar(keras.callbacks.ProgbarLogger):
+    """A progress bar of somebody's own."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+BEFORE, AFTER = list(range(20)), list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("make", "seen"),
+    [
+        (lambda: looks("on_train_batch_begin"), BEFORE),
+        (lambda: looks("on_batch_begin"), BEFORE),
+        (lambda: looks("on_train_batch_end"), AFTER),
+        (lambda: looks("on_batch_end"), AFTER),
+        (of_lambda, AFTER),
+    ],
+    ids=["train_batch_begin", "batch_begin", "train_batch_end", "batch_end", "lambda"],
+)
+@pytest.mark.parametrize("wrap", [lambda c: [c], lambda c: c, lambda c: [[c]]], ids="lon")
+def test_who_looks_at_every_step_sees_every_step(monkeypatch, make, seen, wrap):
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    callback, model = make(), toy.private(toy.linear())
+    model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0, callbacks=wrap(callback))
+    assert callback.seen == seen
+
+
+def counts_of_calls(monkeypatch):
+    """Returns a list that gets the number of steps of each call."""
+    counts, run = [], small_samples.StepLoop.run
+
+    def noted(self, samples, draw, count):
+        counts.append(count)
+        return run(self, samples, draw, count)
+
+    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    return counts
+
+
+ONE_BY_ONE, TOGETHER = [1] * 20, [1, 2, 4, 8, 5]
+
+
+@pytest.mark.parametrize(
+    ("make", "fit", "expected"),
+    [
+        (lambda folder: [], {}, TOGETHER),
+        (lambda folder: None, {}, TOGETHER),
+        (lambda folder: [], {"verbose": 1}, TOGETHER),
+        (lambda folder: [], {"verbose": 2}, TOGETHER),
+        (lambda folder: [EpsilonLogger(1e-5)], {}, TOGETHER),
+        (lambda folder: [keras.callbacks.EarlyStopping("val_loss")], {}, TOGETHER),
+        (lambda folder: [keras.callbacks.CSVLogger(folder / "logs")], {}, TOGETHER),
+        (lambda folder: [keras.callbacks.BackupAndRestore(folder / "b")], {}, TOGETHER),
+        (lambda folder: [keras.callbacks.ModelCheckpoint(folder / "a.keras")], {}, TOGETHER),
+        (lambda folder: [looks("on_epoch_end")], {}, TOGETHER),
+        (lambda folder: [looks("on_test_batch_end")], {}, TOGETHER),
+        (lambda folder: [keras.callbacks.LambdaCallback()], {}, TOGETHER),
+        (lambda folder: [Looks(), looks("on_train_batch_end")], {}, ONE_BY_ONE),
+        (lambda folder: [Bar()], {}, ONE_BY_ONE),
+        (lambda folder: [PrivacyBudget(1e9, 1e-5)], {}, ONE_BY_ONE),
+        (lambda folder: [keras.callbacks.TensorBoard(folder)], {}, ONE_BY_ONE),
+        (
+            lambda folder: [keras.callbacks.BackupAndRestore(folder / "b", save_freq=3)],
+            {},
+            ONE_BY_ONE,
+        ),
+        (
+            lambda folder: [keras.callbacks.ModelCheckpoint(folder / "a.keras", save_freq=3)],
+            {},
+            ONE_BY_ONE,
+        ),
+        (
+            lambda folder: keras.callbacks.CallbackList(
+                [Looks()], add_history=True, steps=20, epochs=1
+            ),
+            {},
+            ONE_BY_ONE,
+        ),
+    ],
+)
+def test_steps_that_nobody_looks_at_are_taken_together(monkeypatch, tmp_path, make, fit, expected):
+    counts = counts_of_calls(monkeypatch)
+    model = toy.private(toy.linear(), toy.dp(stddev=1.0))
+    callbacks = make(tmp_path)
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.set_model(model)
+    fit = {"verbose": 0, "callbacks": callbacks, "validation_data": (X + 0, Y + 0), **fit}
+    model.fit(X, Y, batch_size=8, steps_per_epoch=20, **fit)
+    assert counts == expected and model.ledger.total_count == 20
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
+def test_several_steps_of_an_execution_are_taken_in_one_call(monkeypatch, hook):
+    counts, callback = counts_of_calls(monkeypatch), looks(hook)
+    model = toy.private(toy.linear(), steps_per_execution=3)
+    model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0, callbacks=[callback])
+    if hook == "on_epoch_end":
+        assert counts == [3, 6, 11] and callback.seen == [20]
+    else:
+        assert counts == [3] * 6 + [2] and callback.seen == [3, 6, 9, 12, 15, 18, 20]
+
+
+def test_epochs_end_where_keras_says_that_they_do(monkeypatch):
+    counts, callback = counts_of_calls(monkeypatch), looks("on_epoch_end")
+    monkeypatch.setattr(epoch_iterator.config, "max_steps_per_epoch", lambda: 4)
+    model = toy.private(toy.linear())
+    with pytest.warns(UserWarning, match="steps_per_epoch"):
+        model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[callback])
+    # Of 5 steps. Keras goes on in what it counts them by, and begins anew where that ends.
+    assert counts == [1, 2, 1, 1, 2, 2] and callback.seen == [4, 5, 9]
+
+
+def seeded():
+    query = tfdp.GaussianAverageQuery(
+        1.0, noise_multiplier=1.0, denominator=10, random_source=SeededRandomSource(3)
+    )
+    return tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.5), query)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_steps_that_are_taken_together_are_those_that_are_taken_one_by_one(monkeypatch, epochs):
+    found = []
+    for seconds in (0, 1e6):
+        monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", seconds)
+        generator = np.random.default_rng(5)
+        monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda g=generator: g)
+        model = toy.private(toy.linear(), seeded(), metrics=["accuracy"])
+        logs = model.fit(X, Y, batch_size=8, epochs=epochs, steps_per_epoch=20, verbose=0).history
+        found.append((toy.weights(model), logs, toy.events(model)))
+    (weights, logs, events), (expected, other_logs, other_events) = found
+    for array, other in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(array, other)
+    assert logs == other_logs and events == other_events and len(events) == 20 * epochs
+
+
+def test_a_guard_that_refuses_a_step_leaves_those_before_it(monkeypatch):
+    class Refused(Exception):
+        pass
+
+    def guard(ledger, event):
+        if ledger.total_count == 7:
+            raise Refused("no more")
+
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    monkeypatch.setattr(Poisson, "draw", lambda *_: (np.arange(n, n + 3) for n in range(30)))
+    model, other = toy.private(toy.linear()), toy.private(toy.linear())
+    model.optimizer.charging.add_guard(guard)
+    with pytest.raises(Refused, match="no more"):
+        model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0)
+    other.fit(X, Y, batch_size=8, steps_per_epoch=7, verbose=0)
+    assert model.ledger.total_count == 7
+    toy.assert_weights(model, toy.weights(other))
+
+
+def test_a_model_is_forgotten_with_its_loop():
+    model = toy.private(toy.linear())
+    model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0)
+    reference = weakref.ref(model)
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert reference() is None

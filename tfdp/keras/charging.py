@@ -84,8 +84,12 @@ class Charging:
                 else:
                     self.guards = tuple(guard for guard in self.guards if guard in block.before)
 
+    def remembering(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context that keeps for `take_error` what is raised in it inside a graph."""
+        return _Remember(self)
+
     def take_error(self) -> Exception | None:
-        """Returns, once, the error that stopped a step from being charged inside a graph."""
+        """Returns, once, the error that stopped a step inside a graph, before it was charged."""
         error, self.error = self.error, None
         return error
 

@@ -61,7 +61,7 @@ def samples(
             constant_size=constant_size,
         )
         if between_steps and are_small(drawn, arrays):
-            return untuned(tf.data.Dataset.range(steps)), None, SmallSamples(drawn)
+            return untuned(tf.data.Dataset.range(steps)), None, SmallSamples(drawn, steps)
         samples = drawn.dataset().take(steps)
         if distribution.is_mirrored(strategy):
             samples = samples.map(_without_none)

@@ -4,10 +4,16 @@ from typing import Any
 
 import keras
 
-from tfdp.keras.callbacks import PrivacyBudget, epsilon_first
+from tfdp.keras.callbacks import EpsilonLogger, PrivacyBudget, epsilon_first
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.sampling_of_steps import Fitting
 from tfdp.keras.target import SaysBeyondTarget
+
+# What Keras calls around every step.
+_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+# Those of Keras and ours whose hooks do nothing by which it matters when they are called.
+_LOOK_NOW_AND_THEN = (EpsilonLogger, keras.callbacks.ProgbarLogger)
+_SAVE = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 
 class _PassEnds(keras.callbacks.Callback):
@@ -22,14 +28,22 @@ class _PassEnds(keras.callbacks.Callback):
 
 
 class _StepBegins(keras.callbacks.Callback):
-    """Tells the optimizer that the step that comes next is one of `fit`; the last callback."""
+    """Tells the optimizer that the step that comes next is one of `fit`; the last callback.
 
-    def __init__(self, optimizer: DPOptimizer, fit: Fitting):
+    Args:
+        optimizer: The model's.
+        fit: What stands for this `fit` with the optimizer.
+        is_seen: Whether a callback looks at every step.
+    """
+
+    def __init__(self, optimizer: DPOptimizer, fit: Fitting, is_seen: bool):
         super().__init__()
-        self._optimizer, self._fit = optimizer, fit
+        self._optimizer, self._fit, self._is_seen = optimizer, fit, is_seen
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._optimizer.charging.samples.expect_step_of_fit(self._fit)
+        steps = (self.params or {}).get("steps")
+        unseen = 1 if self._is_seen or steps is None else steps - batch
+        self._optimizer.charging.samples.expect_step_of_fit(self._fit, unseen)
 
 
 def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer, epochs: int, fit: Fitting) -> Any:
@@ -48,8 +62,23 @@ def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer, epochs: int, f
     first: list[keras.callbacks.Callback] = [_PassEnds(optimizer, fit)]
     if optimizer.target is not None and not any(isinstance(c, PrivacyBudget) for c in given):
         first.append(SaysBeyondTarget(optimizer, epochs))
-    found = [*first, *epsilon_first(given), _StepBegins(optimizer, fit)]
+    is_seen = any(map(_looks_at_steps, given))
+    found = [*first, *epsilon_first(given), _StepBegins(optimizer, fit, is_seen)]
     if not is_list:
         return found
     callbacks.callbacks[:] = found
     return callbacks
+
+
+def _looks_at_steps(callback: Any) -> bool:
+    """Returns whether it may matter to a callback that steps after the one that it is called for
+    were taken already.
+    """
+    kind = type(callback)
+    if kind in _LOOK_NOW_AND_THEN or (kind in _SAVE and callback.save_freq == "epoch"):
+        return False
+    return any(
+        hook in getattr(callback, "__dict__", {})
+        or getattr(kind, hook, None) is not getattr(keras.callbacks.Callback, hook)
+        for hook in _HOOKS
+    )

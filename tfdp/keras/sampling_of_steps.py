@@ -34,6 +34,7 @@ class Fitting:
         clock: Describes its steps.
         sizes: Of its samples, where they are declared.
         step_is_due: Whether the next thing that it does is a step.
+        steps_unseen: So many steps may be taken before anybody looks at what they did.
         runs_step: Whether it runs one now.
         has_begun: Whether a step of it is in the ledger.
         order_was_cut: Whether an epoch ended before all parts of the data had their turn.
@@ -42,6 +43,7 @@ class Fitting:
     clock: PassClock
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     step_is_due: bool = False
+    steps_unseen: int = 1
     runs_step: bool = False
     has_begun: bool = False
     order_was_cut: bool = False
@@ -149,11 +151,12 @@ class SamplingOfSteps:
         finally:
             self._fits.remove(fit)
 
-    def expect_step_of_fit(self, fit: Fitting) -> None:
+    def expect_step_of_fit(self, fit: Fitting, unseen: int = 1) -> None:
         """Says that the next thing a `fit` does is a step on a sample of its own, or several.
 
         Args:
             fit: From `fitting`.
+            unseen: So many steps may be taken before anybody looks at what they did.
 
         Raises:
             NotPrivateError: another `fit`, or loop over rounds, began since and has not ended.
@@ -164,7 +167,7 @@ class SamplingOfSteps:
                 "on. Finish that one first, or close() its rounds: a step is charged as a sample "
                 "of the one that began last."
             )
-        fit.step_is_due = True
+        fit.step_is_due, fit.steps_unseen = True, unseen
 
     @contextlib.contextmanager
     def step_of_fit(self) -> Iterator[None]:
@@ -193,6 +196,11 @@ class SamplingOfSteps:
     def fit_runs_step(self) -> bool:
         """Whether the steps that the model runs now are those of `fit`."""
         return self._fit is not None and self._fit.runs_step
+
+    @property
+    def steps_unseen(self) -> int:
+        """How many steps `fit` may take, with the next, before anybody looks at what they did."""
+        return 1 if self._fit is None else self._fit.steps_unseen
 
     def check_no_step_of_fit(self) -> None:
         """Refuses a step of the model while `fit` runs another, because nothing distinguishes the

@@ -1,19 +1,96 @@
 """Samples that `fit` draws between two steps, with no data set around them."""
 
-from collections.abc import Iterator
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.sampling import PaddedBatch, Source
+from tfdp.sampling import Source
 from tfdp.sampling.arrays import Samples
 from tfdp.sampling.mapped import Chunks, can_ask, is_mapped
 
 # Copying so many bytes takes less time than handing them from thread to thread.
 _MOST_BYTES = 1 << 22
-# Copying less takes less time than an operation.
-_WORTH_SHARING_BYTES = 1 << 16
+# For so long a call takes steps that nobody looks at. Keras draws its progress bar as often.
+_SECONDS_OF_CALL = 0.05
+
+Draw = Callable[[], tuple[np.ndarray, ...]]
+
+
+class StepLoop:
+    """A training step in a loop: one call takes any number of steps, each on a sample of its own.
+
+    A call takes as long as many operations do, and the step of a small model has few of them.
+
+    Args:
+        step: A `tf.function` of a `PaddedBatch`. It is traced once for each form of samples,
+            whatever their number of rows.
+        remembering: Makes a context that keeps what is raised in it: of an error inside a graph,
+            TensorFlow hands on the text.
+    """
+
+    def __init__(self, step: Any, remembering: Callable[[], AbstractContextManager[Any]]):
+        self._step, self._remembering = step, remembering
+        self._loops: dict[Any, Any] = {}  # By the traced step.
+        self._samples: Samples | None = None  # Those of the last steps, and their loop.
+        self._loop: Any = None
+        self._draw: Draw | None = None
+
+    def run(self, samples: Samples, draw: Draw, count: int) -> Any:
+        """Draws a sample and takes a step on it, so many times; returns what the last step does.
+
+        Args:
+            samples: Whose steps they are.
+            draw: Returns the arrays of the next sample, on a thread of TensorFlow.
+            count: At least 1.
+        """
+        if samples is not self._samples:
+            step = self._step.get_concrete_function(samples.rebuild(*samples.signature))
+            if step not in self._loops:
+                self._loops[step] = self._loop_of(step, samples)
+            self._samples, self._loop = samples, self._loops[step]
+        self._draw = draw
+        try:
+            return self._loop(tf.constant(count))
+        finally:
+            self._draw = None
+
+    def _loop_of(self, step: Any, samples: Samples) -> Any:
+        # TensorFlow never forgets a function of Python that is part of a graph.
+        draw = _weakly(self._drawn)
+        logs = step.structured_outputs
+        outputs = _tensors(logs)
+
+        def one(number, *_):
+            parts = tf.numpy_function(draw, [], [form.dtype for form in samples.signature])
+            for part, form in zip(parts, samples.signature, strict=True):
+                part.set_shape(form.shape)
+            return [number + 1, *_tensors(step(samples.rebuild(*parts)))]
+
+        @tf.function(autograph=False)
+        def loop(count):
+            _, *found = tf.while_loop(
+                lambda number, *_: number < count,
+                one,
+                [0, *map(_zeros, outputs)],
+                [tf.TensorShape([]), *(output.shape for output in outputs)],
+                parallel_iterations=1,  # A step begins when all of the one before it is done.
+            )
+            remaining = iter(found)
+            leaves = [next(remaining) if tf.is_tensor(leaf) else leaf for leaf in _leaves(logs)]
+            return tf.nest.pack_sequence_as(logs, leaves, expand_composites=True)
+
+        return loop.get_concrete_function(tf.TensorSpec([], tf.int32))
+
+    def _drawn(self) -> tuple[np.ndarray, ...]:
+        if self._draw is None:
+            raise RuntimeError("Samples are drawn while `run` takes steps, and at no other time.")
+        with self._remembering():
+            return self._draw()
 
 
 class SmallSamples:
@@ -24,43 +101,82 @@ class SmallSamples:
 
     Args:
         samples: Of which `are_small` is true.
-
-    Attributes:
-        spec: Of a sample, of any number of rows.
+        steps: Of an epoch.
     """
 
-    def __init__(self, samples: Samples):
-        self._samples = samples
-        self.spec = samples.rebuild(*samples.signature)
+    def __init__(self, samples: Samples, steps: int):
+        self.samples, self._steps = samples, steps
         self._epoch: Any = None
         self._drawn: Iterator[tuple[np.ndarray, ...]] = iter(())
-        self._step: Any = None
-        self._traced: Any = None
+        self._left = 0  # Steps of the epoch that are not taken yet.
+        self._untold = 0  # Steps that are taken, and not asked for yet.
+        self._at_once = 1
+        self._logs: Any = None
 
-    def take_step(self, step: Any, epoch: Any) -> Any:
-        """Draws the next sample, and returns what the step makes of it.
+    def take_steps(self, loop: StepLoop, epoch: Any, due: int = 1, most: int = 1) -> Any:
+        """Sees to it that the next steps are taken, and returns what the last one returned.
+
+        Where nobody looks at every step, it takes some that are asked for later.
 
         Args:
-            step: A `tf.function` of a `PaddedBatch`. It is traced once, for any number of rows.
+            loop: Of the step.
             epoch: An object that stands for the epoch; with another one, drawing begins anew.
+            due: Steps that are asked for; fewer at the end of the epoch.
+            most: That may be taken before somebody looks at what they did.
         """
-        if step is not self._step:
-            self._step, self._traced = step, step.get_concrete_function(self.spec)
-        return self._traced(self.draw(epoch))
-
-    def draw(self, epoch: Any) -> PaddedBatch:
-        """Returns the next sample; `epoch` as in `take_step`."""
         if epoch is not self._epoch:
-            self._epoch, self._drawn = epoch, self._samples.make()
-        return self._samples.rebuild(*map(_tensor, next(self._drawn)))
+            self._epoch, self._drawn = epoch, self.samples.make()
+            self._left, self._untold = self._steps, 0
+        due = max(1, min(due, self._left + self._untold))
+        if self._untold < due:
+            whole = self._at_once // due * due
+            self._run(loop, max(due, min(whole, most, self._left)))
+        self._untold -= due
+        return self._logs
+
+    def _run(self, loop: StepLoop, count: int) -> None:
+        begin = time.perf_counter()
+        logs = loop.run(self.samples, self.draw, count)
+        self._logs = tf.nest.map_structure(_value, logs)
+        seconds = (time.perf_counter() - begin) / count
+        self._at_once = max(1, min(2 * count, int(_SECONDS_OF_CALL / seconds)))
+        self._left -= count
+        self._untold += count
+
+    def draw(self) -> tuple[np.ndarray, ...]:
+        """Returns the arrays of the next sample."""
+        return next(self._drawn)
 
 
-def _tensor(array: np.ndarray) -> tf.Tensor:
-    """Returns a tensor of an array that nobody writes to any more."""
-    if array.nbytes < _WORTH_SHARING_BYTES:
-        return tf.constant(array)
-    # An operation takes the memory of the array over, where `tf.constant` would copy it.
-    return tf.raw_ops.Identity(input=array)
+def _weakly(method: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that calls the method as long as its object is there."""
+    reference = weakref.WeakMethod(method)
+
+    def call():
+        method = reference()
+        if method is None:
+            raise ReferenceError("The model of these steps is gone. Keep it while its graphs run.")
+        return method()
+
+    return call
+
+
+def _leaves(structure: Any) -> list[Any]:
+    return tf.nest.flatten(structure, expand_composites=True)
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in _leaves(structure) if tf.is_tensor(leaf)]
+
+
+def _zeros(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns zeros of a shape that the tensor may have."""
+    known = tensor.shape.as_list() if tensor.shape.rank is not None else []
+    return tf.zeros([size or 0 for size in known], tensor.dtype)
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.numpy() if tf.is_tensor(leaf) else leaf
 
 
 def are_small(samples: Samples, arrays: Any) -> bool:

@@ -35,7 +35,7 @@ from tfdp.keras.optimizer_checks import as_list
 from tfdp.keras.prepared import Prepared, check_reductions, prepare
 from tfdp.keras.private_metrics import ShownMetrics
 from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit, rows_of_user
-from tfdp.keras.small_samples import SmallSamples
+from tfdp.keras.small_samples import SmallSamples, StepLoop
 from tfdp.keras.step import StepArguments
 from tfdp.sampling import PaddedBatch, SamplingPolicy
 
@@ -232,9 +232,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             optimizer,
             strategy,
             is_compiled=bool(self.jit_compile),
-            between_steps=distribution.is_none(strategy)
-            and self.steps_per_execution == 1
-            and not self.run_eagerly,
+            between_steps=distribution.is_none(strategy) and not self.run_eagerly,
         )
         self._set_batch_size(data.batch_size)
         self._set_records(
@@ -380,9 +378,12 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             return self.train_function
         with without_jit_compile(self):
             super().make_train_function(force=True)
-        step = tf.function(self.train_step, autograph=False)
+        loop = StepLoop(
+            tf.function(self.train_step, autograph=False),
+            self._dp_optimizer().charging.remembering,
+        )
         self.train_function = functools.partial(
-            self._run_steps, self.train_function, step, self._records
+            self._run_steps, self.train_function, loop, self._records
         )
         return self.train_function
 
@@ -403,15 +404,15 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             )
 
     def _run_steps(
-        self, train_function: Any, step: Any, records: RecordsOfFit, iterator: Any
+        self, train_function: Any, loop: StepLoop, records: RecordsOfFit, iterator: Any
     ) -> Any:
-        """Runs steps on what an iterator yields; in `fit`, where no data set holds its samples, a
-        step on the next of them. If the ledger or a guard raised an error inside the graph, that
+        """Runs steps on what an iterator yields; in `fit`, where no data set holds its samples, on
+        the next of them. If the ledger, a guard or a draw raised an error inside the graph, that
         error itself is raised here.
 
         Args:
             train_function: Of Keras.
-            step: One step, as a graph.
+            loop: Of one step.
             records: For which both were made.
             iterator: Of batches.
         """
@@ -432,7 +433,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                     size = records.examples_per_microbatch
                     stack.enter_context(optimizer.with_microbatches_of(size))
                 if self._small_samples is not None and charging.samples.fit_runs_step:
-                    return self._small_samples.take_step(step, iterator)
+                    return self._small_samples.take_steps(
+                        loop, iterator, self.steps_per_execution, charging.samples.steps_unseen
+                    )
                 return train_function(iterator)
         except tf.errors.OpError as error:
             host_error = charging.take_error()
