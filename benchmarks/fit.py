@@ -7,7 +7,7 @@ Both variants call `fit(x, y, batch_size=...)` on the same arrays and models tha
 in a process of its own: plain SGD; privately with Poisson samples, each example clipped at 1, and
 noise multiplier 1. Epochs are timed in turn, each a `fit` of its own; their time is divided by
 their steps, so it holds the input, what begins and ends `fit`, and the ledger. Keras takes longer
-to begin, so short epochs of fast steps make tfdp look better: see what `--steps 200` gives. Ratios
+to begin, so that short epochs of fast steps (`--steps`) make tfdp look better than it is. Ratios
 are those of the medians. What the first step takes stands apart: a `fit` of one step, which traces
 and compiles. Peak memory is by how much the process grew since its imports; the data are in it.
 """

@@ -256,35 +256,36 @@ def workload(name: str) -> FitModel:
     def rows(_, n):
         return inputs.batch(name, {**size, "batch_size": n})
 
-    return FitModel(lambda: workloads.build(name, {}), rows, size["batch_size"])
+    steps = 50 if name in ("resnet", "transformer") else 200
+    return FitModel(lambda: workloads.build(name, {}), rows, size["batch_size"], steps)
 
 
 MODELS = {
     **{name: workload(name) for name in inputs.SIZES},
-    "two_layers": FitModel(two_layers, images(784), 256, 40),
-    "tabular": FitModel(tabular, tabular_rows, 256, 40),
+    "two_layers": FitModel(two_layers, images(784), 256, 200),
+    "tabular": FitModel(tabular, tabular_rows, 256, 200),
     "audio": FitModel(audio, images(4000, 1), 64),
     "two_grus": FitModel(two_grus, tokens(64, 8000), 64),
     "gru_dropout": FitModel(gru_with_dropout, tokens(64, 8000), 64),
     "gru_recurrent_dropout": FitModel(gru_with_dropout_of_states, tokens(64, 8000), 64),
     "gru_reset_first": FitModel(gru_that_resets_first, tokens(64, 8000), 64),
     "stacked_cells": FitModel(stacked_cells, tokens(64, 8000), 64),
-    "conv_lstm": FitModel(radar, images(8, 32, 32, 1), 16, 10),
-    "time_distributed": FitModel(film, images(8, 32, 32, 3), 32, 10),
+    "conv_lstm": FitModel(radar, images(8, 32, 32, 1), 16, 20),
+    "time_distributed": FitModel(film, images(8, 32, 32, 3), 32),
     "lstm_softmax": FitModel(lstm_with("softmax"), tokens(64, 8000), 64),
     "lstm_own_function": FitModel(lstm_with(of_ones_own), tokens(64, 8000), 64),
     "bidirectional": FitModel(masked_bidirectional, tokens(64, 8000), 64),
-    "decoder": FitModel(decoder, next_tokens(64, 8000), 32, 10),
+    "decoder": FitModel(decoder, next_tokens(64, 8000), 32, 20),
     "separable": FitModel(separable, images(32, 32, 3), 64),
-    "unet": FitModel(unet, pixels, 16, 10),
-    "blocks": FitModel(blocks, tokens(64, 8000), 64, 10),
-    "random_flip": FitModel(flipped, images(32, 32, 3), 64),
-    "changed_images": FitModel(changed_images, images(32, 32, 3), 64),
+    "unet": FitModel(unet, pixels, 16),
+    "blocks": FitModel(blocks, tokens(64, 8000), 64),
+    "random_flip": FitModel(flipped, images(32, 32, 3), 64, 200),
+    "changed_images": FitModel(changed_images, images(32, 32, 3), 64, 200),
     "groups": FitModel(groups, images(32, 32, 3), 64),
-    "spectrogram": FitModel(spectrogram, images(8000, 1), 32),
-    "bert": FitModel(bert, bert_rows, 32, 10, "keras_hub"),
-    "resnet50": FitModel(resnet50, images(64, 64, 3), 16, 5),
-    "efficientnet_b0": FitModel(efficientnet, images(64, 64, 3), 16, 5),
-    "convnext_tiny": FitModel(convnext, images(64, 64, 3), 8, 5),
+    "spectrogram": FitModel(spectrogram, images(8000, 1), 32, 200),
+    "bert": FitModel(bert, bert_rows, 32, 20, "keras_hub"),
+    "resnet50": FitModel(resnet50, images(64, 64, 3), 16, 20),
+    "efficientnet_b0": FitModel(efficientnet, images(64, 64, 3), 16, 20),
+    "convnext_tiny": FitModel(convnext, images(64, 64, 3), 8, 10),
     **more_fit_models.MODELS,
 }

@@ -574,6 +574,32 @@ def seeded():
     return tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.5), query)
 
 
+class Counts(keras.callbacks.Callback):
+    """Counts steps."""
+
+    steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+def test_training_that_was_ended_takes_no_further_step(monkeypatch, hook):
+    def end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+    counts = counts_of_calls(monkeypatch)
+    model, plain = toy.private(toy.linear()), toy.linear()
+    plain.compile(keras.optimizers.SGD(0.5), toy.LOGITS_LOSS)
+    fit = {"epochs": 3, "verbose": 0}
+    stops = type("Stops", (keras.callbacks.Callback,), {hook: end})
+    model.fit(X, Y, batch_size=8, callbacks=[stops()], **fit)
+    plain.fit(X, Y, batch_size=8, callbacks=[stops(), counting := Counts()], **fit)
+    # As many as Keras takes: one more where an epoch has begun.
+    assert sum(counts) == model.ledger.total_count == counting.steps
+    assert counting.steps == (6 if hook == "on_epoch_begin" else 10)
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_steps_that_are_taken_together_are_those_that_are_taken_one_by_one(monkeypatch, epochs):
     found = []

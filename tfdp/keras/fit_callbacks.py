@@ -42,7 +42,9 @@ class _StepBegins(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         steps = (self.params or {}).get("steps")
-        unseen = 1 if self._is_seen or steps is None else steps - batch
+        # Where a callback said so before the step, Keras ends after it.
+        is_next_seen = self._is_seen or steps is None or self.model.stop_training
+        unseen = 1 if is_next_seen else steps - batch
         self._optimizer.charging.samples.expect_step_of_fit(self._fit, unseen)
 
 
