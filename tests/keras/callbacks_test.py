@@ -10,7 +10,12 @@ import toy
 import tfdp
 from tfdp.accounting import PRVAccountant, RDPAccountant
 from tfdp.accounting.spent import Spent
-from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError
+from tfdp.keras import (
+    NotPrivateError,
+    PrivacyBudget,
+    PrivacyBudgetExceededError,
+    small_samples,
+)
 from tfdp.sampling import Poisson, Shuffled
 
 X, Y = toy.data(40)
@@ -159,6 +164,52 @@ def test_several_steps_an_execution_stop_before_the_execution_that_overspends(af
     model = private(steps_per_execution=3)
     fit(model, PrivacyBudget(budget_of(affordable), DELTA, QuickAccountant), steps_per_epoch=6)
     assert model.ledger.total_count == int(model.optimizer.iterations) == run
+
+
+def counts_of_calls(monkeypatch):
+    """Returns a list that gets the number of steps of each call, which time does not end."""
+    counts, run = [], small_samples.StepLoop.run
+
+    def noted(self, samples, draw, count):
+        counts.append(count)
+        return run(self, samples, draw, count)
+
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
+    return counts
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("affordable", [3, 4, 5, 6, 7, 8, 11, 23, 24, 25, 39])
+def test_steps_that_are_taken_in_one_call_stop_where_single_ones_do(
+    monkeypatch, affordable, at_once
+):
+    counts, model = counts_of_calls(monkeypatch), private(steps_per_execution=at_once)
+    budget = PrivacyBudget(budget_of(affordable), DELTA, QuickAccountant)
+    fit(model, budget, steps_per_epoch=24, epochs=2)
+    taken = model.ledger.total_count
+    assert taken == sum(counts) == int(model.optimizer.iterations)
+    assert taken == affordable // at_once * at_once
+    # Never more than half of what the budget affords, where a single one would not do.
+    for number, count in enumerate(counts):
+        assert count <= max(at_once, (affordable - sum(counts[:number])) // 2)
+    assert affordable < 20 or max(counts) > at_once
+
+
+def test_a_budget_looks_at_every_step_where_steps_are_not_alike(monkeypatch):
+    counts = counts_of_calls(monkeypatch)
+    query = tfdp.QuantileAdaptiveClipSumQuery(
+        1.0,
+        noise_multiplier=2.0,
+        target_unclipped_quantile=0.5,
+        learning_rate=0.2,
+        clipped_count_stddev=2.0,
+        expected_num_records=8,
+    )
+    query = tfdp.NormalizedQuery(query, denominator=8)
+    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(0.5), query)
+    fit(toy.private(toy.linear(), optimizer), PrivacyBudget(1e9, DELTA), epochs=2)
+    assert counts == [1] * 10
 
 
 def test_execution_that_is_not_affordable_is_refused_at_the_start():

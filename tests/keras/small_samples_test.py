@@ -459,6 +459,10 @@ class Bar(keras.callbacks.ProgbarLogger):
         super().on_train_batch_end(batch, logs)
 
 
+class OwnBudget(PrivacyBudget):
+    """A budget of somebody's own."""
+
+
 BEFORE, AFTER = list(range(20)), list(range(1, 21))
 
 
@@ -514,7 +518,14 @@ ONE_BY_ONE, TOGETHER = [1] * 20, [1, 2, 4, 8, 5]
         (lambda folder: [keras.callbacks.LambdaCallback()], {}, TOGETHER),
         (lambda folder: [Looks(), looks("on_train_batch_end")], {}, ONE_BY_ONE),
         (lambda folder: [Bar()], {}, ONE_BY_ONE),
-        (lambda folder: [PrivacyBudget(1e9, 1e-5)], {}, ONE_BY_ONE),
+        (lambda folder: [PrivacyBudget(1e9, 1e-5)], {}, TOGETHER),
+        (lambda folder: [EpsilonLogger(1e-5, name="e"), PrivacyBudget(1e9, 1e-5)], {}, TOGETHER),
+        (
+            lambda folder: [PrivacyBudget(1e9, 1e-5)],
+            {"sampling": Shuffled()},
+            ONE_BY_ONE,
+        ),
+        (lambda folder: [OwnBudget(1e9, 1e-5)], {}, ONE_BY_ONE),
         (lambda folder: [keras.callbacks.TensorBoard(folder)], {}, ONE_BY_ONE),
         (
             lambda folder: [keras.callbacks.BackupAndRestore(folder / "b", save_freq=3)],

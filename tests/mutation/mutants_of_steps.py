@@ -530,6 +530,23 @@ TRAINING = in_folder(
         f"{KERAS}/small_samples_test.py::test_training_that_was_ended_takes_no_further_step",
     ),
     (
+        "budget_does_not_bound_calls",
+        "a call takes more steps than the budget affords, and `fit` ends in an error",
+        "fit_callbacks.py",
+        "unseen = min([unseen, *(budget.steps_unseen() for budget in self._budgets)])",
+        "unseen = min([unseen])",
+        f"{KERAS}/callbacks_test.py::"
+        "test_steps_that_are_taken_in_one_call_stop_where_single_ones_do",
+    ),
+    (
+        "steps_with_a_state_are_alike",
+        "a budget affords steps by the cost of the next, where later ones may cost more",
+        "optimizer.py",
+        "self.charging.samples.are_independent and not self._step_variables().state",
+        "self.charging.samples.are_independent",
+        f"{KERAS}/callbacks_test.py::test_a_budget_looks_at_every_step_where_steps_are_not_alike",
+    ),
+    (
         "steps_taken_unseen",
         "a callback that looks at every step, or saves, is called when later ones were taken",
         "fit_callbacks.py",

@@ -262,6 +262,16 @@ class PrivacyBudget(LogsEpsilon):
                     optimizer.ledger.total_count,
                 )
 
+    def steps_unseen(self) -> int:
+        """Returns how many steps `fit` may take before this looks whether there may be another.
+
+        Half of those that the budget affords: others may write to the ledger meanwhile.
+        """
+        optimizer = self._optimizer()
+        if not optimizer.steps_are_alike:
+            return 1
+        return max(1, self._affordable(optimizer.ledger, optimizer.next_event(), 1) // 2)
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._log(logs)
         self._stop_if_spent()  # The next epoch may begin a new pass, whose steps cost more.

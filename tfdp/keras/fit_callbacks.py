@@ -12,7 +12,7 @@ from tfdp.keras.target import SaysBeyondTarget
 # What Keras calls around every step.
 _HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 # Those of Keras and ours whose hooks do nothing by which it matters when they are called.
-_LOOK_NOW_AND_THEN = (EpsilonLogger, keras.callbacks.ProgbarLogger)
+_LOOK_NOW_AND_THEN = (EpsilonLogger, PrivacyBudget, keras.callbacks.ProgbarLogger)
 _SAVE = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 
@@ -33,18 +33,22 @@ class _StepBegins(keras.callbacks.Callback):
     Args:
         optimizer: The model's.
         fit: What stands for this `fit` with the optimizer.
-        is_seen: Whether a callback looks at every step.
+        others: The other callbacks.
     """
 
-    def __init__(self, optimizer: DPOptimizer, fit: Fitting, is_seen: bool):
+    def __init__(self, optimizer: DPOptimizer, fit: Fitting, others: list[Any]):
         super().__init__()
-        self._optimizer, self._fit, self._is_seen = optimizer, fit, is_seen
+        self._optimizer, self._fit = optimizer, fit
+        self._is_seen = any(map(_looks_at_steps, others))
+        self._budgets = [each for each in others if isinstance(each, PrivacyBudget)]
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         steps = (self.params or {}).get("steps")
         # Where a callback said so before the step, Keras ends after it.
         is_next_seen = self._is_seen or steps is None or self.model.stop_training
         unseen = 1 if is_next_seen else steps - batch
+        if unseen > 1:
+            unseen = min([unseen, *(budget.steps_unseen() for budget in self._budgets)])
         self._optimizer.charging.samples.expect_step_of_fit(self._fit, unseen)
 
 
@@ -64,8 +68,7 @@ def with_callbacks_of_fit(callbacks: Any, optimizer: DPOptimizer, epochs: int, f
     first: list[keras.callbacks.Callback] = [_PassEnds(optimizer, fit)]
     if optimizer.target is not None and not any(isinstance(c, PrivacyBudget) for c in given):
         first.append(SaysBeyondTarget(optimizer, epochs))
-    is_seen = any(map(_looks_at_steps, given))
-    found = [*first, *epsilon_first(given), _StepBegins(optimizer, fit, is_seen)]
+    found = [*first, *epsilon_first(given), _StepBegins(optimizer, fit, given)]
     if not is_list:
         return found
     callbacks.callbacks[:] = found

@@ -283,6 +283,12 @@ class DPOptimizer(WrappingOptimizer):
         state = [np.asarray(v) for v in self._step_variables().state] if self.built else None
         return self._step().event(state, self._microbatching.sensitivity_factor)
 
+    @property
+    def steps_are_alike(self) -> bool:
+        """Whether all further steps, of `fit` if it runs, have the same event as the next."""
+        # What follows from the query's state may change with it.
+        return self.charging.samples.are_independent and not self._step_variables().state
+
     def step_of_run(self) -> int:
         """Returns which step of a run of correlated noise is next; 0 where there are no runs."""
         return self.position_of_run() or 0

@@ -129,8 +129,9 @@ class SmallSamples:
             self._left, self._untold = self._steps, 0
         due = max(1, min(due, self._left + self._untold))
         if self._untold < due:
-            whole = self._at_once // due * due
-            self._run(loop, max(due, min(whole, most, self._left)))
+            reach = min(self._at_once, most)
+            count = self._left if reach >= self._left else reach // due * due
+            self._run(loop, max(due, count))
         self._untold -= due
         return self._logs
 
