@@ -84,14 +84,14 @@ def parts_of_data_set(data: Any, step: Any, steps: int) -> tuple[Callable[[], No
 
 def parts_between_steps(samples: Any, loop: Any, steps: int) -> tuple[Callable[[], None], ...]:
     """As `parts_of_data_set`, of samples that `fit` draws between the steps."""
-    same = samples.draw()
+    same, traced = samples.draw(), loop.traced(samples.samples)
 
     def draw_all() -> None:
         for _ in range(steps):
             samples.draw()
 
     def step_often() -> None:
-        loop.run(samples.samples, lambda: same, steps)
+        loop.run(traced, lambda: same, steps)
 
     return draw_all, step_often
 

@@ -170,9 +170,9 @@ def counts_of_calls(monkeypatch):
     """Returns a list that gets the number of steps of each call, which time does not end."""
     counts, run = [], small_samples.StepLoop.run
 
-    def noted(self, samples, draw, count):
+    def noted(self, traced, draw, count):
         counts.append(count)
-        return run(self, samples, draw, count)
+        return run(self, traced, draw, count)
 
     monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
     monkeypatch.setattr(small_samples.StepLoop, "run", noted)

@@ -52,9 +52,9 @@ def took_place(monkeypatch):
     """Returns a list that gets an item for each step on a sample that no data set held."""
     steps, run = [], small_samples.StepLoop.run
 
-    def noted(self, samples, draw, count):
+    def noted(self, traced, draw, count):
         steps.extend([self] * count)
-        return run(self, samples, draw, count)
+        return run(self, traced, draw, count)
 
     monkeypatch.setattr(small_samples.StepLoop, "run", noted)
     return steps
@@ -312,11 +312,12 @@ def test_tensors_of_a_sample_keep_what_they_hold():
     x = np.random.default_rng(0).normal(size=(4000, 30)).astype("float32")
     drawn = samples_of(x, FixedSize().resolve(4000, 600))
     loop, samples = loop_of(lambda batch: {"x": batch.x}), drawn.make()
-    kept = [loop.run(drawn, samples.__next__, 1)["x"] for _ in range(20)]
+    traced = loop.traced(drawn)
+    kept = [loop.run(traced, samples.__next__, 1)["x"] for _ in range(20)]
     copies = [tensor.numpy().copy() for tensor in kept]
     assert not np.array_equal(copies[0], copies[1])
     for _ in range(20):
-        loop.run(drawn, samples.__next__, 1)
+        loop.run(traced, samples.__next__, 1)
     for tensor, copy in zip(kept, copies, strict=True):
         np.testing.assert_array_equal(tensor, copy)
 
@@ -352,7 +353,8 @@ def test_a_loop_takes_its_steps_in_order_and_returns_what_the_last_one_does(coun
             "ragged": tf.RaggedTensor.from_row_lengths(batch.x, [1, 2]),
         }
 
-    found = loop_of(step).run(drawn, draw, count)
+    loop = loop_of(step)
+    found = loop.run(loop.traced(drawn), draw, count)
     states = [1.0]
     for number in range(1, count + 1):
         states.append(2 * states[-1] + number)
@@ -365,7 +367,7 @@ def test_a_loop_takes_its_steps_in_order_and_returns_what_the_last_one_does(coun
 def test_a_loop_whose_model_is_gone_says_so():
     drawn = samples_of(np.arange(8.0), FullBatch().resolve(8, 8))
     loop = loop_of(lambda batch: batch.x)
-    traced = loop._loop_of(loop._step.get_concrete_function(drawn.rebuild(*drawn.signature)), drawn)
+    traced = loop.traced(drawn)
     with pytest.raises(tf.errors.UnknownError, match="while `run` takes steps"):
         traced(tf.constant(1))
     del loop
@@ -383,7 +385,10 @@ class Clock:
     def perf_counter(self):
         return self._now
 
-    def run(self, samples, draw, count):
+    def traced(self, samples):
+        return None
+
+    def run(self, traced, draw, count):
         self.counts.append(count)
         self._now += count * self._seconds
         return {"loss": tf.constant(float(sum(self.counts)))}
@@ -489,9 +494,9 @@ def counts_of_calls(monkeypatch):
     """Returns a list that gets the number of steps of each call."""
     counts, run = [], small_samples.StepLoop.run
 
-    def noted(self, samples, draw, count):
+    def noted(self, traced, draw, count):
         counts.append(count)
-        return run(self, samples, draw, count)
+        return run(self, traced, draw, count)
 
     monkeypatch.setattr(small_samples.StepLoop, "run", noted)
     monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
@@ -654,3 +659,14 @@ def test_a_model_is_forgotten_with_its_loop():
     keras.backend.clear_session()
     gc.collect()
     assert reference() is None
+
+
+def test_a_model_holds_on_to_no_data_that_it_was_trained_on():
+    model = toy.private(toy.linear())
+    for _ in range(2):
+        x, y = X.copy(), Y.copy()
+        references = [weakref.ref(x), weakref.ref(y)]
+        model.fit(x, y, batch_size=8, verbose=0)
+        del x, y
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]

@@ -36,26 +36,26 @@ class StepLoop:
     def __init__(self, step: Any, remembering: Callable[[], AbstractContextManager[Any]]):
         self._step, self._remembering = step, remembering
         self._loops: dict[Any, Any] = {}  # By the traced step.
-        self._samples: Samples | None = None  # Those of the last steps, and their loop.
-        self._loop: Any = None
         self._draw: Draw | None = None
 
-    def run(self, samples: Samples, draw: Draw, count: int) -> Any:
+    def traced(self, samples: Samples) -> Any:
+        """Returns the loop for samples of this form, which holds on to none of them."""
+        step = self._step.get_concrete_function(samples.rebuild(*samples.signature))
+        if step not in self._loops:
+            self._loops[step] = self._loop_of(step, samples)
+        return self._loops[step]
+
+    def run(self, traced: Any, draw: Draw, count: int) -> Any:
         """Draws a sample and takes a step on it, so many times; returns what the last step does.
 
         Args:
-            samples: Whose steps they are.
+            traced: For samples of this form.
             draw: Returns the arrays of the next sample, on a thread of TensorFlow.
             count: At least 1.
         """
-        if samples is not self._samples:
-            step = self._step.get_concrete_function(samples.rebuild(*samples.signature))
-            if step not in self._loops:
-                self._loops[step] = self._loop_of(step, samples)
-            self._samples, self._loop = samples, self._loops[step]
         self._draw = draw
         try:
-            return self._loop(tf.constant(count))
+            return traced(tf.constant(count))
         finally:
             self._draw = None
 
@@ -111,6 +111,8 @@ class SmallSamples:
         self._left = 0  # Steps of the epoch that are not taken yet.
         self._untold = 0  # Steps that are taken, and not asked for yet.
         self._at_once = 1
+        self._loop: StepLoop | None = None
+        self._traced: Any = None
         self._logs: Any = None
 
     def take_steps(self, loop: StepLoop, epoch: Any, due: int = 1, most: int = 1) -> Any:
@@ -137,7 +139,9 @@ class SmallSamples:
 
     def _run(self, loop: StepLoop, count: int) -> None:
         begin = time.perf_counter()
-        logs = loop.run(self.samples, self.draw, count)
+        if loop is not self._loop:
+            self._loop, self._traced = loop, loop.traced(self.samples)
+        logs = loop.run(self._traced, self.draw, count)
         self._logs = tf.nest.map_structure(_value, logs)
         seconds = (time.perf_counter() - begin) / count
         self._at_once = max(1, min(2 * count, int(_SECONDS_OF_CALL / seconds)))
