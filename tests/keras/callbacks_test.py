@@ -10,12 +10,7 @@ import toy
 import tfdp
 from tfdp.accounting import PRVAccountant, RDPAccountant
 from tfdp.accounting.spent import Spent
-from tfdp.keras import (
-    NotPrivateError,
-    PrivacyBudget,
-    PrivacyBudgetExceededError,
-    small_samples,
-)
+from tfdp.keras import NotPrivateError, PrivacyBudget, PrivacyBudgetExceededError
 from tfdp.sampling import Poisson, Shuffled
 
 X, Y = toy.data(40)
@@ -166,25 +161,12 @@ def test_several_steps_an_execution_stop_before_the_execution_that_overspends(af
     assert model.ledger.total_count == int(model.optimizer.iterations) == run
 
 
-def counts_of_calls(monkeypatch):
-    """Returns a list that gets the number of steps of each call, which time does not end."""
-    counts, run = [], small_samples.StepLoop.run
-
-    def noted(self, traced, draw, count):
-        counts.append(count)
-        return run(self, traced, draw, count)
-
-    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
-    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
-    return counts
-
-
 @pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("affordable", [3, 4, 5, 6, 7, 8, 11, 23, 24, 25, 39])
 def test_steps_that_are_taken_in_one_call_stop_where_single_ones_do(
     monkeypatch, affordable, at_once
 ):
-    counts, model = counts_of_calls(monkeypatch), private(steps_per_execution=at_once)
+    counts, model = toy.counts_of_calls(monkeypatch), private(steps_per_execution=at_once)
     budget = PrivacyBudget(budget_of(affordable), DELTA, QuickAccountant)
     fit(model, budget, steps_per_epoch=24, epochs=2)
     taken = model.ledger.total_count
@@ -197,7 +179,7 @@ def test_steps_that_are_taken_in_one_call_stop_where_single_ones_do(
 
 
 def test_a_budget_looks_at_every_step_where_steps_are_not_alike(monkeypatch):
-    counts = counts_of_calls(monkeypatch)
+    counts = toy.counts_of_calls(monkeypatch)
     query = tfdp.QuantileAdaptiveClipSumQuery(
         1.0,
         noise_multiplier=2.0,

@@ -468,6 +468,13 @@ class OwnBudget(PrivacyBudget):
     """A budget of somebody's own."""
 
 
+class LooksLater(Looks):
+    """Gets its hook when training begins."""
+
+    def on_train_begin(self, logs=None):
+        self.on_train_batch_end = self.look
+
+
 BEFORE, AFTER = list(range(20)), list(range(1, 21))
 
 
@@ -479,8 +486,9 @@ BEFORE, AFTER = list(range(20)), list(range(1, 21))
         (lambda: looks("on_train_batch_end"), AFTER),
         (lambda: looks("on_batch_end"), AFTER),
         (of_lambda, AFTER),
+        (LooksLater, AFTER),
     ],
-    ids=["train_batch_begin", "batch_begin", "train_batch_end", "batch_end", "lambda"],
+    ids=["train_batch_begin", "batch_begin", "train_batch_end", "batch_end", "lambda", "later"],
 )
 @pytest.mark.parametrize("wrap", [lambda c: [c], lambda c: c, lambda c: [[c]]], ids="lon")
 def test_who_looks_at_every_step_sees_every_step(monkeypatch, make, seen, wrap):
@@ -488,19 +496,6 @@ def test_who_looks_at_every_step_sees_every_step(monkeypatch, make, seen, wrap):
     callback, model = make(), toy.private(toy.linear())
     model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0, callbacks=wrap(callback))
     assert callback.seen == seen
-
-
-def counts_of_calls(monkeypatch):
-    """Returns a list that gets the number of steps of each call."""
-    counts, run = [], small_samples.StepLoop.run
-
-    def noted(self, traced, draw, count):
-        counts.append(count)
-        return run(self, traced, draw, count)
-
-    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
-    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
-    return counts
 
 
 ONE_BY_ONE, TOGETHER = [1] * 20, [1, 2, 4, 8, 5]
@@ -552,7 +547,7 @@ ONE_BY_ONE, TOGETHER = [1] * 20, [1, 2, 4, 8, 5]
     ],
 )
 def test_steps_that_nobody_looks_at_are_taken_together(monkeypatch, tmp_path, make, fit, expected):
-    counts = counts_of_calls(monkeypatch)
+    counts = toy.counts_of_calls(monkeypatch)
     model = toy.private(toy.linear(), toy.dp(stddev=1.0))
     callbacks = make(tmp_path)
     if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -564,7 +559,7 @@ def test_steps_that_nobody_looks_at_are_taken_together(monkeypatch, tmp_path, ma
 
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_epoch_end"])
 def test_several_steps_of_an_execution_are_taken_in_one_call(monkeypatch, hook):
-    counts, callback = counts_of_calls(monkeypatch), looks(hook)
+    counts, callback = toy.counts_of_calls(monkeypatch), looks(hook)
     model = toy.private(toy.linear(), steps_per_execution=3)
     model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0, callbacks=[callback])
     if hook == "on_epoch_end":
@@ -574,7 +569,7 @@ def test_several_steps_of_an_execution_are_taken_in_one_call(monkeypatch, hook):
 
 
 def test_epochs_end_where_keras_says_that_they_do(monkeypatch):
-    counts, callback = counts_of_calls(monkeypatch), looks("on_epoch_end")
+    counts, callback = toy.counts_of_calls(monkeypatch), looks("on_epoch_end")
     monkeypatch.setattr(epoch_iterator.config, "max_steps_per_epoch", lambda: 4)
     model = toy.private(toy.linear())
     with pytest.warns(UserWarning, match="steps_per_epoch"):
@@ -604,7 +599,7 @@ def test_training_that_was_ended_takes_no_further_step(monkeypatch, hook):
     def end(self, epoch, logs=None):
         self.model.stop_training = epoch == 1
 
-    counts = counts_of_calls(monkeypatch)
+    counts = toy.counts_of_calls(monkeypatch)
     model, plain = toy.private(toy.linear()), toy.linear()
     plain.compile(keras.optimizers.SGD(0.5), toy.LOGITS_LOSS)
     fit = {"epochs": 3, "verbose": 0}

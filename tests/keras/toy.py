@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp.keras import small_samples
 from tfdp.sampling import FullBatch
 
 L = keras.layers
@@ -150,3 +151,16 @@ class Moves(keras.callbacks.Callback):
         self.moves.append((self.before - weights(self.model)[0]).item())
         if batch == 1:
             self.do(self.model)
+
+
+def counts_of_calls(monkeypatch):
+    """Returns a list that gets the number of steps of each call, which time does not end."""
+    counts, run = [], small_samples.StepLoop.run
+
+    def noted(self, traced, draw, count):
+        counts.append(count)
+        return run(self, traced, draw, count)
+
+    monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", 1e6)
+    monkeypatch.setattr(small_samples.StepLoop, "run", noted)
+    return counts

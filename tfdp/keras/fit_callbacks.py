@@ -39,8 +39,12 @@ class _StepBegins(keras.callbacks.Callback):
     def __init__(self, optimizer: DPOptimizer, fit: Fitting, others: list[Any]):
         super().__init__()
         self._optimizer, self._fit = optimizer, fit
-        self._is_seen = any(map(_looks_at_steps, others))
+        self._others, self._is_seen = others, True
         self._budgets = [each for each in others if isinstance(each, PrivacyBudget)]
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # Others may have got their hooks when training or this epoch began.
+        self._is_seen = any(map(_looks_at_steps, self._others))
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         steps = (self.params or {}).get("steps")

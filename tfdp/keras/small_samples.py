@@ -24,7 +24,7 @@ Draw = Callable[[], tuple[np.ndarray, ...]]
 class StepLoop:
     """A training step in a loop: one call takes any number of steps, each on a sample of its own.
 
-    A call takes as long as many operations do, and the step of a small model has few of them.
+    To call a graph is a good part of what the step of a small model takes.
 
     Args:
         step: A `tf.function` of a `PaddedBatch`. It is traced once for each form of samples,
