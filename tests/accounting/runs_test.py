@@ -5,11 +5,15 @@ import pytest
 from tfdp.accounting import make_accountant
 from tfdp.accounting.mechanisms import BestOfPureRuns, BestOfRuns, NoPrivacy
 from tfdp.accounting.normal_form import normal_form
+from tfdp.accounting.replay import why_not_private
 from tfdp.events import (
+    ComposedEvent,
     EpsilonDeltaEvent,
+    FullBatchSampling,
     GaussianSumEvent,
     NeighboringRelation,
     NonPrivateEvent,
+    ParallelComposition,
     PoissonSampling,
     PoissonSelectedRunEvent,
     PureEpsilonEvent,
@@ -73,6 +77,27 @@ def test_what_releases_nothing_and_what_is_not_private():
     event = SelectedRunEvent((RUN, without_noise), 1.0, 0.5)
     assert _epsilon(event) == float("inf")
     assert event.why_not_private() is not None
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda event: event,
+        lambda event: ComposedEvent((GaussianSumEvent(1.0, 1.0), event)),
+        lambda event: ParallelComposition((GaussianSumEvent(1.0, 1.0), event)),
+        lambda event: SampledEvent(FullBatchSampling(10), event),
+        lambda event: SampledEvent(FullBatchSampling(10), ComposedEvent((event,))),
+    ],
+    ids=["alone", "composed", "parallel", "sampled", "both"],
+)
+@pytest.mark.parametrize("lost", [GaussianSumEvent(1.0, 0.0), NonPrivateEvent()])
+def test_whatever_is_around_a_release_says_why_it_is_not_private(around, lost):
+    for event, is_lost in ((lost, True), (GaussianSumEvent(1.0, 1.0), False)):
+        step = around(event)
+        best = SelectedRunEvent((RUN, RunEvent((step,), (1,))), 1.0, 0.5)
+        for each in (step, best, ComposedEvent((best,))):
+            assert each.why_not_private() == event.why_not_private()
+            assert bool(why_not_private(each)) == is_lost
 
 
 def test_kinds_of_mechanisms():

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -213,6 +214,17 @@ def test_whoever_is_asked_decides_what_is_overwritten(file, monkeypatch, answer)
     trained(toy.linear, steps=2).save_weights(file, overwrite=False)
     assert (file.read_bytes() == before) is (answer == "n")
     assert loaded(file).ledger.total_count == (2 if answer == "y" else 1)
+
+
+def test_permissions_stay(shards):
+    path, model = shards
+    for part in path.parent.iterdir():
+        part.chmod(0o600)
+    model.save_weights(path, **SHARDED)
+    assert {stat.S_IMODE(part.stat().st_mode) for part in path.parent.iterdir()} == {0o600}
+    with whole_files.written_whole(path) as draft:
+        assert stat.S_IMODE(draft.parent.stat().st_mode) == 0o700
+    loaded(path, wide)
 
 
 def test_a_link_stays_one(file, tmp_path):

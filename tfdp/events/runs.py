@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from tfdp.events.arguments import check_type, positive_integer, real_number, set_field
 from tfdp.events.base import Event
 from tfdp.events.registry import register
-from tfdp.events.step import releases
+from tfdp.events.step import first_reason, releases
 
 
 @register
@@ -40,8 +40,7 @@ class RunEvent(Event):
             )
 
     def why_not_private(self) -> str | None:
-        reasons = (event.why_not_private() for event in self.events)
-        return next((reason for reason in reasons if reason is not None), None)
+        return first_reason(self.events)
 
     def line(self) -> str:
         steps = zip(self.counts, self.events, strict=True)
@@ -66,8 +65,7 @@ class SelectedRun(Event):
         set_field(self, "runs", tuple(dict.fromkeys(self.runs)))
 
     def why_not_private(self) -> str | None:
-        reasons = (run.why_not_private() for run in self.runs)
-        return next((reason for reason in reasons if reason is not None), None)
+        return first_reason(self.runs)
 
     def line(self) -> str:
         runs = " or ".join(f"({run.line()})" for run in self.runs)

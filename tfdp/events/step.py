@@ -1,12 +1,18 @@
 """One step: a sample, and all that was released about it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from tfdp.events.arguments import check_type, set_field
 from tfdp.events.base import Event, NeighboringRelation, Sampling
 from tfdp.events.registry import register
+
+
+def first_reason(events: Iterable[Event]) -> str | None:
+    """Returns why the epsilon of one of the events is infinite, or None where none need be."""
+    reasons = (event.why_not_private() for event in events)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 @register
@@ -33,6 +39,9 @@ class ComposedEvent(Event):
 
     def of_group(self, size: int) -> Event:
         return ComposedEvent(tuple(event.of_group(size) for event in self.events))
+
+    def why_not_private(self) -> str | None:
+        return first_reason(self.events)
 
     def why_not_on(self, sampling: Sampling) -> str | None:
         reasons = (event.why_not_on(sampling) for event in self.events)
@@ -93,8 +102,7 @@ class ParallelComposition(Event):
         set_field(self, "events", tuple(dict.fromkeys(self.events)))
 
     def why_not_private(self) -> str | None:
-        reasons = (part.why_not_private() for part in releases(self, in_parts=True))
-        return next((reason for reason in reasons if reason is not None), None)
+        return first_reason(self.events)
 
     def line(self) -> str:
         parts = "; ".join(dict.fromkeys(event.line() for event in self.events))
@@ -139,6 +147,9 @@ class SampledEvent(Event):
                 "privacy_unit must be 'example', 'microbatch' or 'user'. "
                 f"Received: privacy_unit={self.privacy_unit!r}."
             )
+
+    def why_not_private(self) -> str | None:
+        return self.event.why_not_private()
 
     def run_start(self) -> Event | None:
         start = self.event.run_start()

@@ -123,8 +123,9 @@ class CarriesLedger:
             raise NotPrivateError(
                 f"evaluate or predict changed weights while fit trains: {names}. A layer that "
                 "assigns where training is false leaves something of raw data behind, which no "
-                "noise covers. Take the assignment out. Then set the weights back to earlier "
-                "values of this run, or say what they are: tfdp.keras.declare_weights."
+                "noise covers: take the assignment out. A callback that takes steps meanwhile "
+                "changes them, too: take these in on_epoch_end. Then set the weights back to "
+                "earlier values of this run, or say what they are: tfdp.keras.declare_weights."
             )
 
     @contextlib.contextmanager

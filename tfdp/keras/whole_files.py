@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdp.ledger.errors import LedgerFormatError
-from tfdp.ledger.storage.write import fsync, remove_left_over
+from tfdp.ledger.storage.write import fsync, remove_left_over, take_permissions
 
 # Stands behind what HDF5 reads of a file, which other readers pass over.
 _SEAL = re.compile(rb"\ntfdp weights ([0-9a-f]{64})\n")
@@ -34,7 +34,8 @@ def written_whole(filepath: Any) -> Iterator[Any]:
 
     Guarantees:
         Whoever is killed meanwhile leaves one file as it was. Of several files, whose index is
-        `weights.json`, it leaves those that were there, or some without an index.
+        `weights.json`, it leaves those that were there, or some without an index. A file that is
+        replaced leaves its permissions to the new one.
 
     Args:
         filepath: As in `keras.Model.save_weights`.
@@ -47,7 +48,7 @@ def written_whole(filepath: Any) -> Iterator[Any]:
     here = target.with_name(f"{target.name}.{platform.node()}")
     remove_left_over(here)
     draft = target.with_name(f".{here.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
-    draft.mkdir()
+    draft.mkdir(0o700)
     try:
         yield draft / target.name
         written = sorted(draft.iterdir(), key=lambda path: (path.suffix == ".json", path.name))
@@ -55,6 +56,7 @@ def written_whole(filepath: Any) -> Iterator[Any]:
             _seal(_files(written[-1]))
         for path in written:
             fsync(path, os.O_RDWR)
+            take_permissions(path, target.with_name(path.name))
         for path in written:
             if path.suffix == ".json":
                 target.with_name(path.name).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import stat
 import zipfile
 
 import numpy as np
@@ -30,6 +31,15 @@ def test_an_error_leaves_the_earlier_file_and_no_other(tmp_path):
         state_file.write(path, {"a": np.arange(4), "b": _Unwritable()})
     assert state_file.read(path, {"a": 1})["a"].tolist() == [0, 1, 2]
     assert [file.name for file in tmp_path.iterdir()] == ["f"]
+
+
+def test_permissions_stay(tmp_path):
+    path = tmp_path / "f"
+    state_file.write(path, {"a": np.arange(3)})
+    path.chmod(0o600)
+    state_file.write(path, {"a": np.arange(4)})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert state_file.read(path, {"a": 1})["a"].tolist() == [0, 1, 2, 3]
 
 
 def test_damaged_files_and_others_are_refused(tmp_path):

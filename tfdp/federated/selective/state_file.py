@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.ledger.storage.write import hide_draft, put_in_place
+
 # Of the files. Those of all versions up to it are read.
 VERSION = 1
 _FORMAT = "format_version"
@@ -26,19 +28,22 @@ _DAMAGED = (
 
 
 def write(path: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the arrays to a file, on the disk when it returns, in place of an earlier one.
+    """Writes the arrays to a file, on the disk when it returns, in place of an earlier one, whose
+    permissions it gets.
 
     One process at a time writes to a path.
     """
     path = pathlib.Path(path)
     # Always the same name, so that a process that is killed over and over leaves one file.
     unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
     try:
+        hide_draft(unfinished, path)
         with unfinished.open("wb") as file:
             np.savez(file, **{_FORMAT: np.int64(VERSION)}, **dict(arrays))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        put_in_place(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)

@@ -40,6 +40,29 @@ def fsync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
+def hide_draft(draft: Path, target: Path) -> None:
+    """Makes the file to write to, readable by nobody else, where there is one to be replaced.
+
+    Args:
+        draft: The file to write to, which is not there.
+        target: Where it will be.
+    """
+    if target.exists():
+        draft.touch(0o600)
+
+
+def take_permissions(draft: Path, target: Path) -> None:
+    """Gives a file the permissions of `target`, which it will replace, where that is there."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(target, draft)
+
+
+def put_in_place(draft: Path, target: Path) -> None:
+    """Moves a file that is whole to `target`, with the permissions of what it replaces there."""
+    take_permissions(draft, target)
+    os.replace(draft, target)
+
+
 def _fsync_folder(path: Path) -> None:
     """Puts the name of a file on the disk. Windows cannot open a folder, nor must it."""
     if os.name == "posix":
@@ -129,7 +152,8 @@ def remove_left_over(target: Path) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tuple[Path, Path]]:
-    """Yields the path, and one beside it to write to, which is gone afterwards.
+    """Yields the path, and one beside it to write to, which is gone afterwards. Nobody may read
+    that who may not read what is at the path.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -144,6 +168,7 @@ def new_file(path: str | os.PathLike[str], what: str = "ledger") -> Iterator[tup
     with write_errors(target, OSError):
         remove_left_over(target)
         try:
+            hide_draft(temporary, target)
             yield target, temporary
         finally:
             temporary.unlink(missing_ok=True)
@@ -197,7 +222,7 @@ def write(
     """
     with new_file(path) as (target, temporary):
         _write_new(temporary, ledger_id, dataset_id, entries, Chain(ledger_id, dataset_id, None))
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -219,7 +244,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
                 )
         temporary.write_text(text, encoding="utf-8", newline="\n")
         fsync(temporary, os.O_RDWR)
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
 
 
 def create(path: str | os.PathLike[str], dataset_id: str | None, key: bytes | None) -> None:
