@@ -9,6 +9,7 @@ from tfdp.accounting import Accountant, BasicComposition, PRVAccountant, RDPAcco
 from tfdp.accounting.mechanisms import FixedSizeGaussian, PureEpsilon, SampledGaussian
 from tfdp.events import (
     ComposedEvent,
+    DiscreteGaussianSumEvent,
     EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
@@ -133,7 +134,12 @@ def test_delta_of_truncated_samples():
     truncated = RDPAccountant().compose(TRUNCATED, steps)
     poisson = RDPAccountant().compose(POISSON, steps)
     for epsilon in (0.0, 0.5, 2.0):
-        expected = poisson.get_delta(epsilon) + (1 + math.exp(epsilon)) * steps * tail
+        # What holds at a smaller epsilon holds, too.
+        expected = min(
+            poisson.get_delta(e) + (1 + math.exp(e)) * steps * tail
+            for e in (epsilon, 0.0, 0.1, 0.3, 1.0)
+            if e <= epsilon
+        )
         assert truncated.get_delta(epsilon) == pytest.approx(expected, rel=1e-12)
 
 
@@ -191,3 +197,23 @@ def test_subclass_with_compose_and_get_epsilon_alone():
         type("PureEpsilonOnly", (Accountant,), {"prices": {PureEpsilon: None}})().compose(
             PureEpsilonEvent(1.0)
         ).get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize("accountant", [PRVAccountant, RDPAccountant])
+@pytest.mark.parametrize(
+    "event",
+    [
+        DiscreteGaussianSumEvent(1.0, 50.0, 1.0, 1000),
+        SampledEvent(TruncatedPoissonSampling(0.01, 1000, 20), LaplaceSumEvent(1.0, 1000.0), ZERO),
+    ],
+    ids=["discrete", "truncated"],
+)
+def test_delta_beside_failures_hardly_rises_with_epsilon(accountant, event):
+    """Failures weigh e^epsilon, and the delta at a smaller epsilon is one, too."""
+    made = accountant().compose(event)
+    assert made._failure_probability() > 0
+    deltas = [made.get_delta(epsilon) for epsilon in (0.0, 0.1, 0.5, 1.0, 5.0, 20.0, 1e3)]
+    least = math.inf
+    for delta in deltas:
+        assert delta <= 1.3 * least
+        least = min(least, delta)

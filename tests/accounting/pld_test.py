@@ -16,7 +16,13 @@ from tfdp.accounting.mechanisms import (
     SampledLaplace,
 )
 from tfdp.accounting.pld import GrowingPLDAccountant, one_step
-from tfdp.events import GaussianSumEvent, PoissonSampling, PureEpsilonEvent, SampledEvent
+from tfdp.events import (
+    ExponentialMechanismEvent,
+    GaussianSumEvent,
+    PoissonSampling,
+    PureEpsilonEvent,
+    SampledEvent,
+)
 
 
 def _step(q, z):
@@ -238,3 +244,30 @@ def test_usual_answers_are_those_of_dp_accounting(z, q, steps):
         theirs = accountant._composed[1].distribution.get_epsilon_for_delta(delta)
         assert theirs < epsilon < theirs * (1 + 1e-3)
         assert accountant.get_delta(epsilon) == pytest.approx(delta, rel=1e-2)
+
+
+def _exponential_delta(epsilon, x):
+    """The worst of two outcomes with losses t and t - epsilon, at t = (epsilon + x) / 2."""
+    half = (epsilon - x) / 2
+    return math.expm1(-half) ** 2 / -math.expm1(-epsilon)
+
+
+@pytest.mark.parametrize("accountant", [PLDAccountant, PRVAccountant, RDPAccountant])
+@pytest.mark.parametrize("epsilon", [2.0, 5.0, 50.0, 700.0, 1500.0, 3000.0])
+def test_exponential_mechanisms_cost_what_their_worst_pair_costs(accountant, epsilon):
+    """At deltas and epsilons at which cells of a grid, or digits of a difference, got lost: the
+    numbers were below the truth."""
+    made = accountant().compose(ExponentialMechanismEvent(epsilon))
+    for delta in (1e-3, 1e-10, 1e-13, 1e-20):
+        # (1 - e^-h)^2 / (1 - e^-epsilon) = delta
+        share = math.sqrt(delta * -math.expm1(-epsilon))
+        truth = epsilon + 2 * math.log1p(-share)
+        assert truth * (1 - 1e-9) <= made.get_epsilon(delta) <= epsilon * (1 + 1e-9)
+    for x in (1.0, 0.9 * epsilon, epsilon - 1e-3, epsilon * (1 - 1e-7)):
+        assert made.get_delta(x) >= _exponential_delta(epsilon, x) * (1 - 1e-6)
+
+
+def test_large_losses_of_exponential_mechanisms_compose():
+    made = PLDAccountant().compose(ExponentialMechanismEvent(2000.0)).compose(_step(0.1, 1.0), 100)
+    assert 1 - 1e-9 <= made.get_delta(1.0) <= 1.0
+    assert 1999 < made.get_epsilon(1e-5) < 2010

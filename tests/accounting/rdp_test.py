@@ -259,3 +259,16 @@ def test_order_infinity_is_the_largest_loss():
     gaussian = RDPAccountant([2.0, math.inf]).compose(GaussianSumEvent(1.0, 1.0))
     assert gaussian.get_rdp([2.0, math.inf]).tolist() == [1.0, math.inf]
     assert math.isfinite(gaussian.get_epsilon(1e-5))
+
+
+def test_an_order_is_asked_for_a_delta_between_0_and_1():
+    accountant = RDPAccountant().compose(GaussianSumEvent(1.0, 1.0))
+    for delta in (0.0, 1.0, 1.5):
+        with pytest.raises(ValueError, match="target_delta"):
+            accountant.get_optimal_order(delta)
+
+
+@pytest.mark.parametrize("orders", [5, 2.5, "12"])
+def test_orders_are_a_list(orders):
+    with pytest.raises(TypeError, match="orders must be a list"):
+        RDPAccountant(orders=orders)

@@ -233,3 +233,13 @@ def test_products_of_turns_are_those_of_dense_matrices(factorization, n, period)
 def test_products_that_overflow_are_refused():
     with pytest.raises(ValueError, match="overflows within"):
         ToeplitzFactorization((1.0, 1e160)).products_of_turns(8, 2)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32, np.int8])
+def test_numbers_of_steps_of_numpy_do_not_wrap_around(kind):
+    made = banded_square_root(3)
+    for arguments in ((100,), (100, 5)):
+        given = [kind(number) for number in arguments]
+        assert made.sensitivity(*given) == made.sensitivity(*arguments)
+        assert made.max_error(*given) == made.max_error(*arguments)
+        assert made.root_mean_squared_error(*given) == made.root_mean_squared_error(*arguments)

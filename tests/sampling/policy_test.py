@@ -10,7 +10,19 @@ from tfdp.events import (
     PoissonSampling,
 )
 from tfdp.noise import host_generator
-from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled, Unknown
+from tfdp.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    MinSeparationPoisson,
+    Poisson,
+    RandomAllocation,
+    Shuffled,
+    TruncatedPoisson,
+    Unknown,
+)
 
 SIZED = [FixedSize, Shuffled]
 
@@ -112,3 +124,27 @@ def test_resolve_keeps_the_relation_and_leaves_the_policy_alone(policy):
     assert resolved.population_size == 10
     assert declared == policy(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     assert declared.population_size is None
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32, np.int8])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Poisson(),
+        FixedSize(),
+        Shuffled(),
+        FixedOrder(),
+        BallsInBins(key=bytes(32)),
+        RandomAllocation(),
+        CyclicPoisson(num_groups=4),
+        TruncatedPoisson(),
+        MinSeparationPoisson(min_separation=3),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_sizes_of_numpy_do_not_wrap_around(policy, kind):
+    """The number of batches is -(-N // n), of which unsigned integers make a large one."""
+    plain, found = policy.resolve(120, 20), policy.resolve(kind(120), kind(20))
+    assert found == plain
+    assert found.description(0) == plain.description(0)
+    assert (found.padded_size, found.steps_per_epoch) == (plain.padded_size, plain.steps_per_epoch)

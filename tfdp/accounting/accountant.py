@@ -31,7 +31,7 @@ _SMALLEST_DELTA = 1e-280
 # A larger delta is charged as this, a larger epsilon as that.
 _LARGEST_DELTA, _LARGEST_EPSILON = 1 - 1e-9, 1e100
 # Where a delta is bounded by that at a smaller epsilon.
-_EPSILONS = (1.0, 10.0, 100.0)
+_EPSILONS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 # Epsilons that are remembered, with what they are of.
 _MOST_ANSWERS = 8
 
@@ -292,7 +292,7 @@ class Accountant:
         if failure == 0 and (epsilon == math.inf or not self._terms()):
             return lost
         # Failures weigh e^epsilon, so that a smaller epsilon may show a smaller delta.
-        smaller = _EPSILONS if failure > 0 and epsilon > _EPSILONS[-1] else ()
+        smaller = [e for e in _EPSILONS if e < epsilon] if failure > 0 else []
         most = self._most_epsilon()
         return min(
             1.0,

@@ -226,6 +226,7 @@ class PLDAccountant(Accountant):
         epsilon = math.inf
         if found is not None and found.error < delta:
             epsilon = float(found.distribution.get_epsilon_for_delta(delta - found.error))
+            epsilon = math.inf if math.isnan(epsilon) else epsilon
             if epsilon < math.inf and found.error <= _SMALL_SHARE * delta:
                 return epsilon
         if inclusion_probability(terms) <= delta:
@@ -242,7 +243,9 @@ class PLDAccountant(Accountant):
         renyi = renyi_curve(terms)
         if found is None or epsilon > LARGEST_EPSILON:
             return min(delta_bound(renyi, epsilon)[1], inclusion_probability(terms))
-        delta = max(0.0, float(found.distribution.get_delta_for_epsilon(epsilon))) + found.error
+        # A number that is none says nothing.
+        shown = float(found.distribution.get_delta_for_epsilon(epsilon))
+        delta = 1.0 if math.isnan(shown) else max(0.0, shown) + found.error
         if found.error <= _SMALL_SHARE * delta:
             return min(1.0, delta)
         most = min(delta_bound(renyi, epsilon)[1], inclusion_probability(terms))

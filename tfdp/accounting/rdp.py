@@ -165,12 +165,12 @@ class RDPAccountant(Accountant):
         self._group_size = self._apart = check_group_size(group_size)
         self._orders: np.ndarray | None = None
         if orders is not None:
-            orders = tuple(orders)
-            if not orders:
+            checked = _checked(orders)
+            if not len(checked):
                 raise ValueError(
                     f"orders must hold at least one order above 1. Received: orders={orders!r}."
                 )
-            self._orders = _checked(orders)
+            self._orders = checked
         self._total: tuple[_Terms, _Curve] | None
         self._forget()
 
@@ -209,9 +209,12 @@ class RDPAccountant(Accountant):
         """Returns the order that `get_epsilon` takes where no event has a failure probability.
 
         Raises:
-            ValueError: nothing was composed, or nothing private.
+            ValueError: nothing was composed, or nothing private, or `target_delta` is not between 0
+                and 1.
         """
         delta = real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
+        if delta == 1:
+            raise ValueError(f"target_delta must be below 1. Received: {target_delta=}.")
         if not self._terms() or self._is_non_private():
             raise ValueError("No order is the best of nothing, nor where there is no privacy.")
         return self._best(lambda a, rdp: epsilon_at_order(a, rdp, delta), inverse=True)[0]
@@ -279,6 +282,8 @@ def delta_of_curve(curve: _Curve, epsilon: float) -> float:
 
 
 def _checked(orders: Iterable[float]) -> np.ndarray:
+    if isinstance(orders, str) or not isinstance(orders, Iterable):
+        raise TypeError(f"orders must be a list of numbers. Received: orders={orders!r}.")
     return np.array(
         [
             order

@@ -85,12 +85,11 @@ class ToeplitzFactorization:
             period: Steps between two participations; 1 is every step. None: the unit is in one
                 step.
         """
-        column = np.abs(self.column(num_steps))
+        n = check_steps("num_steps", num_steps)
+        column = np.abs(self.column(n))
         with np.errstate(over="ignore"):  # Then it is refused.
-            total = periodic_sum(
-                column, num_steps if period is None else check_steps("period", period)
-            )
-        return math.sqrt(self._weighted_squares(total, 1.0, num_steps)) * self._slack(num_steps)
+            total = periodic_sum(column, n if period is None else check_steps("period", period))
+        return math.sqrt(self._weighted_squares(total, 1.0, n)) * self._slack(n)
 
     def sensitivity_to_participations(
         self, num_steps: int, min_separation: int, max_participations: int | None = None
@@ -121,7 +120,8 @@ class ToeplitzFactorization:
             num_steps: n.
             period: Steps between two participations.
         """
-        moved = periodic_sum(np.abs(self.column(num_steps)), check_steps("period", period))
+        num_steps, period = check_steps("num_steps", num_steps), check_steps("period", period)
+        moved = periodic_sum(np.abs(self.column(num_steps)), period)
         found = np.zeros((period, period))
         # Column i is the first one, moved down by i and cut off after n rows. So a product grows
         # along its diagonal, from the last column on, by a term for each row that is not cut off.
@@ -149,10 +149,12 @@ class ToeplitzFactorization:
         In units of what noise of standard deviation `sensitivity` makes: for one Gaussian mechanism
         with noise multiplier 1, whatever the factorization.
         """
+        num_steps = check_steps("num_steps", num_steps)
         return self.sensitivity(num_steps, period) * math.sqrt(self._error(num_steps, 1.0))
 
     def root_mean_squared_error(self, num_steps: int, period: int | None = None) -> float:
         """Returns the same, of all running sums on average."""
+        num_steps = check_steps("num_steps", num_steps)
         weights = np.arange(num_steps, 0, -1) / num_steps
         return self.sensitivity(num_steps, period) * math.sqrt(self._error(num_steps, weights))
 

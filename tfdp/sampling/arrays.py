@@ -187,7 +187,7 @@ def samples(
         )
     units_of_step = policy.padded_size if constant_size else policy.size_step
     rows = -(-units_of_step * examples_per_unit // row_multiple) * row_multiple
-    generator = generator or host_generator()
+    generator = host_generator(generator)
     columns = arrays if source is None else source.columns
     ahead = _ASKED_AHEAD if any(map(is_mapped, columns)) else 0
     ask = functools.partial(_ask_for_all, arrays) if source is None else source.ask_for

@@ -90,7 +90,7 @@ class BallsInBins(SamplingPolicy):
         check_public_number(self, "num_bins")
         if batch_size is None or self.hides_population:
             return fill(self, population_size=population_size)
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         num_bins = -(-population_size // batch_size)
         return fill_number(self, "num_bins", num_bins, batch_size, population_size)
 

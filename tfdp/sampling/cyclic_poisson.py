@@ -73,7 +73,7 @@ class CyclicPoisson(SamplingPolicy):
                 "Under ADD_OR_REMOVE_ONE the number of units is not public, but the groups of "
                 "CyclicPoisson follow it. Take ZERO_OUT or REPLACE_ONE."
             )
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         q = batch_size * self.num_groups / population_size
         if q > 1:
             raise ValueError(

@@ -18,7 +18,7 @@ class KnownBatchSize(SamplingPolicy):
                 f"{type(self).__name__} takes a step follows it. Take ZERO_OUT or REPLACE_ONE, "
                 "under which it is public, or Poisson(sampling_probability=...)."
             )
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         return fill(self, population_size=population_size, batch_size=batch_size)
 
     @property

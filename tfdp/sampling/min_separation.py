@@ -84,7 +84,7 @@ class MinSeparationPoisson(SamplingPolicy):
                     "or take ZERO_OUT, the default."
                 )
             return fill(self, population_size=population_size)
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         free = population_size - (self.min_separation - 1) * batch_size
         if free < batch_size:
             raise ValueError(

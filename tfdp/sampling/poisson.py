@@ -68,7 +68,7 @@ class Poisson(SamplingPolicy):
                     "ADD_OR_REMOVE_ONE), or take ZERO_OUT, the default."
                 )
             return fill(self, population_size=population_size)
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         q = batch_size / population_size
         if self.sampling_probability is not None and self.sampling_probability != q:
             raise ValueError(

@@ -228,11 +228,17 @@ def fill_number(
     return fill(policy, population_size=population_size, **{name: number})
 
 
-def check_batch(batch_size: int, population_size: int) -> None:
-    """Raises an error where a batch is no positive integer, or larger than the population."""
-    positive_integer("batch_size", batch_size)
+def check_batch(batch_size: int, population_size: int) -> tuple[int, int]:
+    """Returns both as Python's integers, which do not wrap around as NumPy's do.
+
+    Raises:
+        TypeError: the batch is no integer.
+        ValueError: it is below one, or larger than the population.
+    """
+    batch_size, population_size = positive_integer("batch_size", batch_size), int(population_size)
     if batch_size > population_size:
         raise ValueError(
             "batch_size must be at most the number of units. Where it is left out, it is 32, as in "
             f"Keras. Received: batch_size={batch_size}, number of units={population_size}."
         )
+    return batch_size, population_size

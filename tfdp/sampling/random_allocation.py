@@ -64,7 +64,7 @@ class RandomAllocation(SamplingPolicy):
         check_public_number(self, "num_steps")
         if batch_size is None or self.hides_population:
             return fill(self, population_size=population_size)
-        check_batch(batch_size, population_size)
+        batch_size, population_size = check_batch(batch_size, population_size)
         num_steps = -(-self.participations * population_size // batch_size)
         return fill_number(self, "num_steps", num_steps, batch_size, population_size)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from tfdp.accounting import PRVAccountant, calibrate_correlated, noise_for_budget
@@ -142,3 +143,23 @@ def test_says_where_no_noise_is_enough():
             epochs=1,
             accountant="rdp",
         )
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32, np.int8])
+def test_integers_of_numpy_do_not_wrap_around(kind):
+    numbers = {"population_size": 120, "batch_size": 20, "bands": 4}
+    rest = {"target_delta": 1e-5, "mechanism": "bandmf", "epochs": 3, "noise_multiplier": 1.0}
+    for sampling in ("fixed_order", "min_separation"):
+        plain = calibrate_correlated(**numbers, **rest, sampling=sampling)
+        given = {name: kind(number) for name, number in numbers.items()}
+        plan = calibrate_correlated(**given, **rest, sampling=sampling)
+        assert plan == plain and plan.epsilon(1e-5) == plain.epsilon(1e-5)
+
+
+def test_no_groups_are_refused():
+    arguments = {"mechanism": "bandmf", "bands": 4, "epochs": 1, "noise_multiplier": 1.0}
+    for groups in (0, -1):
+        with pytest.raises(ValueError, match="groups"):
+            calibrate_correlated(**RUN, **arguments, sampling="cyclic_poisson", groups=groups)
+    with pytest.raises(ValueError, match="at most 2"):
+        calibrate_correlated(**RUN, **{**arguments, "epochs": 1e308})

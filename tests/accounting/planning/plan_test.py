@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import numpy as np
 import pytest
 
 from tfdp.accounting import calibrate, plan
@@ -140,3 +141,26 @@ def test_the_table_shows_no_less_than_it_takes():
 def test_whole_numbers_of_the_table_stand_in_full():
     rows = plan([2.0], 1e-5, population_size=60_000, batch_sizes=[64], steps=[1_234_561])
     assert " 1234561 " in rows.to_text()
+
+
+def test_arrays_are_lists_of_numbers():
+    kinds = {
+        "target_epsilons": np.array([1.0, 8.0], "float32"),
+        "batch_sizes": np.array([64, 1024], np.uint16),
+        "epochs": None,
+        "steps": np.array([100]),
+    }
+    arrays = _table(**{**kinds, "epochs": ()})
+    lists = _table(target_epsilons=[1.0, 8.0], batch_sizes=[64, 1024], epochs=(), steps=[100])
+    assert arrays == lists
+    assert json.loads(arrays.to_json()) == json.loads(lists.to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("target_epsilons", 1.0), ("batch_sizes", 64), ("epochs", 2), ("steps", 5), ("epochs", "2")],
+)
+def test_one_number_is_no_list(name, number):
+    changes = {"epochs": (), name: number} if name == "steps" else {name: number}
+    with pytest.raises(TypeError, match=f"{name} must be a list"):
+        _table(**changes)

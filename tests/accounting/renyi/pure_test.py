@@ -81,6 +81,28 @@ def test_bounded_range_holds_for_exponential_mechanisms(utilities, seed, epsilon
     assert _larger(first, second, order) <= bound * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.parametrize(
+    "epsilon", [1e-140, 1e-9, 1e-3, 0.1, 0.5, 2.0, 5.0, 50.0, 700.0, 1e8, 1e120]
+)
+def test_bounded_range_is_exact_at_every_order(epsilon):
+    """The difference of its terms has no digits left in float64 at large orders, and was zero."""
+    orders = np.array(
+        [1.5, 2, 20, 99, 100, 101, 1e3, 1e5, 1e7, 1e9, 1e12, 1e15, 1e17, 1e150, 1e300]
+    )
+    found = rdp_bounded_range(epsilon, orders)
+    with mpmath.workdps(700):
+        e = mpmath.mpf(epsilon)
+
+        def log_sinh_over_x(x):
+            return x + mpmath.log1p(-mpmath.exp(-2 * x)) - mpmath.log(2 * x)
+
+        for value, order in zip(found, orders, strict=True):
+            a = mpmath.mpf(order)
+            g = [log_sinh_over_x(x * e / 2) for x in (a, a - 1, 1)]
+            exact = (a * g[0] - (a - 1) * g[1] - g[2]) / (a - 1)
+            assert exact * (1 - mpmath.mpf("2e-14")) <= value <= exact * (1 + 1e-9)
+
+
 def test_bounded_range_costs_a_quarter_of_pure_epsilon_where_privacy_is_good():
     ratio = rdp_bounded_range(0.01, np.array([3.0])) / rdp_pure_epsilon(0.01, np.array([3.0]))
     assert ratio == pytest.approx(0.25, rel=1e-3)

@@ -219,7 +219,7 @@ def _bounded_range(mechanism: BoundedRange) -> list[LossPair]:
     r = mechanism.epsilon
 
     def above(x: np.ndarray) -> np.ndarray:
-        return np.exp((x - r) / 2) * np.expm1((r - x) / 2) / -math.expm1(-r)
+        return np.expm1((x - r) / 2) / math.expm1(-r)
 
     def cells(edges: np.ndarray) -> _Cells:
         x = np.clip(edges, -r, r)

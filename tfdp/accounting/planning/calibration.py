@@ -15,7 +15,6 @@ from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.planning.boundary import Axis, Boundary, find_boundary
 from tfdp.accounting.planning.training_plan import (
     TrainingPlan,
-    check_batch,
     steps_of_epochs,
 )
 from tfdp.accounting.registry import (
@@ -27,7 +26,7 @@ from tfdp.accounting.registry import (
     replayed,
 )
 from tfdp.events import NeighboringRelation
-from tfdp.events.arguments import real_number
+from tfdp.events.arguments import positive_integer, real_number
 from tfdp.events.shown import shown_up
 from tfdp.ledger.ledger import PrivacyLedger
 
@@ -177,10 +176,11 @@ def calibrate(
         >>> plan.steps, round(plan.noise_multiplier, 3)
         (4680, 0.943)
     """
+    population_size = positive_integer("population_size", population_size)
     free = _left_out(target_epsilon, noise_multiplier, batch_size, steps, epochs)
     real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
     if epochs is not None:
-        check_batch(batch_size, population_size)  # type: ignore[arg-type]  # Only one is None.
+        # Only one of them is None.
         steps = steps_of_epochs(epochs, batch_size, population_size, sampling)  # type: ignore[arg-type]
 
     def plan_of(**found: Any) -> TrainingPlan:

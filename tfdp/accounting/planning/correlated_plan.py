@@ -7,7 +7,7 @@ import math
 from tfdp import events
 from tfdp.accounting.planning.boundary import find_boundary
 from tfdp.accounting.planning.calibration import NOISE_AXIS, UnreachableBudgetError
-from tfdp.accounting.planning.training_plan import check_batch
+from tfdp.accounting.planning.training_plan import check_batch, steps_of
 from tfdp.accounting.registry import (
     DEFAULT_ACCOUNTANT,
     AccountantChoice,
@@ -15,7 +15,7 @@ from tfdp.accounting.registry import (
     check_proven,
 )
 from tfdp.events import NeighboringRelation
-from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.arguments import positive_integer, real_number, set_field
 from tfdp.factorizations import (
     BinaryTree,
     ToeplitzFactorization,
@@ -63,10 +63,13 @@ class CorrelatedPlan:
     neighboring_relation: NeighboringRelation = NeighboringRelation.ZERO_OUT
 
     def __post_init__(self) -> None:
-        check_batch(self.batch_size, self.population_size)
+        batch_size, population_size = check_batch(self.batch_size, self.population_size)
+        set_field(self, "batch_size", batch_size)
+        set_field(self, "population_size", population_size)
         for name in ("steps", "period"):
-            positive_integer(name, getattr(self, name))
-        real_number("noise_multiplier", self.noise_multiplier, minimum=0, inclusive=False)
+            set_field(self, name, positive_integer(name, getattr(self, name)))
+        z = real_number("noise_multiplier", self.noise_multiplier, minimum=0, inclusive=False)
+        set_field(self, "noise_multiplier", z)
         if self.sampling not in RUN_SAMPLINGS:
             raise ValueError(
                 f"sampling must be one of {list(RUN_SAMPLINGS)} for noise that remembers. "
@@ -193,7 +196,7 @@ def calibrate_correlated(
     References:
         Choquette-Choo et al. 2023, arXiv:2306.08153 (BandMF and its amplification).
     """
-    check_batch(batch_size, population_size)
+    batch_size, population_size = check_batch(batch_size, population_size)
     _check_choice(mechanism, bands, sampling, groups)
     if (target_epsilon is None) == (noise_multiplier is None):
         raise ValueError(
@@ -202,13 +205,14 @@ def calibrate_correlated(
         )
     if (steps is None) == (epochs is None):
         raise ValueError(f"Give either steps or epochs. Received: {steps=}, {epochs=}.")
-    period = groups or bands or 1
+    given = groups if groups is not None else bands
+    period = 1 if given is None else positive_integer("groups or bands", given)
     if sampling in _BY_PASSES:
         period = -(-population_size // batch_size)
     if steps is None:
         passes = real_number("epochs", epochs, minimum=0, inclusive=False)
-        steps = math.ceil(passes * _steps_per_epoch(population_size, batch_size, period, sampling))
-    positive_integer("steps", steps)
+        steps = steps_of(passes, _steps_per_epoch(population_size, batch_size, period, sampling))
+    steps = positive_integer("steps", steps)
     made = functools.partial(
         CorrelatedPlan,
         population_size,

@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
@@ -181,6 +181,13 @@ def default_batch_sizes(population_size: int) -> tuple[int, ...]:
     return (*powers, positive_integer("population_size", population_size))
 
 
+def _several(name: str, numbers: Any) -> tuple[Any, ...]:
+    """Returns several numbers as a tuple, or says that they must be several."""
+    if isinstance(numbers, (str, bytes)) or not isinstance(numbers, Iterable):
+        raise TypeError(f"{name} must be a list of numbers. Received: {name}={numbers!r}.")
+    return tuple(numbers)
+
+
 def plan(
     target_epsilons: Sequence[float],
     target_delta: float,
@@ -222,9 +229,17 @@ def plan(
         >>> [round(row.plan.noise_batch_ratio * 1e4, 2) for row in table.rows]
         [12.31, 3.79]
     """
+    steps, epochs = _several("steps", steps), _several("epochs", epochs)
+    target_epsilons = _several("target_epsilons", target_epsilons)
     if bool(steps) == bool(epochs):
         raise ValueError(f"Give steps or epochs. Received: {steps=}, {epochs=}.")
-    sizes = default_batch_sizes(population_size) if batch_sizes is None else batch_sizes
+    sizes = (
+        default_batch_sizes(population_size)
+        if batch_sizes is None
+        else [
+            positive_integer("batch_sizes", size) for size in _several("batch_sizes", batch_sizes)
+        ]
+    )
     if not target_epsilons or not sizes:
         raise ValueError(
             "Give at least one budget and one batch size. "
@@ -249,7 +264,7 @@ def plan(
         except UnreachableBudgetError as error:
             problem = str(error)
         shown = f"{length:g} {'steps' if steps else 'epochs'}"
-        rows.append(PlanRow(epsilon, size, int(count), shown, found, problem))
+        rows.append(PlanRow(float(epsilon), size, int(count), shown, found, problem))
         if progress is not None:
             progress(len(rows), len(wanted))
     name = accountant_name(accountant)

@@ -141,7 +141,7 @@ def noise_for_risk(
         true_positive_rate: The largest TPR at `false_positive_rate`; between that and 1.
         false_positive_rate: Between 0 and 1.
         accountant: A name in `tfdp.accounting.ACCOUNTANTS`, a class, or an empty accountant.
-        sampling: "poisson", "fixed_size" or "shuffled".
+        sampling: "poisson", "fixed_size", "shuffled" or "random_allocation".
         neighboring_relation: By default that of the sampling policy in `tfdp.sampling`.
 
     Raises:
@@ -178,7 +178,7 @@ def noise_for_risk(
             )
     else:
         target = _rate("advantage", advantage)
-    check_batch(batch_size, population_size)
+    batch_size, population_size = check_batch(batch_size, population_size)
     if epochs is not None:
         steps = steps_of_epochs(epochs, batch_size, population_size, sampling)
 

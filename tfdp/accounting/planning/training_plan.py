@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tfdp import events
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, replayed
 from tfdp.events import NeighboringRelation
-from tfdp.events.arguments import positive_integer, real_number
+from tfdp.events.arguments import MAX_INTEGER, positive_integer, real_number, set_field
 from tfdp.ledger.entry import PassNumbers
 from tfdp.ledger.ledger import PrivacyLedger
 
@@ -82,19 +82,34 @@ def steps_of_epochs(
         ValueError: it is not positive, or the batch is larger than the population.
     """
     epochs = real_number("epochs", epochs, minimum=0, inclusive=False)
-    check_batch(batch_size, population_size)
-    return math.ceil(epochs * sampling_kind(sampling).steps_per_epoch(batch_size, population_size))
+    sizes = check_batch(batch_size, population_size)
+    return steps_of(epochs, sampling_kind(sampling).steps_per_epoch(*sizes))
 
 
-def check_batch(batch_size: int, population_size: int) -> None:
-    """Raises an error that says what is wrong with the two, if something is."""
-    positive_integer("batch_size", batch_size)
-    positive_integer("population_size", population_size)
+def steps_of(epochs: float, steps_per_epoch: int) -> int:
+    """Returns how many steps so many epochs have, rounded up.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    steps = epochs * steps_per_epoch
+    if steps > MAX_INTEGER:
+        raise ValueError(f"epochs must have at most 2^63 - 1 steps. Received: {epochs=}.")
+    return math.ceil(steps)
+
+
+def check_batch(batch_size: int, population_size: int) -> tuple[int, int]:
+    """Returns both as Python's integers, which do not wrap around as NumPy's do, or says what is
+    wrong with them.
+    """
+    batch_size = positive_integer("batch_size", batch_size)
+    population_size = positive_integer("population_size", population_size)
     if batch_size > population_size:
         raise ValueError(
             "batch_size must be at most population_size. Received: "
             f"batch_size={batch_size}, population_size={population_size}."
         )
+    return batch_size, population_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +142,8 @@ class TrainingPlan:
     neighboring_relation: NeighboringRelation = None  # type: ignore[assignment]  # Set below.
 
     def __post_init__(self) -> None:
-        check_batch(self.batch_size, self.population_size)
-        positive_integer("steps", self.steps)
+        batch_size, population_size = check_batch(self.batch_size, self.population_size)
+        steps = positive_integer("steps", self.steps)
         z = real_number("noise_multiplier", self.noise_multiplier, minimum=0, inclusive=False)
         kind = sampling_kind(self.sampling)
         relation = self.neighboring_relation or kind.relation
@@ -137,8 +152,11 @@ class TrainingPlan:
                 "neighboring_relation must be a tfdp.NeighboringRelation. "
                 f"Received: neighboring_relation={relation!r}."
             )
-        object.__setattr__(self, "noise_multiplier", z)
-        object.__setattr__(self, "neighboring_relation", relation)
+        set_field(self, "population_size", population_size)
+        set_field(self, "batch_size", batch_size)
+        set_field(self, "steps", steps)
+        set_field(self, "noise_multiplier", z)
+        set_field(self, "neighboring_relation", relation)
 
     @property
     def sampling_probability(self) -> float:

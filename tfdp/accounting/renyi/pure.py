@@ -10,7 +10,7 @@ order a:
 
       log(A) = a g(a e / 2) - (a - 1) g((a - 1) e / 2) - g(e / 2),
 
-  which is below a (a - 1) e^2 / 8 (Cesar and Rogers 2021, arXiv:2004.07223).
+  which is below (a - 1) e and a (a - 1) e^2 / 8 (Cesar and Rogers 2021, arXiv:2004.07223).
 - Randomized response over k values, p being the probability of a random one: the likelihoods of the
   unit's own value and of each other one are h = 1 - p + p / k and l = p / k. Two units: as pure
   epsilon, with e = log(h / l), times l (1 + e^e). A unit and a null unit: R is k h or k l.
@@ -30,6 +30,10 @@ from tfdp.accounting.renyi.moments import log_sum_psi
 
 # The square of a larger epsilon, times an order, would overflow.
 _HUGE = 1e140
+# At larger orders the divergence of anything pure is taken as epsilon.
+_LARGE = 1e150
+# From this order on, differences of terms that grow with the order's square are too inexact.
+_FEW_DIGITS = 100.0
 
 _Curve = Callable[[np.ndarray], np.ndarray]
 
@@ -53,17 +57,36 @@ def _log_sinh_over_x(x: np.ndarray) -> np.ndarray:
     )
 
 
+def _slope(x: np.ndarray) -> np.ndarray:
+    """Returns the derivative of x g(x): g(x) + x coth(x) - 1, for g(x) = log(sinh(x) / x)."""
+    near = np.minimum(x, 1.0)
+    squared = near * near
+    # x cosh(x) - sinh(x) = sum_k 2k x^(2k + 1) / (2k + 1)!, and sinh(x) likewise.
+    above = sum(2 * k / math.factorial(2 * k + 1) * squared**k for k in range(1, 11))
+    below = sum(squared**k / math.factorial(2 * k + 1) for k in range(11))
+    far = np.maximum(x, 1.0)
+    return _log_sinh_over_x(x) + np.where(x < 1, above / below, far / np.tanh(far) - 1)
+
+
 def rdp_bounded_range(epsilon: float, orders: np.ndarray) -> np.ndarray:
     """Returns the divergence of an epsilon-bounded-range mechanism at every order."""
     if epsilon > _HUGE:  # No divergence of a pure-epsilon mechanism exceeds epsilon.
         return np.full(orders.shape, epsilon)
-    a, half = orders, epsilon / 2
-    log_moment = (
-        a * _log_sinh_over_x(a * half)
-        - (a - 1) * _log_sinh_over_x((a - 1) * half)
-        - _log_sinh_over_x(np.asarray(half))
+    half = epsilon / 2
+    a = np.minimum(orders, _LARGE)
+    # The difference of the first two terms, of which few digits would be left at large orders, is
+    # there the integral of the derivative of x g(x).
+    nodes, weights = _NODES
+    few = np.minimum(a, _FEW_DIGITS)
+    rise = np.where(
+        a > _FEW_DIGITS,
+        _slope((a[..., None] - 1 + (nodes + 1) / 2) * half) @ (weights / 2),
+        few * _log_sinh_over_x(few * half) - (few - 1) * _log_sinh_over_x((few - 1) * half),
     )
-    return np.minimum(log_moment / (a - 1), a * epsilon * epsilon / 8)
+    divergence = (rise - _log_sinh_over_x(np.asarray(half))) / (a - 1)
+    with np.errstate(over="ignore"):
+        most = np.minimum(epsilon, orders * epsilon * epsilon / 8)
+    return np.where(orders > _LARGE, most, np.minimum(divergence, most))
 
 
 def _rdp_two_values(epsilon: float, share: float, orders: np.ndarray) -> np.ndarray:
