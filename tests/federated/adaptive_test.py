@@ -1,5 +1,7 @@
 """The server's optimizers against a loop of algorithm 2 of Reddi et al. 2021, arXiv:2003.00295."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -106,10 +108,24 @@ def test_configuration_makes_the_same_optimizer(optimizer):
 @pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])
 @pytest.mark.parametrize(
     "arguments",
-    [{"beta_1": 1.0}, {"beta_2": -0.1}, {"epsilon": 0.0}, {"initial_accumulator_value": -1.0}],
+    [
+        {"beta_1": 1.0},
+        {"beta_1": math.nan},
+        {"beta_2": -0.1},
+        {"epsilon": 0.0},
+        {"initial_accumulator_value": -1.0},
+    ],
     ids=str,
 )
 def test_numbers_out_of_range_are_refused(make, arguments):
     expected = TypeError, ValueError
     with pytest.raises(expected, match="must be|Argument"):
         make(**arguments)
+
+
+@each
+def test_a_decay_of_one_is_told_from_what_is_below(kind):
+    make = {"adagrad": FedAdagrad, "adam": FedAdam, "yogi": FedYogi}[kind]
+    with pytest.raises(ValueError, match="at least 0 and below 1. Received: beta_1=1.0."):
+        make(beta_1=1.0)
+    assert make(beta_1=0.999).beta_1 == 0.999

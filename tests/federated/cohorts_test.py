@@ -15,6 +15,7 @@ from tfdp.events import (
     UnknownSampling,
 )
 from tfdp.federated import Server
+from tfdp.federated.cohorts import policy_of, registered
 from tfdp.noise import HostGenerator
 from tfdp.noise.bits import SeededFill
 from tfdp.sampling import BallsInBins, FixedSize, FullBatch, Poisson, Shuffled, Unknown
@@ -122,6 +123,29 @@ REFUSED = {
     ),
     "no_policy": (lambda: Server(making.model(), NAMES, cohort_size=2, sampling=0.5), TypeError),
 }
+
+
+@pytest.mark.parametrize("sampling", [Poisson(), FixedSize(), FullBatch(), None], ids=str)
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        (0, ValueError, "cohort_size must be at least 1. Received: cohort_size=0."),
+        (2.5, TypeError, "cohort_size must be an integer. Received: cohort_size=2.5."),
+        (7, ValueError, "number of clients. Received: cohort_size=7, number of clients=6."),
+    ],
+)
+def test_sizes_that_no_cohort_has_are_called_by_their_name(sampling, size, error, message):
+    with pytest.raises(error, match=message) as found:
+        policy_of(sampling, 6, size)
+    assert "batch_size" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "clients", [10, None, "abc", b"abc", [["a"], ["b"]], [np.zeros(1)]], ids=repr
+)
+def test_what_are_no_names_is_refused(clients):
+    with pytest.raises(TypeError, match="clients must be .* Received: "):
+        registered(clients)
 
 
 @pytest.mark.parametrize("name", REFUSED)

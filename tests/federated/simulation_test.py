@@ -144,6 +144,47 @@ def test_lengths_that_differ_are_refused():
         Simulation(server, {}, SGD)
 
 
+PAIRS = {
+    "rows": np.zeros([7, 3], "float32"),
+    "two_rows": np.zeros([2, 3], "float32"),
+    "weights": (np.zeros([2, 3]), np.zeros([2, 2]), np.ones(2)),
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_data_of_a_client_are_a_pair(pair):
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    with pytest.raises(TypeError, match=f"pair .* of client '{making.NAMES[0]}'") as error:
+        Simulation(server, {**_data(), making.NAMES[0]: PAIRS[pair]}, SGD)
+    assert "7" not in str(error.value)
+
+
+def test_what_a_simulation_is_made_of_is_checked():
+    server = Server(making.model(), making.NAMES, sampling=FullBatch())
+    for arguments in ((server.model, _data(), SGD), (server, [], SGD), (server, _data(), 0.1)):
+        with pytest.raises(TypeError, match="must"):
+            Simulation(*arguments)
+    for generator in (0, "secret"):
+        with pytest.raises(TypeError, match="generator must"):
+            Simulation(server, _data(), SGD, generator=generator)
+        with pytest.raises(TypeError, match="generator must"):
+            Server(server.model, making.NAMES, sampling=FullBatch(), generator=generator)
+
+
+@pytest.mark.parametrize("kind", making.ROUNDED)
+def test_shares_of_the_noise_do_not_follow_from_the_data(kind):
+    """All clients bring theirs, without an example and with one that is not finite, too."""
+    data = _data()
+    data[making.NAMES[0]] = (np.full([5, 3], np.inf, "float32"), np.zeros([5, 2], "float32"))
+    data |= {name: tuple(part[:0] for part in data[name]) for name in making.NAMES[2:]}
+    model = making.model(query=making.QUERIES[kind](1.0))
+    server = Server(model, making.NAMES, sampling=FullBatch())
+    # With five of them left out there would be too few: an error.
+    server.train(Simulation(server, data, SGD), 1)
+    assert all(np.isfinite(w).all() for w in making.weights(model))
+
+
 FORMS = {
     "integers": (np.zeros([2, 3], "int32"), np.zeros([2, 2], "float32")),
     "rows": (np.zeros([2, 1], "float32"), np.zeros([2, 2], "float32")),

@@ -45,3 +45,38 @@ def test_error_tells_no_value():
         with pytest.raises(InvalidUpdateError) as error:
             form.check(bad, None)
         assert "123456" not in str(error.value)
+
+
+ALL = [np.stack(4 * [part]) for part in GOOD]
+
+
+def test_several_updates_stand_one_behind_the_other():
+    assert form_of(VARIABLES, is_weighted=False).check_all(ALL, None) == 4
+    assert form_of(VARIABLES, is_weighted=True).check_all(ALL, np.ones(4)) == 4
+    nothing = [part[:0] for part in ALL]
+    assert form_of(VARIABLES, is_weighted=True).check_all(nothing, []) == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [],
+        ALL[:1],
+        GOOD,
+        [ALL[0], ALL[1][:1]],
+        [ALL[0], np.float32(2.0)],
+        [ALL[0].astype("float16"), ALL[1]],
+        [ALL[0].astype("uint8"), ALL[1]],
+        [ALL[0], ALL[1].tolist()],
+    ],
+    ids=["none", "one", "one_client", "rows", "scalar", "float16", "uint8", "list"],
+)
+def test_several_updates_of_another_form_are_refused(bad):
+    with pytest.raises(ValueError, match="arrays|Arrays"):
+        form_of(VARIABLES, is_weighted=False).check_all(bad, None)
+
+
+@pytest.mark.parametrize("weights", [np.ones(3), np.ones([4, 1]), 1.0, None])
+def test_there_is_a_weight_for_each_of_several_updates(weights):
+    with pytest.raises(ValueError, match="weight"):
+        form_of(VARIABLES, is_weighted=True).check_all(ALL, weights)

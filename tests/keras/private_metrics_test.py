@@ -366,6 +366,32 @@ def test_metric_of_one_of_several_outputs():
     assert float(values(output="b")[0]) == 0.0
     with pytest.raises(ValueError, match="several outputs"):
         values()
+    with pytest.raises(ValueError, match=r"one of \['a', 'b'\]"):
+        values(output=0)
+
+
+@pytest.mark.parametrize(
+    ("y_pred", "output", "wanted"),
+    [
+        (tf.constant([[0.0, 1.0]]), 0, "is for models of several outputs"),
+        (tf.constant([[0.0, 1.0]]), "a", "is for models of several outputs"),
+        ([tf.constant([[0.0, 1.0]])] * 2, 2, r"must be one of \[0, 1\]"),
+        ([tf.constant([[0.0, 1.0]])] * 2, "a", r"must be one of \[0, 1\]"),
+    ],
+)
+def test_an_output_that_there_is_not_is_refused(y_pred, output, wanted):
+    """An index into the only output would be one into the records."""
+    metric = PrivateAccuracy(noise_multiplier=1.0, output=output)
+    with pytest.raises(ValueError, match=wanted):
+        private_metrics.values_of_record([metric], [tf.constant([1])] * 2, y_pred, tf.constant(1.0))
+
+
+@pytest.mark.parametrize("predicted", [True, False])
+def test_classes_of_several_positions_are_not_counted(predicted):
+    metric = PrivateClassCounts(noise_multiplier=1.0, num_classes=2, predicted=predicted)
+    y, y_pred = tf.constant([[1, 0, 1]]), tf.zeros([1, 3, 2])
+    with pytest.raises(ValueError, match="several labels"):
+        private_metrics.values_of_record([metric], y, y_pred, tf.constant(1.0))
 
 
 @pytest.mark.parametrize(

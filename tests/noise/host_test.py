@@ -239,3 +239,11 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch):
     for _ in range(5):
         generator.permutation(5)
     assert len(set(keys)) == 5
+
+
+def test_a_generator_that_is_given_is_taken_and_anything_else_refused():
+    for generator in (HostGenerator(SeededFill(0)), np.random.default_rng(0)):
+        assert host_generator(generator) is generator
+    for other in (0, 5, "secret", np.random, False):
+        with pytest.raises(TypeError, match="generator must be"):
+            host_generator(other)

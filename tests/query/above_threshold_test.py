@@ -186,17 +186,25 @@ def test_records_are_clipped_to_the_sensitivity():
     [
         ({"threshold": math.nan}, "threshold must be"),
         ({"epsilon": 0.0}, "epsilon must be"),
+        ({"epsilon": 5e-324}, "epsilon must be finite, at least 1e-300"),
         ({"sensitivity": -1.0}, "sensitivity must be"),
         ({"max_above": 0}, "max_above must be"),
         ({"max_above": 1.0}, "max_above must be"),
         ({"monotonic": 1}, "monotonic must be"),
         ({"numeric_epsilon": 0.0}, "numeric_epsilon must be"),
+        ({"numeric_epsilon": 5e-324}, "numeric_epsilon must be finite, at least 1e-300"),
         ({"random_source": 1}, "random_source must be"),
     ],
 )
 def test_refuses_bad_arguments(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         AboveThresholdQuery(**{"threshold": 0.0, "epsilon": 1.0, "sensitivity": 1.0, **arguments})
+
+
+def test_the_least_epsilon_has_an_answer_however_many_may_be_above():
+    query = AboveThresholdQuery(0.0, 1e-300, 1.0, max_above=2**63 - 1)
+    result = query.get_noised_result(tf.zeros([3], tf.int64), ())[0]
+    assert int(result.answered) == 3
 
 
 def test_two_epsilons_are_added_up_without_losing_anything():

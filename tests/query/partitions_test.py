@@ -53,6 +53,7 @@ def test_probabilities_are_those_of_the_theorem(epsilon, delta):
         assert float(low) == pytest.approx(closed_form(count, epsilon, delta), rel=1e-12)
     assert keep_probability(0, Fraction(epsilon), Fraction(delta)) == (0, 0)
     assert keep_probability(10**9, Fraction(epsilon), Fraction(delta)) == (1, 1)
+    assert keep_probability(-1, Fraction(epsilon), Fraction(delta)) == (0, 0)
 
 
 def test_probabilities_of_neighbours_satisfy_both_inequalities_and_no_larger_ones_would():

@@ -128,6 +128,21 @@ def test_merged_states_are_those_of_all_records(make):
     np.testing.assert_array_equal(query.merge_sample_states(*states[1:]), states[0])
 
 
+ALL = [*(make(1e6, 1.0) for make in SELECTIONS), QuantileSelectionQuery((0.0, 1.0), 0.5, 1e6)]
+
+
+@pytest.mark.parametrize("query", ALL, ids=lambda query: type(query).__name__)
+def test_sums_may_be_an_array_and_must_be_integers(query):
+    # Of quantiles that which is nearest to zero is best, of others the largest.
+    state = np.array([-9, 0]) * STEPS
+    for sums in (state, state.astype(np.int32), tf.constant(state)):
+        index = query.get_noised_result(sums, ())[0]
+        assert int(index) == 1
+    for sums in (state.astype(np.float64), tf.constant([1.0, 2.0]), np.array([False, True])):
+        with pytest.raises(TypeError, match="must be integers.* Received: shape .* and dtype"):
+            query.get_noised_result(sums, ())
+
+
 def test_seeded_selections_are_not_private_and_others_compose():
     for make in SELECTIONS:
         assert make(1.0, 1.0, random_source=SeededRandomSource(0)).derive_event(()) == (

@@ -259,6 +259,48 @@ def test_questions_that_make_no_sense_are_refused_before_they_cost_anything(ask,
     assert data.ledger.total_count == 0
 
 
+ONE_COLUMN = "must be the name of one column"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda d: d["age"].histogram(10, epsilon=1.0), "edges must be increasing.*edges=10"),
+        (lambda d: d["age"].histogram(None, epsilon=1.0), "edges must be increasing.*edges=None"),
+        (lambda d: d["age"].quantile(0.5, epsilon=1.0, candidates=10.0), "how many.*=10.0"),
+        (lambda d: d["age"].quantile(0.5, epsilon=1.0, candidates=None), "how many.*=None"),
+        (lambda d: d.group_by(["city"], keys=["a"]), f"name {ONE_COLUMN}.*type list"),
+        (lambda d: d.group_by(["city"], epsilon=1.0, delta=1e-6), f"name {ONE_COLUMN}"),
+        (lambda d: d.group_by("city", keys=["a"])[["age"]], f"name {ONE_COLUMN}.*type list"),
+        (lambda d: d.select_features(["age"], 1, epsilon=1.0), f"target {ONE_COLUMN}.*type list"),
+        (lambda d: d.select_features(AGES, 1, epsilon=1.0), f"target {ONE_COLUMN}.*type ndarray"),
+        (lambda d: d[AGES > 30], f"name {ONE_COLUMN}.*type ndarray"),
+        (lambda d: d[0:3], "rows cannot be chosen.*type slice"),
+        (lambda d: d[["age", ["city"]]], f"name {ONE_COLUMN}.*type list"),
+        (lambda d: d.group_by("city", keys=3), "keys must be a sequence.*keys=3"),
+        (lambda d: d.group_by("city", keys="ab"), "keys must be a sequence.*keys='ab'"),
+        (lambda d: d.group_by("city", keys=b"ab"), "keys must be a sequence.*keys=b'ab'"),
+    ],
+)
+def test_arguments_of_other_types_are_refused_before_they_cost_anything(ask, message):
+    data = table()
+    with pytest.raises(TypeError, match=message):
+        ask(data)
+    assert data.ledger.total_count == 0
+
+
+def test_keys_may_come_one_after_another():
+    groups = table().group_by("city", keys=(key for key in "ab"))
+    assert groups.keys == ("a", "b")
+    assert groups.count(epsilon=LOUD) == pytest.approx({"a": 2, "b": 2}, abs=1e-3)
+
+
+@pytest.mark.parametrize("source", [np.random.default_rng(0), 3], ids=["generator", "seed"])
+def test_what_is_no_random_source_is_refused(source):
+    with pytest.raises(TypeError, match="random_source must be a tfdp.noise.RandomSource or None"):
+        table(random_source=source)
+
+
 def test_noise_of_answers_is_that_of_their_events(monkeypatch):
     """What a row moves in steps, and what noise each release of a question has."""
     released = []
@@ -436,6 +478,9 @@ def test_keys_are_selected_by_numbers_of_persons():
         ({"max_contributions": 2}, ValueError, "together"),
         ({"person": "name", "max_contributions": 2}, KeyError, "There is no column 'name'"),
         ({"person": "who", "max_contributions": 0}, ValueError, "max_contributions"),
+        ({"person": ["who"], "max_contributions": 2}, TypeError, f"person {ONE_COLUMN}.*list"),
+        # Values of a column, which no message shows.
+        ({"person": PEOPLE}, TypeError, f"person {ONE_COLUMN}.*person of type ndarray.$"),
     ],
 )
 def test_bounds_of_persons_that_make_no_sense_are_refused(arguments, error, message):

@@ -10,6 +10,7 @@ import pytest
 from tfdp.statistics.table import (
     as_numbers,
     check_keys,
+    check_name,
     columns_of,
     key_of,
     occurring_keys,
@@ -61,6 +62,18 @@ def test_one_value_of_a_list_changes_nothing_about_the_others(extra):
     assert key_of(together[0]) == 2**60 + 1
     assert as_numbers("a", together)[:4].tolist() == as_numbers("a", alone).tolist()
     assert persons_of(together)[:4].tolist() == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("name", [["a"], {"a"}, np.array([7]), slice(0, 3), ("a", [1])], ids=repr)
+def test_what_cannot_be_a_name_is_refused_without_what_it_holds(name):
+    kind = type(name).__name__
+    with pytest.raises(TypeError, match=f"^what must be .* Received: what of type {kind}.$"):
+        check_name("what", name)
+
+
+@pytest.mark.parametrize("name", ["a", 0, None, ("a", 1), np.int64(3)], ids=repr)
+def test_what_can_be_a_name_is_taken(name):
+    check_name("name", name)
 
 
 def test_rows_that_are_lists_are_rows():

@@ -59,7 +59,10 @@ class _Adaptive(keras.optimizers.Optimizer, abc.ABC):
 
 
 def _decay(name: str, value: float) -> float:
-    return real_number(name, value, minimum=0, inclusive=True, maximum=1 - 1e-9)
+    decay = real_number(name, value, minimum=0, inclusive=True)
+    if decay >= 1:
+        raise ValueError(f"{name} must be at least 0 and below 1. Received: {name}={value!r}.")
+    return decay
 
 
 @keras.saving.register_keras_serializable("tfdp")

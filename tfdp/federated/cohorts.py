@@ -1,7 +1,9 @@
 """Whom a server can ask, and how the cohort of a round is drawn among them."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
+from tfdp.events.arguments import positive_integer
 from tfdp.noise import host_generator
 from tfdp.sampling import Poisson, SamplingPolicy
 
@@ -10,9 +12,17 @@ def registered(clients: Sequence[Hashable]) -> tuple[Hashable, ...]:
     """Returns the names of clients.
 
     Raises:
+        TypeError: they are no sequence of names, or a name cannot be looked up.
         ValueError: there are none, or one stands for two clients.
     """
+    if isinstance(clients, (str, bytes)) or not isinstance(clients, Iterable):
+        raise TypeError(
+            "clients must be a sequence of names, such as ['a', 'b'] or range(10). Received: "
+            f"clients={clients!r}."
+        )
     names = tuple(clients)
+    for name in names:
+        _check_hashable(name)
     if not names or len(set(names)) != len(names):
         raise ValueError(
             "clients must be different names, at least one: a client that is registered twice "
@@ -32,7 +42,7 @@ def policy_of(
         cohort_size: As given to a `Server`.
 
     Raises:
-        TypeError: `sampling` is no policy.
+        TypeError: `sampling` is no policy, or the size no integer.
         ValueError: it cannot draw, or the size of cohorts is missing or contradicts it.
     """
     policy = Poisson() if sampling is None else sampling
@@ -51,6 +61,11 @@ def policy_of(
             "Under ADD_OR_REMOVE_ONE the sampling policy says how large cohorts are: leave "
             f"cohort_size out. Received: cohort_size={cohort_size}."
         )
+    elif positive_integer("cohort_size", cohort_size) > population:
+        raise ValueError(
+            "cohort_size must be at most the number of clients. Received: "
+            f"cohort_size={cohort_size}, number of clients={population}."
+        )
     policy = policy.resolve(population, cohort_size)
     try:
         policy.draw(host_generator())
@@ -60,6 +75,16 @@ def policy_of(
             f"sampling={sampling!r}."
         ) from error
     return policy
+
+
+def _check_hashable(name: Any) -> None:
+    try:
+        hash(name)
+    except TypeError:
+        raise TypeError(
+            "clients must be names that can be keys of a dict, such as texts or integers. "
+            f"Received: one of type {type(name).__name__}."
+        ) from None
 
 
 def _size_of(policy: SamplingPolicy, population: int) -> int | None:

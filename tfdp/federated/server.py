@@ -1,6 +1,7 @@
 """The server of user-level training: in a round a query is released whose records are clients."""
 
 import contextlib
+import dataclasses
 import logging
 import secrets
 import threading
@@ -69,8 +70,9 @@ class Round:
         """Takes a client's answer: what its training added to the weights, and to the controls.
 
         The first answer of each client of the cohort counts, while the round is open. Every other
-        one, and one that cannot be used, is dropped without a word. So the server's logs tell
-        nothing of it. The client counts as zero, as one that does not answer.
+        one is dropped without a word. One that cannot be used counts as zero, as if the client did
+        not answer; where clients bring shares of the noise, with its share all the same. The
+        server's logs tell nothing of either.
 
         Args:
             client: Who it is from, as the transport knows and not as the answer says.
@@ -86,7 +88,10 @@ class Round:
             try:
                 arrays, weight = self._server.form.check(update, weight)
             except InvalidUpdateError:
-                return
+                if not self._server.model.optimizer.query.draws_for_records:
+                    return
+                # How much noise there is must not follow from what was sent.
+                arrays, weight = self._server.form.zeros(), 0.0
             self._server._add([array[None] for array in arrays], None, [weight])
 
     def receive_all(
@@ -101,15 +106,10 @@ class Round:
             weights: As many as rows, for a query that takes weights.
 
         Raises:
-            ValueError: there are fewer rows than clients, or weights where none are taken, or none
-                where they are.
+            ValueError: there are fewer rows than clients, arrays of another form, or weights where
+                none are taken, or none where they are.
         """
-        rows = len(updates[0])
-        if (weights is not None) != self._server.form.is_weighted:
-            raise ValueError(
-                "weights belong to a query that takes weights, and are needed by one. Received: "
-                f"weights={weights!r}."
-            )
+        rows = self._server.form.check_all(updates, weights)
         if len(clients) > rows:
             raise ValueError(
                 f"Every client has a row. Received: {len(clients)} clients, {rows} rows."
@@ -182,6 +182,8 @@ class Server:
         The event of a round is in the ledger before anybody is asked. A client moves the sum by
         at most the bound of the event, whatever it sends, and whether it answers or not: the
         denominator is the query's, fixed and public. A round is released once, or not at all.
+        Where clients bring shares of the noise (`tfdp.query.secure_sum_query`), who answers is
+        public: whoever does not brings none.
 
     Args:
         model: A private model (`tfdp.keras.make_private`) that is built and compiled with
@@ -238,10 +240,10 @@ class Server:
             record_dtype(variable)
         self._variables = variables
         self.controls = [_control(v) for v in variables] if controls else []
-        self._share = (self.policy.expected_batch_size or 0) / len(self.clients)
+        self._share = _share_of(self.policy)
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
         self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
-        self._generator = host_generator() if generator is None else generator
+        self._generator = host_generator(generator)
         if self._charged(self.policy) is not self.policy:
             _logger.warning(
                 "Cohorts are drawn by a generator whose draws can be repeated (%s). Rounds are "
@@ -421,6 +423,15 @@ class Server:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         logs = self.model.evaluate(x, y, sample_weight=sample_weight, verbose=0, return_dict=True)
         return {f"val_{name}": value for name, value in logs.items()}
+
+
+def _share_of(policy: SamplingPolicy) -> float:
+    """Returns the expected share of a cohort among all clients, 0 where nobody knows."""
+    if policy.hides_population:
+        # The share is the same for any number of clients, and with a power of two none of its bits
+        # follows from theirs.
+        policy = dataclasses.replace(policy, population_size=2**20)  # type: ignore[type-var]
+    return (policy.expected_batch_size or 0) / policy.population_size
 
 
 def _control(variable: Any) -> keras.Variable:

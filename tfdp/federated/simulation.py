@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdp.events.arguments import positive_integer
+from tfdp.events.arguments import check_type, positive_integer
 from tfdp.federated.local import Clients, LocalSGD, LocalTraining
 from tfdp.federated.server import Round, Server
 from tfdp.keras.inputs import as_array
@@ -24,8 +24,8 @@ class Simulation:
 
     Args:
         server: Whose rounds, and whose model's loss.
-        data: For every registered client its (x, y); a client without examples is one that does not
-            answer. Numbers or truth values, of one shape an example and one dtype. Floating-point
+        data: For every registered client its (x, y); a client without examples answers that nothing
+            changed. Numbers or truth values, of one shape an example and one dtype. Floating-point
             numbers are cast to `keras.config.floatx()`, as in `fit`.
         sgd: What each client does.
         clients_at_once: Whose weights are in memory at the same time.
@@ -34,7 +34,8 @@ class Simulation:
 
     Raises:
         KeyError: a registered client has no data.
-        TypeError: data hold no numbers.
+        TypeError: `data` is no mapping, or holds something else than a pair of numbers for a
+            client.
         ValueError: x and y of a client differ in length, examples of two clients differ in shape or
             dtype, or `clients_at_once` is out of range.
     """
@@ -48,8 +49,15 @@ class Simulation:
         clients_at_once: int = 50,
         generator: Any = None,
     ):
+        check_type("server", server, Server)
+        check_type("sgd", sgd, LocalSGD)
+        if not isinstance(data, Mapping):
+            raise TypeError(
+                "data must map the name of every client to its (x, y). Received: "
+                f"{type(data).__name__}."
+            )
         self._server = server
-        self._data = {name: _arrays(name, *data[name]) for name in server.clients}
+        self._data = {name: _arrays(name, data[name]) for name in server.clients}
         for name, (x, y) in self._data.items():
             if len(x) != len(y):
                 raise ValueError(
@@ -61,17 +69,16 @@ class Simulation:
         self._sgd = sgd
         self._at_once = positive_integer("clients_at_once", clients_at_once)
         self._rows = max(1, max(len(x) for x, _ in self._data.values()))
-        self._generator = host_generator() if generator is None else generator
+        self._generator = host_generator(generator)
         # c_i of SCAFFOLD, of those clients that were asked.
         self._controls: dict[Hashable, list[np.ndarray]] = {}
 
     def __call__(self, current: Round) -> None:
         """Answers a round for its whole cohort."""
         # Clients of like size are together, so that none waits long for another.
-        present = [name for name in current.cohort if len(self._data[name][0])]
-        present.sort(key=lambda name: len(self._data[name][0]))
-        for start in range(0, len(present), self._at_once):
-            names = present[start : start + self._at_once]
+        cohort = sorted(current.cohort, key=lambda name: len(self._data[name][0]))
+        for start in range(0, len(cohort), self._at_once):
+            names = cohort[start : start + self._at_once]
             updates = self._updates(current, names)
             weights = None
             if self._server.form.is_weighted:
@@ -107,8 +114,15 @@ class Simulation:
         return Clients(x, y, order)
 
 
-def _arrays(client: Hashable, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    arrays = [as_array(f"{part} of client {client!r}", a) for part, a in (("x", x), ("y", y))]
+def _arrays(client: Hashable, pair: Any) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(
+            "data must hold a pair (x, y) for every client. Received, of client "
+            f"{client!r}: {type(pair).__name__}."
+        )
+    arrays = [
+        as_array(f"{part} of client {client!r}", a) for part, a in zip("xy", pair, strict=True)
+    ]
     x, y = (a.astype(_dtype_of(a.dtype), copy=False) for a in arrays)
     return x, y
 

@@ -10,7 +10,7 @@ from tfdp.query.structure import Structure, describe
 
 
 class InvalidUpdateError(ValueError):
-    """An update does not have the form of the model. A server takes it for none."""
+    """An update does not have the form of the model. A server counts it as zero."""
 
 
 class Form(NamedTuple):
@@ -63,6 +63,44 @@ class Form(NamedTuple):
                 raise InvalidUpdateError(f"Array {index} of an update is not finite.")
             found.append(array)
         return found, self._weight(weight)
+
+    def check_all(self, arrays: Any, weights: Any) -> int:
+        """Returns how many updates there are, one behind the other.
+
+        Args:
+            arrays: As for `check`, each with an axis of updates in front.
+            weights: One number for each update, where weights are wanted; else None.
+
+        Raises:
+            ValueError: there are too few or too many arrays; an array has another shape or dtype,
+                or other rows than the first; or there are weights and none are wanted, or the other
+                way round, or fewer or more than rows.
+        """
+        if len(arrays) != len(self.shapes):
+            raise ValueError(f"An update has {len(self.shapes)} arrays. Received: {len(arrays)}.")
+        first = np.shape(arrays[0]) or (0,)
+        expected = [((first[0], *s), d) for s, d in zip(self.shapes, self.dtypes, strict=True)]
+        received = [(tuple(a.shape), a.dtype.name) for a in map(np.asarray, arrays)]
+        if received != expected:
+            raise ValueError(
+                "Arrays of several updates have an axis of them in front, of one length. "
+                f"Expected: {expected}, received: {received}."
+            )
+        if (weights is not None) != self.is_weighted:
+            raise ValueError(
+                "weights belong to a query that takes weights, and are needed by one. Received: "
+                f"weights of type {type(weights).__name__}."
+            )
+        if weights is not None and np.shape(weights) != first[:1]:
+            raise ValueError(
+                f"There is one weight for each of {first[0]} rows. Received: weights of shape "
+                f"{np.shape(weights)}."
+            )
+        return first[0]
+
+    def zeros(self) -> list[np.ndarray]:
+        """Returns the arrays of an update that changes nothing."""
+        return [np.zeros(s, d) for s, d in zip(self.shapes, self.dtypes, strict=True)]
 
     def _weight(self, weight: Any) -> float:
         if not self.is_weighted:

@@ -151,6 +151,12 @@ class PrivateClassCounts(PrivateMetric):
 
     def of_record(self, y: Any, y_pred: Any, loss: tf.Tensor) -> Any:
         label = _predicted_class(y_pred) if self.predicted else _label(y, y_pred)
+        if label.shape.num_elements() != 1:
+            raise ValueError(
+                f"Records have several labels, of which {self.name!r} would count each: a record "
+                "counts in one class. Take a tfdp.keras.PrivateMean of a function of your own. "
+                f"Received: labels of shape {label.shape}."
+            )
         return tf.one_hot(tf.reshape(label, []), self.num_classes)
 
 
@@ -299,6 +305,16 @@ class ShownMetrics:
 def _of_output(metric: PrivateMetric, y: Any, y_pred: Any) -> tuple[Any, Any]:
     """Returns labels and output that a metric is about."""
     if metric.output is not None:
+        if isinstance(y_pred, dict):
+            outputs = list(y_pred)
+        else:
+            outputs = list(range(len(y_pred))) if isinstance(y_pred, (list, tuple)) else []
+        if metric.output not in outputs:
+            wanted = f"must be one of {outputs}" if outputs else "is for models of several outputs"
+            raise ValueError(
+                f"output of the private metric {metric.name!r} {wanted}. Received: "
+                f"output={metric.output!r}."
+            )
         return y if y is None else y[metric.output], y_pred[metric.output]
     if not isinstance(metric, PrivateLoss) and len(tf.nest.flatten(y_pred)) != 1:
         raise ValueError(

@@ -122,7 +122,7 @@ class SummedStep:
         return events[-1]
 
     def add(self, records: Structure, mask: tf.Tensor | None = None, weights: Weights = ()) -> None:
-        """Adds records, which are clipped here.
+        """Adds records, which are clipped here; one that is not finite counts as zero.
 
         Args:
             records: In the structure of the variables, every leaf [n, ...] and of its dtype.
@@ -209,12 +209,17 @@ class SummedStep:
         return total, tf.constant(0)
 
     def _added_one_by_one(self, clipping, sample_state, leaves, mask, weights):
-        """Returns the sum with the records, and how many of them are in it."""
+        """Returns the sum with the records, and how many of them are in it.
+
+        Where something is drawn for every record, those that are not finite are the query's to make
+        zeros of.
+        """
+        draws = clipping.query.draws_for_records
 
         def body(i, sample_state, count):
             record = [leaf[i] for leaf in leaves]
             one = clipping.weighed(tf.nest.map_structure(lambda w: w[i], weights))
-            counts = mask[i] & is_finite(record)
+            counts = mask[i] if draws else mask[i] & is_finite(record)
             sample_state = tf.cond(
                 counts,
                 lambda: one.query.accumulate_record(

@@ -14,6 +14,9 @@ from tfdp.noise.discrete_gaussian import DiscreteGaussian
 from tfdp.noise.host import HostGenerator
 from tfdp.noise.host_calls import on_host
 
+# What samples are drawn by.
+_DRAWS = ("random", "integers", "binomial", "choice", "permutation")
+
 
 class RandomSource(abc.ABC):
     """Draws that a query adds to a sum.
@@ -161,9 +164,24 @@ def system_random_source() -> SystemRandomSource:
     return _SYSTEM
 
 
-def host_generator() -> HostGenerator:
-    """Returns a generator for drawing samples, keyed by the operating system at every draw."""
-    return HostGenerator()
+def host_generator(generator: Any = None) -> Any:
+    """Returns a generator for drawing samples: one keyed by the operating system at every draw,
+    unless another one is given.
+
+    Args:
+        generator: A `HostGenerator`, or NumPy's `Generator`, whose draws can be repeated.
+
+    Raises:
+        TypeError: it does not have their methods.
+    """
+    if generator is None:
+        return HostGenerator()
+    if not all(callable(getattr(generator, name, None)) for name in _DRAWS):
+        raise TypeError(
+            "generator must be a numpy.random.Generator or a tfdp.noise.HostGenerator. Received: "
+            f"{type(generator).__name__}."
+        )
+    return generator
 
 
 def _shape_and_size(shape: Any) -> tuple[Any, Any]:

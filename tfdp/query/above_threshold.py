@@ -18,6 +18,9 @@ from tfdp.query.arguments import check_random_source, clip_norm, source_of
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
 from tfdp.query.structure import Structure
 
+# Of it the part for the threshold is not rounded to zero, however many sums may be above.
+_SMALLEST_EPSILON = 1e-300
+
 
 class AboveThresholdResult(NamedTuple):
     """What is released of k sums.
@@ -56,7 +59,7 @@ class AboveThresholdQuery(ScoresQuery):
 
     Args:
         threshold: Of the sums; public.
-        epsilon: e1 + e2; positive, at most 1e6.
+        epsilon: e1 + e2; from 1e-300 to 1e6.
         sensitivity: S, the largest number in a record; from 1e-12 to 1e18.
         max_above: c, positive.
         monotonic: Whether the numbers of records are not negative.
@@ -89,7 +92,7 @@ class AboveThresholdQuery(ScoresQuery):
     random_source: RandomSource | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        limits = {"minimum": 0, "inclusive": False, "maximum": 1e6}
+        limits = {"minimum": _SMALLEST_EPSILON, "inclusive": True, "maximum": 1e6}
         threshold = real_number(
             "threshold", self.threshold, minimum=-1e30, inclusive=True, maximum=1e30
         )

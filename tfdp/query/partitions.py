@@ -196,14 +196,14 @@ def keep_probability(
     """Returns bounds of the probability p(count) with which a partition is kept.
 
     Args:
-        count: Records in the partition.
+        count: Records in the partition; a negative number is none.
         epsilon: e, for each partition.
         delta: d, for each partition.
         digits: About so many decimal digits of the bounds are the same.
     """
     bits = 4 * digits + (1 / delta).numerator.bit_length() - (1 / delta).denominator.bit_length()
     low, high = _keep_table(epsilon, delta, bits)
-    row = min(count, len(low) - 1)
+    row = min(max(count, 0), len(low) - 1)
     return Fraction(low[row], 1 << bits), Fraction(high[row], 1 << bits)
 
 

@@ -67,13 +67,14 @@ class _SelectionQuery(ScoresQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
+        state = _whole(sample_state)
         # Where scores of a record have one sign, all utilities move the same way.
         rate = Fraction(self.epsilon) / (STEPS if self.monotonic else 2 * STEPS)
 
         def select(fill, sums):
             return [np.int64(self._select(fill, sums.tolist(), rate))]
 
-        (index,) = source_of(self).on_host(select, [sample_state], [tf.int64])
+        (index,) = source_of(self).on_host(select, [state], [tf.int64])
         return tf.reshape(index, []), global_state, self.derive_event(global_state)
 
 
@@ -235,6 +236,7 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
+        state = _whole(sample_state)
         share = round(self.quantile * STEPS)
         rate = Fraction(self.epsilon) / (2 * max(share, STEPS - share))
 
@@ -242,12 +244,23 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
             utilities = [-abs(total) for total in sums.tolist()]
             return [np.int64(exponential_mechanism(fill, utilities, rate))]
 
-        (index,) = source_of(self).on_host(select, [sample_state], [tf.int64])
+        (index,) = source_of(self).on_host(select, [state], [tf.int64])
         result = tf.gather(tf.constant(self.candidates, tf.float64), tf.reshape(index, []))
         return result, global_state, self.derive_event(global_state)
 
     def derive_event(self, global_state: Structure) -> Event:
         return ScoresQuery._event(self, ExponentialMechanismEvent(self.epsilon))
+
+
+def _whole(sample_state: Structure) -> tf.Tensor:
+    """Returns the sums as a tensor, if they are integers, as a selection that is exact needs."""
+    sums = tf.convert_to_tensor(sample_state)
+    if not sums.dtype.is_integer:
+        raise TypeError(
+            "sample_state must be integers, as initial_sample_state and accumulate_record return "
+            f"them. Received: shape {sums.shape} and dtype {sums.dtype.name}."
+        )
+    return sums
 
 
 def _scalar(record):

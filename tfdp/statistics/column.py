@@ -1,7 +1,7 @@
 """Questions about one column of private data."""
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,11 @@ class PrivateColumn:
         if isinstance(candidates, (int, np.integer)):
             number = positive_integer("candidates", candidates)
             candidates = np.linspace(*self._range(), num=max(number, 2)).tolist()
+        elif not isinstance(candidates, Iterable):
+            raise TypeError(
+                "candidates must be increasing numbers, or an integer: how many. Received: "
+                f"candidates={candidates!r}."
+            )
         query = QuantileSelectionQuery(
             tuple(candidates),
             quantile,
@@ -153,6 +158,12 @@ class PrivateColumn:
             epsilon: What all bins cost together: Laplace noise of scale 1 / epsilon on each.
             noise_multiplier: Instead of `epsilon`: standard deviation of Gaussian noise.
         """
+        if not isinstance(edges, Iterable):
+            raise TypeError(
+                "edges must be increasing numbers that you know without looking at the data, such "
+                "as [0, 18, 65, 120]: a number of bins would take the range from the data. "
+                f"Received: edges={edges!r}."
+            )
         noise = self._account.noise(epsilon, noise_multiplier)
         limits = {"minimum": -_LARGEST, "inclusive": True, "maximum": _LARGEST}
         bounds = np.array([real_number("edges", edge, **limits) for edge in edges])

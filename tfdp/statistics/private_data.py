@@ -1,6 +1,6 @@
 """Private data as one would query a table, on one ledger and one budget."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from tfdp.events.arguments import check_type, positive_integer
 from tfdp.ledger import PrivacyLedger
 from tfdp.noise import RandomSource
 from tfdp.query import PartitionSelectionQuery
+from tfdp.query.arguments import check_random_source
 from tfdp.statistics import features, table
 from tfdp.statistics.account import Account, Groups
 from tfdp.statistics.column import PrivateColumn
@@ -87,7 +88,9 @@ class PrivateData:
         for name, value, kind in (("ledger", ledger, PrivacyLedger), ("budget", budget, Budget)):
             if value is not None:
                 check_type(name, value, kind)
+        check_random_source(random_source)
         ledger = PrivacyLedger() if ledger is None else ledger
+        table.check_name("person", person)
         if (person is None) != (max_contributions is None):
             raise ValueError(
                 "Give person and max_contributions together, or neither. Received: "
@@ -171,6 +174,13 @@ class PrivateData:
         """
         column = self._column(name)
         table.check_keys(name, column)
+        if keys is not None:
+            if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+                raise TypeError(
+                    "keys must be a sequence of keys, such as ['Oslo', 'Rome']. Received: "
+                    f"keys={keys!r}."
+                )
+            keys = tuple(keys)
         if (keys is None) == (epsilon is None) or (epsilon is None) != (delta is None):
             raise ValueError(
                 "Give either keys, or epsilon and delta to select them privately. Received: "
@@ -200,9 +210,9 @@ class PrivateData:
             number: How many columns.
             epsilon: What they cost together; each selection is a `ReportNoisyMaxQuery`.
         """
+        wanted = table.as_numbers(target, self._column(target, "target"))
         others = {name: column for name, column in self._columns.items() if name != target}
         numbers = {name: table.as_numbers(name, column) for name, column in others.items()}
-        wanted = table.as_numbers(target, self._column(target))
         return features.select(self._account, numbers, wanted, number, epsilon)
 
     @quiet
@@ -233,7 +243,8 @@ class PrivateData:
     def _length(self) -> int:
         return len(next(iter(self._columns.values())))
 
-    def _column(self, name: Hashable) -> np.ndarray:
+    def _column(self, name: Hashable, what: str = "name") -> np.ndarray:
+        table.check_name(what, name)
         if name not in self._columns:
             raise KeyError(f"There is no column {name!r}. There are: {list(self._columns)}.")
         return self._columns[name]

@@ -137,6 +137,25 @@ def check_keys(name: Hashable, column: np.ndarray) -> None:
         )
 
 
+def check_name(what: str, name: Any) -> None:
+    """Refuses what can be no name of a column, such as a list, an array or a slice.
+
+    Raises:
+        TypeError: it cannot be looked up; what it holds, which may be data, is not shown.
+    """
+    try:
+        hash(name)
+        is_name = not isinstance(name, slice)  # Which Python 3.12 can hash.
+    except TypeError:
+        is_name = False
+    if not is_name:
+        raise TypeError(
+            f"{what} must be the name of one column, such as 'age' or 0. Only data[['age', 'city']]"
+            " takes several, as a list, and rows cannot be chosen. Received: "
+            f"{what} of type {type(name).__name__}."
+        )
+
+
 def rows_of(column: np.ndarray, keys: Sequence[Hashable]) -> np.ndarray:
     """Returns int64, which of the keys each row has; -1 for none of them.
 

@@ -86,6 +86,12 @@ def test_random_order_has_everybody_once():
     assert len(orders) == 6 and {frozenset(order) for order in orders} == {frozenset("abc")}
 
 
+@pytest.mark.parametrize("generator", [0, 5])
+def test_what_is_no_generator_is_refused(generator):
+    with pytest.raises(TypeError, match="generator must be .* Received: int."):
+        random_order(make(), generator)
+
+
 def test_asynchronous_uploads_are_of_stale_parameters():
     server, slow = ParameterServer(np.zeros(3, np.float32)), SlowRun(1.0, 0.67, 1.0)
     exchange, participants = AsynchronousExchange(server), make()

@@ -122,6 +122,27 @@ def test_a_loss_may_have_branches_of_python(data):
     np.testing.assert_allclose(*found, atol=1e-6)
 
 
+@pytest.mark.parametrize("generator", [0, 5])
+def test_what_is_no_generator_is_refused(generator):
+    with pytest.raises(TypeError, match="generator must be .* Received: int."):
+        LocalSGD(linear(), LOSS, 0.5, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (np.zeros([0, 4], np.float32), np.zeros(0, np.int32)),
+        (np.zeros([5, 4], np.float32), np.zeros(3, np.int32)),
+        (np.zeros([3, 4], np.float32), np.zeros(5, np.int32)),
+        (np.float32(1), np.int32(1)),
+    ],
+    ids=["none", "more_x", "more_y", "scalars"],
+)
+def test_refuses_no_examples_and_unequally_many(x, y):
+    with pytest.raises(ValueError, match="equally many examples, at least one. Received: x of sh"):
+        LocalSGD(linear(), LOSS, 0.5).on(x, y)
+
+
 def test_refuses_state_that_nobody_shares():
     model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization()])
     with pytest.raises(ValueError, match="moving_mean"):

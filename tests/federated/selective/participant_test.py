@@ -93,3 +93,11 @@ def test_refuses_to_train_without_parameters_or_to_change_their_number():
     participant.download(ParameterServer(np.zeros(2, np.float32)))
     with pytest.raises(ValueError, match="as many parameters"):
         participant.epoch()
+
+
+def test_refuses_to_share_what_is_no_sparse_vector():
+    server = ParameterServer(np.zeros(2, np.float32))
+    participant = Participant(toward([1, 1]), lambda changes: changes)
+    with pytest.raises(TypeError, match="select must return a .*SparseVector.* Received: ndarray."):
+        participant.turn(server)
+    assert server.version == 0

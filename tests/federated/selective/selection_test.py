@@ -65,6 +65,12 @@ def test_random_bits_of_the_system_serve_too():
     assert len(RandomAboveThreshold(0.5, 1.0, 0.0)(np.ones(10, np.float32)).indices) == 5
 
 
+@pytest.mark.parametrize("generator", [0, 5])
+def test_what_is_no_generator_is_refused(generator):
+    with pytest.raises(TypeError, match="generator must be .* Received: int."):
+        RandomAboveThreshold(0.5, 1.0, 0.0, generator)
+
+
 def test_bound_is_not_exceeded_by_rounding_to_float32():
     # The float32 next to 0.1 is larger than 0.1.
     for select in (LargestValues(1.0, 0.1), RandomAboveThreshold(1.0, 0.1, 0.0)):

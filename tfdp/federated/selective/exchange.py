@@ -54,9 +54,12 @@ def random_order(
     Args:
         participants: By name.
         generator: By default keyed by the operating system.
+
+    Raises:
+        TypeError: `generator` is of another type.
     """
     names = list(participants)
-    return [names[i] for i in (generator or host_generator()).permutation(len(names))]
+    return [names[i] for i in host_generator(generator).permutation(len(names))]
 
 
 class Turn(NamedTuple):

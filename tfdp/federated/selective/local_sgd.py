@@ -34,6 +34,10 @@ class LocalSGD:
         batch_size: Positive; all examples are one batch where there are fewer.
         generator: Draws orders; by default keyed by the operating system.
         jit_compile: Whether XLA compiles an epoch.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: it is out of range, or the model has other state.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class LocalSGD:
         self._model, self._loss = model, loss
         self._rate = real_number("learning_rate", learning_rate, minimum=0, inclusive=False)
         self._batch_size = positive_integer("batch_size", batch_size)
-        self._generator = generator or host_generator()
+        self._generator = host_generator(generator)
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
         self._epoch = tf.function(self._steps, jit_compile=jit_compile, reduce_retracing=True)
         self._predict = tf.function(self._predictions, reduce_retracing=True)
@@ -76,9 +80,14 @@ class LocalSGD:
             batches: Of a new random order each time, where it is not all of them.
 
         Raises:
-            ValueError: there are fewer batches.
+            ValueError: there are fewer batches, or no examples, or not as many in x as in y.
         """
         x, y = tf.constant(x), tf.constant(y)
+        if not (x.shape.rank and y.shape.rank and 0 < len(x) == len(y)):
+            raise ValueError(
+                "x and y must hold equally many examples, at least one. Received: x of shape "
+                f"{x.shape} and y of shape {y.shape}."
+            )
         size = len(x)
         batch_size = min(self._batch_size, size)
         number = size // batch_size

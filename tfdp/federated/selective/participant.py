@@ -74,7 +74,13 @@ class Participant:
                 f"Received: {after.shape}."
             )
         after = np.where(np.isfinite(after), after, before)
-        message = encode(self._select(after - before))
+        shared = self._select(after - before)
+        if not isinstance(shared, SparseVector):
+            raise TypeError(
+                "select must return a tfdp.federated.selective.SparseVector(size, indices, values)."
+                f" Received: {type(shared).__name__}."
+            )
+        message = encode(shared)
         self.parameters = after
         return message
 

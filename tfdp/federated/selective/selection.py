@@ -75,6 +75,10 @@ class RandomAboveThreshold:
         tau: The threshold, not negative.
         generator: Draws; by default keyed by the operating system. Also a `numpy.random.Generator`.
 
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: it is out of range.
+
     References:
         Shokri and Shmatikov 2015, "Privacy-Preserving Deep Learning", figure 2.
     """
@@ -91,6 +95,7 @@ class RandomAboveThreshold:
         object.__setattr__(self, "gamma", check_bound("gamma", self.gamma))
         tau = real_number("tau", self.tau, minimum=0, inclusive=True, maximum=1e18)
         object.__setattr__(self, "tau", tau)
+        object.__setattr__(self, "generator", host_generator(self.generator))
 
     def __call__(self, changes: np.ndarray) -> SparseVector:
         """Returns what is shared of changes, [n]."""
