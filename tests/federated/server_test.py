@@ -14,7 +14,12 @@ from tensorflow.python.framework import ops
 import tfdp
 from tests.federated import rounds as making
 from tfdp.cli import main
-from tfdp.events import FullBatchSampling, GaussianSumEvent, PoissonSampling
+from tfdp.events import (
+    FullBatchSampling,
+    GaussianSumEvent,
+    NeighboringRelation,
+    PoissonSampling,
+)
 from tfdp.federated import Server
 from tfdp.keras import (
     EpsilonLogger,
@@ -24,7 +29,7 @@ from tfdp.keras import (
     PrivacyBudgetExceededError,
 )
 from tfdp.query import WeightedAverageQuery
-from tfdp.sampling import FixedSize, FullBatch, Shuffled
+from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled
 
 NAMES = making.NAMES
 
@@ -499,6 +504,15 @@ def test_round_that_a_kill_interrupts_is_charged_and_never_released(tmp_path):
     server.train(making.answer_all, 1)
     assert model.ledger.total_count == before + 1
     model.ledger.close()
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 43, 44, 1000, 1001])
+def test_share_of_a_cohort_does_not_tell_how_many_clients_there_are(size):
+    """0.1 * 3 / 3 is not 0.1."""
+    policy = Poisson(0.1, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    server = Server(making.model(), range(size), sampling=policy, controls=True)
+    assert server._share == 0.1
+    assert len(server.clients) == server.policy.population_size == size
 
 
 def test_control_variates_are_in_the_clipped_record():

@@ -47,6 +47,24 @@ DISK = (
             f"{LEDGER}/saved_files_test.py::test_equal_steps_of_another_copy_are_not_this_ones",
         ),
         (
+            "saved_for_all_to_read",
+            "a ledger that only its owner could read is readable to all once it is saved again",
+            "storage/write.py",
+            "shutil.copymode(target, draft)",
+            "pass",
+            f"{LEDGER}/storage/write_test.py"
+            "::test_a_new_file_has_the_permissions_of_the_one_that_it_replaces",
+        ),
+        (
+            "drafts_for_all_to_read",
+            "what is written before it replaces a hidden file is readable to all",
+            "storage/write.py",
+            "draft.touch(0o600)",
+            "pass",
+            f"{LEDGER}/storage/write_test.py"
+            "::test_nobody_reads_a_draft_who_may_not_read_what_it_replaces",
+        ),
+        (
             "saved_at_once",
             "two that save to one file at once both find what was there before",
             "storage/write.py",

@@ -23,6 +23,22 @@ ROUNDS = in_folder(
         f"{ANSWERS}::test_an_answer_in_the_name_of_another_client_does_not_take_its_place",
     ),
     (
+        "share_that_is_not_sent",
+        "a client takes its share of the noise away by an answer that cannot be used",
+        "server.py",
+        "if not self._server.model.optimizer.query.draws_for_records:",
+        "if True:",
+        "tests/federated/queries_test.py::test_noise_does_not_follow_from_what_a_client_sends",
+    ),
+    (
+        "share_of_a_cohort_tells_how_many_there_are",
+        "controls move by a share whose last bit follows from the number of clients",
+        "server.py",
+        "if policy.hides_population:",
+        "if False:",
+        f"{SERVER}::test_share_of_a_cohort_does_not_tell_how_many_clients_there_are",
+    ),
+    (
         "late_answer_goes_to_the_next_round",
         "a round that was released still takes answers",
         "server.py",
@@ -151,6 +167,14 @@ SUMMED = in_folder(
         "sample_state, self._sum = self._sum, None",
         "sample_state = self._sum",
         f"{SERVER}::test_a_round_is_released_once",
+    ),
+    (
+        "share_that_is_lost_to_a_nan",
+        "an update that is not finite takes its client's share of the noise away",
+        "summed_step.py",
+        "counts = mask[i] if draws else mask[i] & is_finite(record)",
+        "counts = mask[i] & is_finite(record)",
+        "tests/federated/queries_test.py::test_noise_does_not_follow_from_what_a_client_sends",
     ),
     (
         "shares_of_a_round_are_not_counted",
