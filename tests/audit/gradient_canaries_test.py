@@ -79,6 +79,51 @@ def test_canaries_pull_at_the_models_own_weights():
     np.testing.assert_allclose(sums[0], [1 + clipped[2], 0, 1], atol=2e-3)
 
 
+@pytest.mark.parametrize("coordinates", [None, [0, 5, 10, 14]], ids=["added", "own"])
+def test_canaries_are_seen_in_half_precision(coordinates):
+    """In float16 their loss is infinite, and such a record counts for nothing."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        canaries = GradientCanaries(classifier(), 4, coordinates)
+        inserted = np.array([True, False, True, True])
+        x, y = np.zeros((1, 4), "float32"), np.zeros(1, int)
+        sums, _ = sums_of_fit(canaries, inserted, average(1e-4, clip=0.5), x, y)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    # The record moves the biases, which are the last three.
+    known = slice(0, None if coordinates is None else 3)
+    np.testing.assert_allclose(sums[0][known], 0.5 * inserted[known], atol=2e-3)
+
+
+def test_canaries_copy_a_record_that_is_finite():
+    canaries, inserted = GradientCanaries(classifier(), 10), fair_coins(10, seed=0)
+    x, y = data(5)
+    x[:2, 1] = np.nan, np.inf
+    (copied, _), _ = canaries.records(x, y, inserted)
+    np.testing.assert_array_equal(copied[5:], np.repeat(x[2:3], sum(inserted), axis=0))
+    sums, _ = sums_of_fit(canaries, inserted, average(1e-4), x, y)
+    np.testing.assert_allclose(sums[0], inserted, atol=2e-3)
+    with pytest.raises(ValueError, match="No record is finite"):
+        canaries.records(x[:2], y[:2], inserted)
+
+
+def test_inputs_and_labels_may_be_dicts():
+    parts = {name: keras.Input((2,), name=name) for name in ("b", "a")}
+    joined = keras.layers.Concatenate()([parts["b"], parts["a"]])
+    output = keras.layers.Dense(3, activation="softmax")(joined)
+    canaries, inserted = GradientCanaries(keras.Model(parts, output), 10), fair_coins(10, seed=0)
+    x, y = data(5)
+    named = {"b": x[:, :2], "a": x[:, 2:]}
+    inputs, _ = canaries.records(named, y, inserted)
+    by_name = {
+        tensor.name: part for tensor, part in zip(canaries.model.inputs, inputs, strict=True)
+    }
+    for name, part in named.items():
+        np.testing.assert_array_equal(by_name[name][:5], part)
+    sums, _ = sums_of_fit(canaries, inserted, average(1e-4), named, y)
+    np.testing.assert_allclose(sums[0], inserted, atol=2e-3)
+
+
 def guessed(scores, inserted, share):
     guesses = round(share * len(scores))
     return correct_guesses(scores, inserted, guesses), guesses, len(scores)

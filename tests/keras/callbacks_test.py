@@ -161,6 +161,23 @@ def test_several_steps_an_execution_stop_before_the_execution_that_overspends(af
     assert model.ledger.total_count == int(model.optimizer.iterations) == run
 
 
+@pytest.mark.parametrize(
+    ("at_once", "affordable", "run"),
+    [(5, 8, 8), (7, 8, 8), (10, 11, 8), (3, 8, 8), (3, 7, 7), (3, 6, 4), (3, 5, 4), (4, 7, 4)],
+)
+def test_an_execution_is_no_longer_than_its_epoch(caplog, at_once, affordable, run):
+    """Of four steps: the last execution of an epoch takes what is left of it."""
+    model = private(steps_per_execution=at_once)
+    budget = PrivacyBudget(budget_of(affordable), DELTA, QuickAccountant)
+    with caplog.at_level("WARNING", "tfdp"):
+        fit(model, budget, steps_per_epoch=4, epochs=5)
+    assert model.ledger.total_count == run
+    (said,) = [r.getMessage() for r in caplog.records if "is spent after" in r.getMessage()]
+    more = min(at_once, 4 - run % 4)
+    words = "one more step" if more == 1 else f"{more} more steps, which run as one"
+    assert f"is spent after {run} steps: it does not cover {words}." in said
+
+
 @pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("affordable", [3, 4, 5, 6, 7, 8, 11, 23, 24, 25, 39])
 def test_steps_that_are_taken_in_one_call_stop_where_single_ones_do(

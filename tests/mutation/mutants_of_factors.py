@@ -63,8 +63,8 @@ FACTORS = [
             "signs_of_columns_cancel",
             "vectors of a unit are taken to have one sign",
             "toeplitz.py",
-            "column = np.abs(self.column(num_steps))",
-            "column = self.column(num_steps)",
+            "column = np.abs(self.column(n))",
+            "column = self.column(n)",
             f"{FACTORIZATIONS}/toeplitz_test.py",
         ),
         (

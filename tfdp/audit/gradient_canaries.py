@@ -27,7 +27,8 @@ class _Coordinates(keras.layers.Layer):
     """Reads one coordinate of weights that belong to other layers."""
 
     def __init__(self, owner: keras.Model, coordinates: np.ndarray, name: str):
-        super().__init__(name=name)
+        # In float16 the loss of a canary would be infinite, and its record count for nothing.
+        super().__init__(name=name, dtype="float32")
         self._read = list(owner.trainable_variables)
         self._coordinates = coordinates
 
@@ -92,7 +93,11 @@ class GradientCanaries:
         number = keras.Input((), dtype="int32", name="canary")
         if coordinates is None:
             self._own = keras.layers.Embedding(
-                self.canaries + 1, 1, embeddings_initializer="zeros", name="canary_weights"
+                self.canaries + 1,
+                1,
+                embeddings_initializer="zeros",
+                name="canary_weights",
+                dtype="float32",  # As for `_Coordinates`.
             )
             pulled = self._own(number)
             self._coordinates = None
@@ -114,16 +119,19 @@ class GradientCanaries:
     def records(self, x: Any, y: Any, inserted: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Returns (x, y) for `fit`: the records, and after them the canaries that are in.
 
-        A canary's other inputs and labels are those of the first record, whose gradient is
-        negligible beside its own.
+        A canary's other inputs and labels are those of the first record that is finite. Its
+        gradient must be negligible beside the canary's own, which is 1e6 long, and its labels must
+        be ones that the losses know: a record whose loss is NaN counts for nothing, and canaries
+        that are copies of one are not seen. Scale the labels of a regression.
 
         Args:
-            x: [records, ...] array, or a list of one for every input.
-            y: [records, ...] array, or a list of one for every output.
+            x: [records, ...] array, or a list or dict of one for every input.
+            y: [records, ...] array, or a list or dict of one for every output.
             inserted: One boolean per canary.
 
         Raises:
-            ValueError: `inserted` is not one boolean per canary, or arrays differ in length.
+            ValueError: `inserted` is not one boolean per canary, arrays differ in length, or no
+                record is finite.
         """
         inserted = np.asarray(inserted)
         if inserted.dtype != bool or inserted.shape != (self.canaries,):
@@ -131,8 +139,7 @@ class GradientCanaries:
                 f"inserted must be {self.canaries} booleans. "
                 f"Received: dtype={inserted.dtype}, shape={inserted.shape}."
             )
-        inputs = [np.asarray(a) for a in (x if isinstance(x, list | tuple) else [x])]
-        outputs = [np.asarray(a) for a in (y if isinstance(y, list | tuple) else [y])]
+        inputs, outputs = _arrays(x), _arrays(y)
         counts = {len(array) for array in (*inputs, *outputs)}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(
@@ -140,11 +147,15 @@ class GradientCanaries:
                 f"Received: {[len(array) for array in (*inputs, *outputs)]}."
             )
         (records,) = counts
+        finite = np.all([_finite(array) for array in (*inputs, *outputs)], axis=0)
+        if not finite.any():
+            raise ValueError("No record is finite in all arrays, and canaries need one to copy.")
+        copied = [np.argmax(finite)]
         planted = np.flatnonzero(inserted) + 1
         numbers = np.concatenate([np.zeros(records, "int32"), planted.astype("int32")])
 
         def padded(array: np.ndarray) -> np.ndarray:
-            return np.concatenate([array, np.repeat(array[:1], len(planted), axis=0)])
+            return np.concatenate([array, np.repeat(array[copied], len(planted), axis=0)])
 
         pull = np.where(numbers > 0, _SCALE, 0.0).astype("float32")[:, None]
         return [*map(padded, inputs), numbers], [*map(padded, outputs), pull]
@@ -203,6 +214,20 @@ class CanarySums(keras.callbacks.Callback):
         position = self._canaries.positions()
         self._steps.append(self._factor * (self._position - position))
         self._position = position
+
+
+def _arrays(parts: Any) -> list[np.ndarray]:
+    """Returns the arrays of all inputs or outputs, in the order in which a model has them."""
+    if isinstance(parts, dict):
+        parts = keras.tree.flatten(parts)
+    return [np.asarray(part) for part in (parts if isinstance(parts, list | tuple) else [parts])]
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    """Returns which records are finite, bool [records]."""
+    if array.dtype.kind not in "fc":
+        return np.ones(len(array), bool)
+    return np.isfinite(array).reshape(len(array), -1).all(axis=1)
 
 
 def _checked_coordinates(coordinates: Any, canaries: int, model: keras.Model) -> np.ndarray:

@@ -197,6 +197,10 @@ class _Planned:
         )
 
 
+def _more(steps: int) -> str:
+    return "one more step" if steps == 1 else f"{steps} more steps, which run as one"
+
+
 class PrivacyBudget(LogsEpsilon):
     """Stops training before the step that would spend more than (target_epsilon, target_delta).
 
@@ -235,31 +239,38 @@ class PrivacyBudget(LogsEpsilon):
         optimizer = self._optimizer()
         self._planned, self._has_said = None, False
         optimizer.charging.add_guard(self._guard)
-        needed = min(self.model.steps_per_execution, self.params.get("steps") or math.inf)
+        needed = self._next_together(0)
         if self._affordable(optimizer.ledger, optimizer.next_event(), needed) < needed:
             optimizer.charging.remove_guard(self._guard)
-            steps = "one more step" if needed == 1 else f"{needed} more steps, which run as one"
             raise PrivacyBudgetExceededError(
                 f"The budget of epsilon={self._target_epsilon} at delta={self._target_delta} does "
-                f"not cover {steps}: {optimizer.ledger.total_count} steps are spent. Raise the "
-                "budget or the noise, or sample fewer."
+                f"not cover {_more(needed)}: {optimizer.ledger.total_count} steps are spent. Raise "
+                "the budget or the noise, or sample fewer."
             )
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._stop_if_spent()
+        self._stop_if_spent(batch + 1)
 
-    def _stop_if_spent(self):
-        optimizer, needed = self._optimizer(), self.model.steps_per_execution
+    def _next_together(self, taken: int) -> int:
+        """Returns how many steps the next call takes, after so many of an epoch."""
+        steps = self.params.get("steps") or math.inf
+        # Keras counts an execution that an epoch cuts short as if it were whole.
+        left = steps - min(taken, steps) or steps
+        return int(min(self.model.steps_per_execution, left))
+
+    def _stop_if_spent(self, taken: int) -> None:
+        optimizer, needed = self._optimizer(), self._next_together(taken)
         if self._affordable(optimizer.ledger, optimizer.next_event(), needed) < needed:
             self.model.stop_training = True
             if not self._has_said:
                 self._has_said = True
                 _logger.warning(
                     "The budget of epsilon=%g at delta=%g is spent after %d steps: it does not "
-                    "cover another one. fit() ends.",
+                    "cover %s. fit() ends.",
                     self._target_epsilon,
                     self._target_delta,
                     optimizer.ledger.total_count,
+                    _more(needed),
                 )
 
     def steps_unseen(self) -> int:
@@ -274,7 +285,7 @@ class PrivacyBudget(LogsEpsilon):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._log(logs)
-        self._stop_if_spent()  # The next epoch may begin a new pass, whose steps cost more.
+        self._stop_if_spent(0)  # The next epoch may begin a new pass, whose steps cost more.
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         self._optimizer().charging.remove_guard(self._guard)
