@@ -2,6 +2,8 @@
 
 from tests.mutation.mutant import in_folder
 
+_CANARIES = "tests/audit/gradient_canaries_test.py"
+
 AUDITS = in_folder(
     "audit",
     (
@@ -11,6 +13,22 @@ AUDITS = in_folder(
         "np.lexsort((lots, scores))",
         "np.argsort(scores, kind='stable')",
         "tests/audit/guesses_test.py::test_equal_scores_are_guessed_by_lot",
+    ),
+    (
+        "canaries_overflow",
+        "white-box canaries count for nothing in half precision, so that nothing is found",
+        "gradient_canaries.py",
+        'dtype="float32",  # As for `_Coordinates`.',
+        "",
+        f"{_CANARIES}::test_canaries_are_seen_in_half_precision",
+    ),
+    (
+        "canaries_copy_what_counts_for_nothing",
+        "white-box canaries are copies of a record that is not finite, so that nothing is found",
+        "gradient_canaries.py",
+        "copied = [np.argmax(finite)]",
+        "copied = [0]",
+        f"{_CANARIES}::test_canaries_copy_a_record_that_is_finite",
     ),
     (
         "order_statistic_of_the_last_guess",
