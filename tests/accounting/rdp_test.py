@@ -23,6 +23,7 @@ from tfdp.events import (
     NonPrivateEvent,
     PoissonSampling,
     PureEpsilonEvent,
+    RandomAllocationSampling,
     RandomizedResponseEvent,
     SampledEvent,
     TruncatedPoissonSampling,
@@ -272,3 +273,21 @@ def test_an_order_is_asked_for_a_delta_between_0_and_1():
 def test_orders_are_a_list(orders):
     with pytest.raises(TypeError, match="orders must be a list"):
         RDPAccountant(orders=orders)
+
+
+def test_divergences_are_computed_up_to_a_largest_order():
+    events = [
+        SampledEvent(PoissonSampling(0.1), GaussianSumEvent(1.0, 1.0)),
+        LaplaceSumEvent(1.0, 1.0),
+        SampledEvent(RandomAllocationSampling(10), GaussianSumEvent(1.0, 1.0)),
+        PureEpsilonEvent(5.0),
+        ExponentialMechanismEvent(5.0),
+    ]
+    for event in events:
+        accountant = RDPAccountant().compose(event)
+        assert not np.isnan(accountant.get_rdp([1e15, math.inf])).any()
+        for order in (1.1e15, 1e308):
+            with pytest.raises(ValueError, match="orders"):
+                accountant.get_rdp([order])
+    with pytest.raises(ValueError, match="orders"):
+        RDPAccountant(orders=[2.0, 1e16])

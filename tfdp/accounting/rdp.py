@@ -53,6 +53,8 @@ _Terms = Sequence[tuple[Any, int]]
 
 # Of more terms than this, a part tells where the search for the best order begins.
 _MANY_TERMS, _SAMPLE = 512, 128
+# Of finite orders, to which divergences are computed; no search goes further.
+_LARGEST_ORDER = 1e15
 
 
 def _remove_then_add_curve(mechanisms: Sequence[RemoveThenAdd], counts: np.ndarray) -> _Curve:
@@ -125,13 +127,13 @@ class RDPAccountant(Accountant):
         distributions.
 
     Args:
-        orders: The only orders to look at, all above 1, whole or not, or infinite; None for all
-            finite ones.
+        orders: The only orders to look at, all above 1, whole or not, up to 1e15, or infinite; None
+            for all finite ones.
         group_size: Epsilon and delta are for data sets that are so many neighbours apart.
 
     Raises:
-        ValueError: there are no orders, or one is not above 1; group_size is below 1 or above
-            1000.
+        ValueError: there are no orders, or one is not above 1 or too large; group_size is below 1
+            or above 1000.
         TypeError: an order is not a number, or group_size not an integer.
 
     Example:
@@ -190,14 +192,14 @@ class RDPAccountant(Accountant):
         """Returns, at every order, the divergence of everything composed so far.
 
         Args:
-            orders: Above 1, whole or not. At infinity it is the epsilon at delta zero.
+            orders: Above 1, whole or not, up to 1e15. At infinity it is the epsilon at delta zero.
 
         Returns:
             Float64 vector as long as `orders`; infinite where something has no privacy, a delta of
             its own, or a probability of failure (truncated samples, discrete noise).
 
         Raises:
-            ValueError: an order is not above 1.
+            ValueError: an order is not above 1, or finite and above 1e15.
             TypeError: an order is not a number.
         """
         checked = _checked(orders)
@@ -288,7 +290,7 @@ def _checked(orders: Iterable[float]) -> np.ndarray:
         [
             order
             if isinstance(order, float) and order == math.inf
-            else real_number("orders", order, minimum=1, inclusive=False)
+            else real_number("orders", order, minimum=1, inclusive=False, maximum=_LARGEST_ORDER)
             for order in orders
         ],
         np.float64,
