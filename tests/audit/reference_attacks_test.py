@@ -148,3 +148,10 @@ def test_records_without_models_are_refused():
         rmia([0.0, 0.5], np.ones((4, 2)), halves, [0.5], np.ones((4, 1)))
     with pytest.raises(ValueError, match="same models"):
         rmia([0.1, 0.5], np.ones((4, 2)), halves, [0.5], np.ones((3, 1)))
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_an_empty_population_is_refused(online):
+    halves = np.array([[True, False], [False, True]] * 2)
+    with pytest.raises(ValueError, match=r"population_target of the shape \(0,\)"):
+        rmia([0.1, 0.5], np.ones((4, 2)), halves, [], np.ones((4, 0)), online=online)

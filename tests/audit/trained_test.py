@@ -59,8 +59,41 @@ def test_scikit_learn_is_named_where_it_is_missing(monkeypatch):
             ValueError,
             "folds=3",
         ),
+        (
+            ("nearest neighbors", [[np.nan], [0], [np.inf], [0]], np.array([True, False] * 2)),
+            ValueError,
+            "NaN or infinity in 2 of 4 records",
+        ),
     ],
 )
 def test_arguments_are_validated(arguments, error, text):
     with pytest.raises(error, match=text):
         trained_scores(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("members", "others", "folds", "enough"),
+    [
+        (3, 3, 2, False),
+        (3, 30, 2, False),  # One part holds two of the three members.
+        (4, 30, 2, True),
+        (30, 3, 3, True),
+        (11, 10, 2, False),  # Ten records train one of the two.
+        (11, 11, 2, True),
+        (4, 13, 3, True),
+        (4, 12, 3, False),
+    ],
+)
+def test_a_perceptron_has_the_records_to_stop_early(members, others, folds, enough):
+    rng = np.random.default_rng(2)
+    features, is_member = rng.normal(size=(members + others, 3)), np.arange(members + others)
+    is_member = is_member < members
+    if enough:
+        scores = trained_scores("multilayer perceptron", features, is_member, folds)
+        assert np.isfinite(scores).all()
+        return
+    with pytest.raises(
+        ValueError, match=f"11 records or more .*: folds={folds}, {members} members"
+    ):
+        trained_scores("multilayer perceptron", features, is_member, folds)
+    trained_scores("random forest", features, is_member, folds)

@@ -350,6 +350,25 @@ def test_files_that_say_something_else_are_refused(tmp_path, capsys):
         assert text in err
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logits": None, "probabilities": np.full((600, 1), 0.3)},
+        {"logits": None, "probabilities": np.full(600, 0.3)},
+        {"logits": np.zeros((600, 1))},
+    ],
+)
+def test_one_sigmoid_output_is_told_what_to_store(tmp_path, capsys, changes):
+    path, arrays = predictions(tmp_path, **changes)
+    status, out, err = run(capsys, "audit", "membership", path)
+    assert (status, out) == (2, "")
+    assert "[records, classes]" in err and "stack([1 - p, p], axis=-1)" in err
+    p = np.full(600, 0.3)
+    stacked = {"probabilities": np.stack([1 - p, p], axis=-1), "labels": arrays["labels"] % 2}
+    path, _ = predictions(tmp_path, logits=None, **stacked)
+    assert run(capsys, "audit", "membership", path)[0] == 0
+
+
 def test_events_whose_noise_has_no_other_size_are_named(tmp_path, capsys):
     made = PrivacyLedger()
     made.append(PureEpsilonEvent(3.0))

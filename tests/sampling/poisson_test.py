@@ -221,6 +221,10 @@ def test_poisson_refuses_to_contradict_the_data():
     ):
         Poisson(0.2).resolve(100, 10)
     with pytest.raises(
+        ValueError, match="batch_size is 32 where it is left out, and batch_size / "
+    ):
+        Poisson(0.25).resolve(100, 32)
+    with pytest.raises(
         ValueError, match="population_size=50, but the data have population_size=100"
     ):
         Poisson(population_size=50).resolve(100, 10)

@@ -92,8 +92,9 @@ def _probabilities(probabilities: Any) -> np.ndarray:
     p = np.asarray(probabilities, np.float64)
     if p.ndim != 2 or p.shape[1] < 2:
         raise ValueError(
-            "probabilities must be of the shape [records, classes], with two classes or more. "
-            f"Received: shape={p.shape}."
+            "probabilities must be of the shape [records, classes], with two classes or more. Of "
+            "one sigmoid output p [records], take numpy.stack([1 - p, p], axis=-1). Received: "
+            f"shape={p.shape}."
         )
     # Sums of float32 and of what was written with few digits.
     if not (np.all(p >= 0) and np.all(np.abs(p.sum(axis=1) - 1) < 1e-3)):

@@ -93,8 +93,8 @@ def rmia(
         offline_scale: a, in [0, 1]; only used offline.
 
     Raises:
-        ValueError: shapes differ, a number is no positive probability, or a record has no model
-            without it, or with it where `online`.
+        ValueError: shapes differ, the population is empty, a number is no positive probability, or
+            a record has no model without it, or with it where `online`.
         TypeError: `memberships` is not boolean.
 
     References:
@@ -110,6 +110,11 @@ def rmia(
         raise ValueError(
             "reference and population_reference must be of the same models. "
             f"Received: {len(reference)} and {len(z_reference)} models."
+        )
+    if len(z_target) == 0:
+        raise ValueError(
+            "The population must have a record at least. Received: population_target of the shape "
+            f"{z_target.shape}."
         )
     for values in (target, reference, z_target, z_reference):
         if not np.all((values > 0) & (values <= 1)):

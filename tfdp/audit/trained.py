@@ -13,7 +13,11 @@ import numpy as np
 from tfdp.audit.predictions import SCORES, membership_scores
 from tfdp.events.arguments import positive_integer
 
-ATTACKERS = ("logistic regression", "random forest", "multilayer perceptron", "nearest neighbors")
+_PERCEPTRON = "multilayer perceptron"
+ATTACKERS = ("logistic regression", "random forest", _PERCEPTRON, "nearest neighbors")
+# It stops early by a tenth of the records that it is trained with, of both kinds, at least one of
+# each: there must be two of each to be divided so, and a tenth, rounded up, must be two.
+_LEAST_OF_A_KIND, _LEAST_RECORDS = 2, 11
 
 
 def attacker_features(probabilities: Any, labels: Any) -> np.ndarray:
@@ -47,8 +51,9 @@ def trained_scores(
         seed: Of the division and of the training.
 
     Raises:
-        ValueError: no such attacker, the shapes differ, or there are fewer members or fewer others
-            than parts.
+        ValueError: no such attacker, the shapes differ, a feature is not finite, or there are fewer
+            members or fewer others than parts. A multilayer perceptron needs 11 records without
+            any of the parts, among them 2 members and 2 others.
         TypeError: `members` is not boolean.
         ModuleNotFoundError: scikit-learn is not installed.
     """
@@ -61,6 +66,12 @@ def trained_scores(
             "features must be of the shape [records, features], and members of the shape [records]."
             f" Received: {features.shape} and {members.shape}."
         )
+    finite = np.isfinite(features).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            "features must be finite. Received: NaN or infinity in "
+            f"{int(np.sum(~finite))} of {len(features)} records."
+        )
     rarer = int(min(members.sum(), (~members).sum()))
     if not 2 <= folds <= rarer:
         raise ValueError(
@@ -70,11 +81,26 @@ def trained_scores(
     model_selection = _scikit_learn()
     scores = np.empty(len(members))
     division = model_selection.StratifiedKFold(folds, shuffle=True, random_state=seed)
-    for known, attacked in division.split(features, members):
+    parts = list(division.split(features, members))
+    if attacker == _PERCEPTRON:
+        _check_early_stopping([members[known] for known, _ in parts], members)
+    for known, attacked in parts:
         classifier = _classifier(attacker, seed, len(known))
         classifier.fit(features[known], members[known])
         scores[attacked] = classifier.predict_proba(features[attacked])[:, 1]
     return scores
+
+
+def _check_early_stopping(known: list[np.ndarray], members: np.ndarray) -> None:
+    fewest = min(min(part.sum(), (~part).sum()) for part in known)
+    records = min(len(part) for part in known)
+    if fewest < _LEAST_OF_A_KIND or records < _LEAST_RECORDS:
+        raise ValueError(
+            f"folds must leave a {_PERCEPTRON}, which stops early, {_LEAST_RECORDS} records or "
+            f"more to be trained with, among them {_LEAST_OF_A_KIND} members and "
+            f"{_LEAST_OF_A_KIND} others. Received: folds={len(known)}, {int(members.sum())} "
+            f"members of {len(members)} records."
+        )
 
 
 def _scikit_learn() -> Any:
@@ -95,7 +121,7 @@ def _classifier(attacker: str, seed: int, records: int) -> Any:
         "random forest": lambda: ensemble.RandomForestClassifier(
             min_samples_leaf=10, random_state=seed
         ),
-        "multilayer perceptron": lambda: neural_network.MLPClassifier(
+        _PERCEPTRON: lambda: neural_network.MLPClassifier(
             (32,), learning_rate_init=0.01, early_stopping=True, random_state=seed
         ),
         "nearest neighbors": lambda: neighbors.KNeighborsClassifier(min(15, records)),

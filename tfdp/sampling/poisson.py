@@ -73,7 +73,9 @@ class Poisson(SamplingPolicy):
         if self.sampling_probability is not None and self.sampling_probability != q:
             raise ValueError(
                 f"Poisson was made for sampling_probability={self.sampling_probability!r}, but "
-                f"batch_size={batch_size} of {population_size} units is {q!r}. Leave "
+                f"batch_size={batch_size} of {population_size} units is {q!r}. batch_size is "
+                f"{self.default_batch_size(population_size)} where it is left out, and batch_size "
+                "/ number of units must be the sampling_probability exactly. Leave "
                 "sampling_probability out."
             )
         return dataclasses.replace(
