@@ -13,8 +13,10 @@ from tfdp.cli.common import rounded_up
 from tfdp.events import (
     ComposedEvent,
     FixedSizeSampling,
+    FullBatchSampling,
     GaussianSumEvent,
     LaplaceSumEvent,
+    NeighboringRelation,
     NonPrivateEvent,
     RunEvent,
     SampledEvent,
@@ -297,3 +299,13 @@ def test_a_search_is_not_said_to_declare_no_sampling(save, capsys):
         _, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
         (line,) = [line for line in out.splitlines() if "sampling: " in line]
         assert line.split("sampling: ")[1].startswith(f"{expected} (add_or_remove_one")
+
+
+def test_steps_of_different_neighbours_say_what_epsilon_is_about(save, capsys):
+    """None of the entries names it."""
+    replaced = SampledEvent(FullBatchSampling(), STEP.event, NeighboringRelation.REPLACE_ONE)
+    words = "epsilon is about zero_out, which all of them cover"
+    for entries, differ in (([(replaced, 2), (STEP, 3)], True), ([(replaced, 2)], False)):
+        _, path = save(*entries)
+        status, out, _ = run(capsys, "replay", path, "--delta", "1e-5", "--accountant", "rdp")
+        assert status == 0 and (words in out) == differ

@@ -88,3 +88,20 @@ def test_evidence_of_a_file(tmp_path):
     with json_lines.open_entries(path) as stream:
         assert stream.evidence is Evidence.NONE
         assert list(stream.entries) == list(ledger)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("\ufeff" + _TEXT, "byte order mark"),
+        (_TEXT.replace("\n", "\r\n"), "CRLF"),
+    ],
+    ids=["mark", "ends"],
+)
+def test_what_an_editor_has_changed_is_named(tmp_path, changed, words):
+    with pytest.raises(LedgerFormatError, match=words):
+        PrivacyLedger.from_json_lines(changed)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(changed.encode())
+    with pytest.raises(LedgerFormatError, match=f"a.jsonl.*{words}"), json_lines.open_entries(path):
+        pass

@@ -235,6 +235,20 @@ def test_other_ledgers_of_the_winner_hold_the_search_once(put):
     assert list(copies[1]) == [(STEP, 5)]
 
 
+def test_an_output_that_holds_itself_is_looked_through_once():
+    ledger = tfdp.PrivacyLedger()
+
+    def output(own):
+        holds = [{"ledger": own}]
+        holds[0]["self"] = holds
+        return holds
+
+    best, winner, _ = search_with(output, ledger)
+    ((search, _),) = ledger
+    assert best.output[0]["ledger"] is winner
+    assert list(winner) == [(STEP, 5), (search, 1)]
+
+
 def test_ledger_of_the_search_is_charged_once_where_the_winner_has_it():
     ledger = tfdp.PrivacyLedger()
     search_with(lambda own: types.SimpleNamespace(ledger=ledger), ledger)

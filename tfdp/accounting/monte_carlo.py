@@ -85,9 +85,10 @@ class MonteCarloAccountant(Accountant):
 
     Edge cases:
         A delta below about log(2e4 / (1 - confidence)) / num_samples cannot be shown: epsilon is
-        infinite there. With 10^6 draws and the confidence that is the default that is 2.4e-5. Under
-        REPLACE_ONE, samples are charged as a `SampledGaussian` without sampling. Budgets, and
-        searches for noise, refuse this accountant: they would ask until a draw is lucky.
+        infinite there. With 10^6 draws and the confidence that is the default that is 2.4e-5.
+        Truncated samples, and all samples under REPLACE_ONE, are charged as if they were not
+        drawn, as a `SampledGaussian` of everything. Budgets, and searches for noise, refuse this
+        accountant: they would ask until a draw is lucky.
 
     Args:
         num_samples: How many sums of losses are drawn, in either direction. Time grows with it, and

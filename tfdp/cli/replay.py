@@ -182,6 +182,10 @@ def _sampling_lines(event: dict[str, Any]) -> list[str]:
     ]
 
 
+def _relation(event: dict[str, Any]) -> str:
+    return protection(codec.decode(event)).neighboring_relation.value
+
+
 def _mechanism_lines(mechanism: dict[str, Any]) -> list[str]:
     event = mechanism["event"]
     lines = [
@@ -209,6 +213,11 @@ def _text(summary: dict[str, Any]) -> str:
     if summary["rounded_to_digits"] is not None:
         lines.append(
             f"many kinds of steps: charged with {summary['rounded_to_digits']} digits, upwards"
+        )
+    about = summary["neighboring_relation"]
+    if {_relation(mechanism["event"]) for mechanism in mechanisms} - {about}:
+        lines.append(
+            f"steps differ in their neighbours: epsilon is about {about}, which all of them cover"
         )
     for point in summary.get("curve", ()):
         shown = ", ".join(

@@ -179,7 +179,17 @@ def _stream(lines: Iterator[str], where: str, key: bytes | None) -> EntryStream:
             f"{where} is empty, or its first line is: it is no exported ledger. Restore it from a "
             "copy, or export the ledger again."
         )
+    if first.startswith("\ufeff"):
+        raise LedgerFormatError(
+            f"{where} begins with a byte order mark, which an editor or a shell has put there. "
+            "Export the ledger again, or save the file as UTF-8 without one."
+        )
     header, version = _read_header(first)
+    if version != 1 and first.endswith("\r"):
+        raise LedgerFormatError(
+            f"{where} has lines that end in CRLF, and its digests are of lines that end in LF. "
+            "Export the ledger again, or have the ends of lines converted back."
+        )
     ledger_id = check_header(header, where)
     if version == 1 and key is not None:
         raise LedgerFormatError(

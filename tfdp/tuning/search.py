@@ -230,17 +230,21 @@ def _charge_winner(event: Event, ledgers: Iterable[PrivacyLedger], paid: Privacy
 
 def _ledgers_in(output: Any) -> Iterator[PrivacyLedger]:
     """Yields the ledgers that an output has."""
-    if isinstance(output, (list, tuple, Mapping)):
-        for part in output.values() if isinstance(output, Mapping) else output:
-            yield from _ledgers_in(part)
-        return
-    found = output
-    if not isinstance(output, PrivacyLedger):
-        found = None
-        with contextlib.suppress(ValueError):  # A private model that was never compiled.
-            found = getattr(output, "ledger", None)
-    if isinstance(found, PrivacyLedger):
-        yield found
+    pending, seen = [output], set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, (list, tuple, Mapping)):
+            if id(part) not in seen:  # It may hold itself.
+                seen.add(id(part))
+                pending.extend(part.values() if isinstance(part, Mapping) else part)
+            continue
+        found = part
+        if not isinstance(part, PrivacyLedger):
+            found = None
+            with contextlib.suppress(ValueError):  # A private model that was never compiled.
+                found = getattr(part, "ledger", None)
+        if isinstance(found, PrivacyLedger):
+            yield found
 
 
 def _counts(pairs: Plan) -> collections.Counter[Event]:
