@@ -24,7 +24,7 @@ def test_a_blank_record_leaves_everything_but_the_sums(policy, monkeypatch):
     found = []
     for blank in (False, True):
         draws = np.random.default_rng(5)
-        monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda draws=draws: draws)
+        monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda _, draws=draws: draws)
         x = X.copy()
         x[1] = np.nan if blank else x[1]  # It contributes zero.
         model = private()

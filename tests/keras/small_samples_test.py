@@ -64,7 +64,7 @@ def fitted(monkeypatch, most_bytes, data, fit, optimizer):
     """Returns (steps between which samples were drawn, weights, logs, events) of a `fit`."""
     # A data set draws ahead, so that its second epoch would begin with other draws.
     generators = map(np.random.default_rng, (5, 6))
-    monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda: next(generators))
+    monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda _: next(generators))
     monkeypatch.setattr(small_samples, "_MOST_BYTES", most_bytes)
     model = toy.private(model_for(data[0]), toy.dp(**optimizer), metrics=["accuracy"])
     with monkeypatch.context() as patch:
@@ -617,7 +617,7 @@ def test_steps_that_are_taken_together_are_those_that_are_taken_one_by_one(monke
     for seconds in (0, 1e6):
         monkeypatch.setattr(small_samples, "_SECONDS_OF_CALL", seconds)
         generator = np.random.default_rng(5)
-        monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda g=generator: g)
+        monkeypatch.setattr("tfdp.sampling.arrays.host_generator", lambda _, g=generator: g)
         model = toy.private(toy.linear(), seeded(), metrics=["accuracy"])
         logs = model.fit(X, Y, batch_size=8, epochs=epochs, steps_per_epoch=20, verbose=0).history
         found.append((toy.weights(model), logs, toy.events(model)))
