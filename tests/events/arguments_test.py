@@ -15,6 +15,7 @@ from tfdp.events.arguments import (
     real_number,
     says_what_to_write,
     set_field,
+    several,
 )
 
 
@@ -132,3 +133,14 @@ def test_errors_inside_of_the_call_stay_as_they_are():
 
     with pytest.raises(TypeError, match=r"has no len\(\)$"):
         inner(1)
+
+
+@pytest.mark.parametrize("values", [(1, 2), [1, 2], np.array([1, 2]), range(1, 3), iter([1, 2])])
+def test_several_are_a_tuple(values):
+    assert several("steps", values) == (1, 2)
+
+
+@pytest.mark.parametrize("value", [1, 2.5, None, "12", b"12"])
+def test_one_is_not_several(value):
+    with pytest.raises(TypeError, match="steps must be a list of numbers"):
+        several("steps", value)

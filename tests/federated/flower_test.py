@@ -295,6 +295,21 @@ def test_node_that_misbehaves_is_one_that_is_not_there(name, noiseless, caplog, 
     making.assert_close(bad, _moved(noiseless, None))
 
 
+@pytest.mark.parametrize("name", ["garbage", "pickled", "too_short", "no_arrays"])
+def test_a_node_that_shows_its_token_brings_its_share_of_the_noise(name):
+    """Whatever else it sends: four shares are charged for, and four nodes answer."""
+    empty = {"no_arrays": lambda m: _answer(m, [])}
+    bad = {**BAD, **empty}[name]
+    apps = {node: lambda message, context: _answer(message, GOOD) for node in NODES[1:4]}
+    apps[NODES[0]] = lambda message, context: bad(message)
+    server = Server(
+        making.model(query=making.QUERIES["skellam_shares"](1.0)), NODES, sampling=FullBatch()
+    )
+    before = making.weights(server.model)
+    flower.RoundStrategy(server).start(Nodes(apps), num_rounds=1, timeout=0.3)
+    assert not np.array_equal(making.weights(server.model)[0], before[0])
+
+
 def test_answers_of_which_none_can_be_read_are_an_error():
     server = _server(stddev=1.0)
     before = making.weights(server.model)

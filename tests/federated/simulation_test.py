@@ -172,6 +172,20 @@ def test_what_a_simulation_is_made_of_is_checked():
             Server(server.model, making.NAMES, sampling=FullBatch(), generator=generator)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "weighted", *making.ROUNDED])
+@pytest.mark.parametrize("controls", [False, True])
+def test_clients_without_any_example_change_nothing(kind, controls):
+    query = making.QUERIES[kind](0.0)
+    if kind in making.ROUNDED and controls:
+        pytest.skip("Its number of coordinates is that of the weights alone.")
+    data = {name: tuple(part[:0] for part in pair) for name, pair in _data().items()}
+    model = making.model(query=query)
+    before = making.weights(model)
+    server = Server(model, making.NAMES, sampling=FullBatch(), controls=controls)
+    server.train(Simulation(server, data, SGD), 1)
+    making.assert_weights(model, before, 1e-4)
+
+
 @pytest.mark.parametrize("kind", making.ROUNDED)
 def test_shares_of_the_noise_do_not_follow_from_the_data(kind):
     """All clients bring theirs, without an example and with one that is not finite, too."""

@@ -45,7 +45,7 @@ from tfdp.accounting.renyi.selected_runs import best_of_poisson_runs, best_of_ru
 from tfdp.accounting.renyi.skellam import skellam_curve
 from tfdp.accounting.renyi.truncated import truncated_gaussian_curve
 from tfdp.events import Event, UnsupportedEventError
-from tfdp.events.arguments import real_number
+from tfdp.events.arguments import real_number, several
 from tfdp.events.protection import Protection
 
 _Curve = Callable[[np.ndarray], np.ndarray]
@@ -284,14 +284,12 @@ def delta_of_curve(curve: _Curve, epsilon: float) -> float:
 
 
 def _checked(orders: Iterable[float]) -> np.ndarray:
-    if isinstance(orders, str) or not isinstance(orders, Iterable):
-        raise TypeError(f"orders must be a list of numbers. Received: orders={orders!r}.")
     return np.array(
         [
             order
             if isinstance(order, float) and order == math.inf
             else real_number("orders", order, minimum=1, inclusive=False, maximum=_LARGEST_ORDER)
-            for order in orders
+            for order in several("orders", orders)
         ],
         np.float64,
     )

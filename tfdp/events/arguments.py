@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 # Ledgers and accountants count up to this.
@@ -79,6 +79,17 @@ def integer_below(name: str, value: Any, end: int) -> int:
             f"{name} must be at least 0 and below {end}. Received: {name}={_shown(value)}."
         )
     return number
+
+
+def several(name: str, values: Any) -> tuple[Any, ...]:
+    """Returns values as a tuple, or says that they must be several; they are not looked at.
+
+    Raises:
+        TypeError: `values` is one number, or a text.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of numbers. Received: {name}={values!r}.")
+    return tuple(values)
 
 
 def _shown(value: Any) -> str:

@@ -308,8 +308,8 @@ def pulled(grid: Grid, number: str) -> list[Message]:
         raise InvalidUpdateError("Flower cannot read what the node sent.") from error
 
 
-def answer_of(reply: Message, form: Form) -> tuple[str, Any, list[np.ndarray]]:
-    """Returns (token, weight, arrays) of a reply.
+def answer_of(reply: Message, form: Form) -> tuple[str, Any, list[np.ndarray] | None]:
+    """Returns (token, weight, arrays) of a reply; None for arrays that are not of the form.
 
     Args:
         reply: From a node, which may have put anything into it.
@@ -330,14 +330,22 @@ def answer_of(reply: Message, form: Form) -> tuple[str, Any, list[np.ndarray]]:
         )
     if not {_TOKEN} <= set(answer) <= {_TOKEN, _WEIGHT} or not isinstance(answer[_TOKEN], str):
         raise InvalidUpdateError("The reply has no token, or more than a token and a weight.")
+    return answer[_TOKEN], answer.get(_WEIGHT), _arrays_of(update, form)
+
+
+def _arrays_of(update: ArrayRecord, form: Form) -> list[np.ndarray] | None:
+    """Returns the arrays in the order in which the client gave them, that of its model.
+
+    Others are None: what they count as is the round's to say, since who answers may bring a share
+    of the noise.
+    """
     if len(update) != len(form.shapes):
-        raise InvalidUpdateError(f"An update has {len(form.shapes)} arrays.")
-    # In the order that the client gave them, which is that of its model.
-    arrays = [
-        decoded(array.data, shape, dtype)
-        for array, shape, dtype in zip(update.values(), form.shapes, form.dtypes, strict=True)
-    ]
-    return answer[_TOKEN], answer.get(_WEIGHT), arrays
+        return None
+    forms = zip(update.values(), form.shapes, form.dtypes, strict=True)
+    try:
+        return [decoded(array.data, shape, dtype) for array, shape, dtype in forms]
+    except InvalidUpdateError:
+        return None
 
 
 def decoded(data: bytes, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -240,7 +240,7 @@ class Server:
             record_dtype(variable)
         self._variables = variables
         self.controls = [_control(v) for v in variables] if controls else []
-        self._share = _share_of(self.policy)
+        self._share = _share_of(self.policy, len(self.clients))
         self._step = SummedStep(optimizer, variables, self.controls, self._update_controls)
         self.form = form_of([*variables, *self.controls], optimizer.query.takes_weights)
         self._generator = host_generator(generator)
@@ -425,13 +425,14 @@ class Server:
         return {f"val_{name}": value for name, value in logs.items()}
 
 
-def _share_of(policy: SamplingPolicy) -> float:
+def _share_of(policy: SamplingPolicy, population: int) -> float:
     """Returns the expected share of a cohort among all clients, 0 where nobody knows."""
     if policy.hides_population:
         # The share is the same for any number of clients, and with a power of two none of its bits
         # follows from theirs.
-        policy = dataclasses.replace(policy, population_size=2**20)  # type: ignore[type-var]
-    return (policy.expected_batch_size or 0) / policy.population_size
+        population = 2**20
+        policy = dataclasses.replace(policy, population_size=population)  # type: ignore[type-var]
+    return (policy.expected_batch_size or 0) / population
 
 
 def _control(variable: Any) -> keras.Variable:

@@ -87,6 +87,8 @@ class Simulation:
             current.receive_all(names, updates, weights)
 
     def _updates(self, current: Round, names: Sequence[Hashable]) -> list[np.ndarray]:
+        if not self._forms:  # No client has an example.
+            return [np.stack([part] * self._at_once) for part in self._server.form.zeros()]
         clients = self._stacked(names)
         if not current.controls:
             return self._training.updates(current.weights, clients)

@@ -180,7 +180,7 @@ def calibrate(
     free = _left_out(target_epsilon, noise_multiplier, batch_size, steps, epochs)
     real_number("target_delta", target_delta, minimum=0, inclusive=False, maximum=1)
     if epochs is not None:
-        # Only one of them is None.
+        # Where epochs are given, the batch size is: else two would be left out.
         steps = steps_of_epochs(epochs, batch_size, population_size, sampling)  # type: ignore[arg-type]
 
     def plan_of(**found: Any) -> TrainingPlan:

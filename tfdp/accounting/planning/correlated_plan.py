@@ -205,8 +205,10 @@ def calibrate_correlated(
         )
     if (steps is None) == (epochs is None):
         raise ValueError(f"Give either steps or epochs. Received: {steps=}, {epochs=}.")
-    given = groups if groups is not None else bands
-    period = 1 if given is None else positive_integer("groups or bands", given)
+    period = 1
+    for name, number in (("bands", bands), ("groups", groups)):
+        if number is not None:
+            period = positive_integer(name, number)
     if sampling in _BY_PASSES:
         period = -(-population_size // batch_size)
     if steps is None:

@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.accounting.planning.calibration import UnreachableBudgetError, calibrate
@@ -24,7 +24,7 @@ from tfdp.accounting.planning.training_plan import (
 )
 from tfdp.accounting.registry import DEFAULT_ACCOUNTANT, AccountantChoice, accountant_name
 from tfdp.events import NeighboringRelation
-from tfdp.events.arguments import positive_integer
+from tfdp.events.arguments import positive_integer, several
 from tfdp.events.shown import shown_down, shown_up
 
 _COLUMNS = (
@@ -181,13 +181,6 @@ def default_batch_sizes(population_size: int) -> tuple[int, ...]:
     return (*powers, positive_integer("population_size", population_size))
 
 
-def _several(name: str, numbers: Any) -> tuple[Any, ...]:
-    """Returns several numbers as a tuple, or says that they must be several."""
-    if isinstance(numbers, (str, bytes)) or not isinstance(numbers, Iterable):
-        raise TypeError(f"{name} must be a list of numbers. Received: {name}={numbers!r}.")
-    return tuple(numbers)
-
-
 def plan(
     target_epsilons: Sequence[float],
     target_delta: float,
@@ -229,16 +222,14 @@ def plan(
         >>> [round(row.plan.noise_batch_ratio * 1e4, 2) for row in table.rows]
         [12.31, 3.79]
     """
-    steps, epochs = _several("steps", steps), _several("epochs", epochs)
-    target_epsilons = _several("target_epsilons", target_epsilons)
+    steps, epochs = several("steps", steps), several("epochs", epochs)
+    target_epsilons = several("target_epsilons", target_epsilons)
     if bool(steps) == bool(epochs):
         raise ValueError(f"Give steps or epochs. Received: {steps=}, {epochs=}.")
     sizes = (
         default_batch_sizes(population_size)
         if batch_sizes is None
-        else [
-            positive_integer("batch_sizes", size) for size in _several("batch_sizes", batch_sizes)
-        ]
+        else [positive_integer("batch_sizes", size) for size in several("batch_sizes", batch_sizes)]
     )
     if not target_epsilons or not sizes:
         raise ValueError(
