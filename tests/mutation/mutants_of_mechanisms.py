@@ -248,6 +248,15 @@ SELECTED = in_folder(
         f"{QUERY}/selection_test.py::test_a_record_moves_no_utility_by_more_than_the_sensitivity",
     ),
     (
+        "parts_of_steps_are_released",
+        "a sum that is not of whole steps gets noise of whole steps, which shows what is left",
+        "leaves.py",
+        "    if not sums.dtype.is_integer:",
+        "    if not (sums.dtype.is_integer or sums.dtype.is_floating):",
+        f"{QUERY}/leaves_test.py::test_parts_of_steps_are_refused_because_noise_of_whole_steps_"
+        "would_show_them",
+    ),
+    (
         "released_number_reuses_noise",
         "the number that is released has the noise of the comparison (algorithm 3 of Lyu et al.)",
         "above_threshold.py",

@@ -111,7 +111,7 @@ class _HostSource(RandomSource):
             return function(bits.Buffered(self._fill), *arrays)
 
         if tf.executing_eagerly():
-            results = call(*(tensor.numpy() for tensor in inputs))
+            results = call(*map(np.asarray, inputs))
             return [tf.constant(r, dtype) for r, dtype in zip(results, types, strict=True)]
         return on_host(call, inputs, types)
 

@@ -15,6 +15,7 @@ from tfdp.noise import RandomSource
 from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import discrete_laplace
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
+from tfdp.query.leaves import whole
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
 from tfdp.query.structure import Structure
 
@@ -120,6 +121,7 @@ class AboveThresholdQuery(ScoresQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
+        state = whole(sample_state)
         step = Fraction(self.sensitivity) / STEPS
         threshold = round(Fraction(self.threshold) / step)
 
@@ -130,9 +132,9 @@ class AboveThresholdQuery(ScoresQuery):
             return [above, np.int64(answered), np.float64(values) * float(step)]
 
         above, answered, values = source_of(self).on_host(
-            compare, [sample_state], [tf.bool, tf.int64, tf.float64]
+            compare, [state], [tf.bool, tf.int64, tf.float64]
         )
-        shape = tf.shape(sample_state)
+        shape = tf.shape(state)
         result = AboveThresholdResult(
             tf.reshape(above, shape), tf.reshape(answered, []), tf.reshape(values, shape)
         )

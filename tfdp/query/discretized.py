@@ -197,10 +197,10 @@ class DiscretizedSumQuery(DPQuery):
         noised, sum_state, event = self.sum_query.get_noised_result(
             sample_state.integers, global_state.sum_state
         )
-        like = tf.nest.flatten(sample_state.like)
+        like = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(sample_state.like)]
         shapes = [leaf.shape[1:].as_list() for leaf in like]
         sizes = [int(np.prod(shape)) for shape in shapes]
-        length = self._length(sample_state.like)
+        length = self._length(like)
         sign = encoding.signs(self.rotation_seed, global_state.step, length)
         real = tf.cast(encoding.wrap(noised, self.modulus_bits), tf.float64) / self.scale
         parts = tf.split(encoding.rotate_back(real, sign, sum(sizes)), sizes)

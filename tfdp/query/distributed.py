@@ -23,6 +23,7 @@ from tfdp.query.integer_sums import (
     within_norm,
     within_norms,
 )
+from tfdp.query.leaves import whole
 from tfdp.query.normalized import NormalizedQuery
 from tfdp.query.structure import Structure, add
 
@@ -102,7 +103,8 @@ class _SharesSumQuery(SumAggregationDPQuery):
             "is charged for: their noise protects less. Nothing is released."
         )
         enough = sample_state.contributors >= self.min_contributors
-        result = refuse_unless(enough, message, sample_state.sum)
+        sums = tf.nest.map_structure(whole, sample_state.sum)
+        result = refuse_unless(enough, message, sums)
         return result, global_state, self.derive_event(global_state)
 
 

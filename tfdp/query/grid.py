@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.noise import RandomSource, staged
-from tfdp.query.leaves import record_dtype
+from tfdp.query.leaves import record_dtype, whole
 from tfdp.query.structure import Structure, tensor_of
 
 # A clip norm is between 2^30 and 2^31 steps of its grid: squares of norms fit into 62 bits, and the
@@ -186,6 +186,7 @@ def noised(state: OnGrid, l2_norm_clip: float, stddev: float, source: RandomSour
     grid, variance = grid_of(l2_norm_clip), noise_variance(l2_norm_clip, stddev)
 
     def release(integers: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+        integers = whole(integers)
         if variance:
             integers += source.discrete_gaussian(tf.shape(integers), variance)
         return tf.cast(tf.cast(integers, tf.float64) * grid, zero.dtype)

@@ -12,7 +12,7 @@ from tfdp.noise import RandomSource, staged
 from tfdp.query.arguments import check_random_source, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
 from tfdp.query.grid import is_longer
-from tfdp.query.leaves import numeric_zeros_like
+from tfdp.query.leaves import numeric_zeros_like, whole
 from tfdp.query.structure import Structure, tensor_of
 
 # Norms and coordinates up to here have squares within 62 bits.
@@ -188,15 +188,15 @@ class DiscreteGaussianSumQuery(SumAggregationDPQuery):
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
         event = self.derive_event(global_state)
+        sums = tf.nest.map_structure(whole, sample_state)
         if self.stddev == 0:
-            return sample_state, global_state, event
+            return sums, global_state, event
         source, variance = source_of(self), Fraction(self.stddev) ** 2
 
         def noised(leaf):
             noise = source.discrete_gaussian(tf.shape(leaf), variance)
             return leaf + tf.cast(noise, leaf.dtype)
 
-        sums = tf.nest.map_structure(tf.convert_to_tensor, sample_state)
         return staged(tf.nest.map_structure, noised, sums), global_state, event
 
     def derive_event(self, global_state: Structure) -> Event:

@@ -44,6 +44,22 @@ def numeric_zeros_like(leaf: Any) -> tf.Tensor:
     return _zeros(leaf, dtype)
 
 
+def whole(sums: Any) -> tf.Tensor:
+    """Returns a leaf of a sample state as a tensor, if it holds integers, as a mechanism that is
+    exact needs: noise of whole steps would leave every digit behind the point as it was.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    sums = tf.convert_to_tensor(sums)
+    if not sums.dtype.is_integer:
+        raise TypeError(
+            "sample_state must be integers, as initial_sample_state and accumulate_record return "
+            f"them. Received: shape {sums.shape} and dtype {sums.dtype.name}."
+        )
+    return sums
+
+
 def _zeros(leaf: Any, dtype: tf.DType) -> tf.Tensor:
     if not isinstance(leaf, tf.TensorSpec):
         return tf.zeros(tf.shape(leaf), dtype)

@@ -25,6 +25,7 @@ from tfdp.noise.exponential import bernoulli, discrete_laplace, exp_bounds
 from tfdp.query import grid
 from tfdp.query.arguments import check_random_source, noise_stddev, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
+from tfdp.query.leaves import whole
 from tfdp.query.scores import vector
 from tfdp.query.structure import Structure, tensor_of
 
@@ -162,6 +163,7 @@ class PartitionSelectionQuery(_PartitionsQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
+        state = whole(sample_state)
         each = (
             Fraction(self.epsilon) / self.max_partitions,
             Fraction(self.delta) / self.max_partitions,
@@ -170,8 +172,8 @@ class PartitionSelectionQuery(_PartitionsQuery):
         def select(fill, counts):
             return [np.array([is_kept(fill, n, *each) for n in counts.tolist()], np.bool_)]
 
-        (kept,) = source_of(self).on_host(select, [sample_state], [tf.bool])
-        kept = tf.reshape(kept, tf.shape(sample_state))
+        (kept,) = source_of(self).on_host(select, [state], [tf.bool])
+        kept = tf.reshape(kept, tf.shape(state))
         return kept, global_state, self.derive_event(global_state)
 
     def derive_event(self, global_state: Structure) -> Event:
@@ -309,6 +311,7 @@ class HistogramQuery(_PartitionsQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
+        state = whole(sample_state)
         scale = Fraction(self.max_partitions) / Fraction(self.epsilon)
         threshold = self.threshold
 
@@ -320,8 +323,8 @@ class HistogramQuery(_PartitionsQuery):
             ]
             return [np.array(kept, np.bool_), np.where(kept, np.float64(noised), 0.0)]
 
-        kept, counts = source_of(self).on_host(release, [sample_state], [tf.bool, tf.float64])
-        shape = tf.shape(sample_state)
+        kept, counts = source_of(self).on_host(release, [state], [tf.bool, tf.float64])
+        shape = tf.shape(state)
         result = HistogramResult(tf.reshape(kept, shape), tf.reshape(counts, shape))
         return result, global_state, self.derive_event(global_state)
 
@@ -403,7 +406,7 @@ class GaussianHistogramQuery(_PartitionsQuery):
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
         step = grid.grid_of(self._bound)
-        counts = tf.convert_to_tensor(sample_state)
+        counts = whole(sample_state)
         noise = source_of(self).discrete_gaussian(
             tf.shape(counts), grid.noise_variance(self._bound, self.stddev)
         )

@@ -15,7 +15,7 @@ from tfdp.noise.bits import Fill
 from tfdp.noise.exponential import bernoulli_exp, uniform_below
 from tfdp.query.arguments import check_random_source, clip_norm, source_of
 from tfdp.query.dp_query import SumAggregationDPQuery
-from tfdp.query.leaves import record_dtype
+from tfdp.query.leaves import record_dtype, whole
 from tfdp.query.scores import STEPS, ScoresQuery, check_flags
 from tfdp.query.structure import Structure
 
@@ -67,7 +67,7 @@ class _SelectionQuery(ScoresQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
-        state = _whole(sample_state)
+        state = whole(sample_state)
         # Where scores of a record have one sign, all utilities move the same way.
         rate = Fraction(self.epsilon) / (STEPS if self.monotonic else 2 * STEPS)
 
@@ -236,7 +236,7 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
     def get_noised_result(
         self, sample_state: Structure, global_state: Structure
     ) -> tuple[Structure, Structure, Event | None]:
-        state = _whole(sample_state)
+        state = whole(sample_state)
         share = round(self.quantile * STEPS)
         rate = Fraction(self.epsilon) / (2 * max(share, STEPS - share))
 
@@ -250,17 +250,6 @@ class QuantileSelectionQuery(SumAggregationDPQuery):
 
     def derive_event(self, global_state: Structure) -> Event:
         return ScoresQuery._event(self, ExponentialMechanismEvent(self.epsilon))
-
-
-def _whole(sample_state: Structure) -> tf.Tensor:
-    """Returns the sums as a tensor, if they are integers, as a selection that is exact needs."""
-    sums = tf.convert_to_tensor(sample_state)
-    if not sums.dtype.is_integer:
-        raise TypeError(
-            "sample_state must be integers, as initial_sample_state and accumulate_record return "
-            f"them. Received: shape {sums.shape} and dtype {sums.dtype.name}."
-        )
-    return sums
 
 
 def _scalar(record):
