@@ -2,9 +2,11 @@
 
 import collections
 import contextlib
+import copy
 import datetime
 import os
 import pathlib
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -390,6 +392,44 @@ def test_interruption_anywhere_harms_nothing(path, interrupted, on_the_disk, mon
                 counts[event] += count
             assert counts[A] >= happened[A] and counts[B] >= happened[B], at
     assert at > (50 if on_the_disk else 1)
+
+
+@pytest.mark.parametrize("gives_back", [False, True])
+def test_interruption_loses_nothing_that_another_process_wrote(path, gives_back):
+    at, was_interrupted, survived = -2, True, 0
+    while was_interrupted:
+        at, was_interrupted = at + 3, False
+        path.unlink(missing_ok=True)
+        ledger, other = (PrivacyLedger.open(path, create=True, lease=n) for n in (1, 3))
+        ledger.append(A)
+        other.append(B)
+        if gives_back:
+            ledger.append(A)  # It has seen what the other gives back afterwards.
+        for event in (A, B, A):
+            other.append(event)
+        try:
+            with Interrupts(at):
+                ledger.append(A)
+        except KeyboardInterrupt:
+            was_interrupted = True
+        try:
+            ledger.append(A)
+        except LedgerWriteError:
+            pass
+        else:
+            survived += was_interrupted
+            counts = [sum(n for event, n in one if event == B) for one in (ledger, on_disk(path))]
+            assert counts[0] == counts[1] >= 2, at
+        ledger.close(), other.close()
+    assert at > 150 and survived > 5
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_would_count_what_the_file_has_not(path, make):
+    with PrivacyLedger.open(path, create=True) as ledger:
+        with pytest.raises(TypeError, match="A ledger on the disk is not copied.*Open it again"):
+            make(ledger)
+        ledger.append(A)
 
 
 def test_compact_copy_is_about_the_same_data_set(path, tmp_path):

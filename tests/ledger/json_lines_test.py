@@ -76,6 +76,12 @@ def test_malformed_line_of_digests_is_refused(last):
     assert reading.read(text) is None
 
 
+@pytest.mark.parametrize("text", [None, 3, b"{}", ["{}"]])
+def test_what_is_no_text_is_refused_as_such(text):
+    with pytest.raises(TypeError, match="what to_json_lines returned"):
+        json_lines.loads(text)
+
+
 def test_evidence_of_a_file(tmp_path):
     ledger = PrivacyLedger.from_json_lines(_TEXT)
     path = tmp_path / "a.jsonl"

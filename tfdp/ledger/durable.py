@@ -88,6 +88,13 @@ class DurableLedger(PrivacyLedger):
         1
     """
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"A ledger on the disk is not copied: two counts of the events of {self._path} would "
+            "each lack some. Open it again, PrivacyLedger.open(path), also in another process, or "
+            "read what it holds now, PrivacyLedger.load(path)."
+        )
+
     # What `_reload` takes from the file.
     _reader: RowReader
     _index: RowIndex
@@ -206,13 +213,17 @@ class DurableLedger(PrivacyLedger):
                 "copy; steps since then must be added."
             )
         num_rows = 0 if final is None else final + 1
+        # What the reader has passed is never read again: whoever is interrupted before all of it is
+        # known here does not go on.
+        self._file.ahead = True
         rows = list(reader.rows(self._file.connection))
         reader.check_end(header, schema.Extent(num_rows, num_rows))
         if any(row.target is not None and row.count for row, _ in rows):
             self._reload(self._revision + 1)
-            return
-        for row, digest in rows:
-            self._read(row, digest, 0)
+        else:
+            for row, digest in rows:
+                self._read(row, digest, 0)
+        self._file.ahead = False
 
     # Writing.
 

@@ -259,7 +259,12 @@ def loads(text: str, key: bytes | None = None) -> tuple[str, list[LedgerEntry]]:
     """Returns the ledger id and the entries of lines that `dump` yielded.
 
     Raises:
-        LedgerFormatError: `text` is anything else; the message names the line.
+        TypeError: `text` is no text.
+        LedgerFormatError: it is another text; the message names the line.
     """
+    if not isinstance(text, str):
+        raise TypeError(
+            f"text must be a str, what to_json_lines returned. Received: {type(text).__name__}."
+        )
     stream = _stream(iter(text.removesuffix("\n").split("\n")), "The text", key)
     return stream.ledger_id, list(stream.entries)

@@ -459,7 +459,8 @@ class PrivacyLedger:
             key: To check a text that was written with one.
 
         Raises:
-            LedgerFormatError: `text` is anything else.
+            TypeError: `text` is no text.
+            LedgerFormatError: it is another text.
         """
         return PrivacyLedger._restored(*json_lines.loads(text, key))
 

@@ -18,7 +18,8 @@ class OpenFile:
 
     Attributes:
         connection: To SQLite.
-        ahead: Whether rows are counted as read that may not be there: set by whoever inserts them.
+        ahead: Whether rows are counted as read that may not be there, or of which not all is known:
+            set by whoever inserts or reads them.
         process: The process that opened the file.
         why_closed: Why nothing can be written any more, or None.
 
