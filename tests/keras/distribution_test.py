@@ -320,6 +320,8 @@ REFUSALS = {
     "undivided": "All replicas were given the same batch",
     "undivided, eager": "All replicas were given the same batch",
     "undivided array, eager": "All replicas were given the same batch",
+    "undivided in part": "All replicas were given the same batch",
+    "undivided in part, eager": "All replicas were given the same batch",
     "cross-replica": "strategy.run",
     "train_on_batch": "Use fit",
     "made private outside": "does not belong to the strategy",
@@ -417,6 +419,28 @@ def test_processes_refuse_what_would_not_be_one_sample(of_workers):
         assert "FixedSize" in refusals["fixed size"][1]
         assert "Pass arrays" in refusals["data set"][1]
         assert refusals["count"] == 0
+
+
+STARTS = {
+    "weights": "begin with different weights",
+    "slots": "begin with different weights",
+    "weights, from a callback": "begin with different weights",
+    "momentum": "different inner optimizers",
+    "views": "different inner optimizers",
+    "one file": "write to one ledger",
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_processes_that_do_not_begin_alike_take_no_step(of_workers, name):
+    for outcome in of_workers:
+        (kind, text), count = outcome["starts"][name]
+        assert kind == "NotPrivateError" and STARTS[name] in text
+        assert count == 0
+
+
+def test_each_process_may_have_a_file(of_workers):
+    assert [outcome["starts"]["files of their own"] for outcome in of_workers] == [(None, 4)] * 2
 
 
 def test_error_in_one_process_stops_all(of_workers):

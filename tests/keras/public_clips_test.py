@@ -76,3 +76,12 @@ def test_needs_variables_a_loss_and_records():
         clips_from_public_data(model, X[:0], Y[:0])
     with pytest.raises(ValueError, match="quantile must be"):
         clips_from_public_data(model, X, Y, 0.0)
+
+
+def test_replicas_are_refused():
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        model = _model()
+        model.compile(loss="mse")
+        with pytest.raises(ValueError, match=r"after the `with strategy.scope\(\):` block"):
+            clips_from_public_data(model, X, Y)
+    assert len(clips_from_public_data(model, X, Y)) == 2

@@ -407,14 +407,17 @@ def refusals(strategy):
 
         return outcome(lambda: run(of_replica))
 
-    def undivided(x, is_eager=False, **arguments):
+    def undivided(x, is_eager=False, examples=lambda x: x, **arguments):
         with strategy.scope():
             variable, taken = matrix(), optimizer()
             taken.build([variable])
 
         def of_replica(x):
             taken.private_step(
-                lambda x: tf.reduce_sum(x @ variable.value), [variable], x, **arguments
+                lambda x: tf.reduce_sum(tf.nest.flatten(x)[0] @ variable.value),
+                [variable],
+                examples(x),
+                **arguments,
             )
 
         def run(x):
@@ -442,6 +445,8 @@ def refusals(strategy):
         "undivided": undivided(tf.constant(X)),
         "undivided, eager": undivided(tf.constant(X), is_eager=True),
         "undivided array, eager": undivided(X, is_eager=True),
+        "undivided in part": undivided(tf.constant(X), examples=lambda x: (x, 2 * x)),
+        "undivided in part, eager": undivided(X, True, lambda x: (x, tf.cast(x, tf.float32))),
         "cross-replica": step(optimizer, run=in_scope),
         "train_on_batch": outcome(lambda: private.train_on_batch(X, Y)),
         "made private outside": outcome(lambda: made_outside.fit(X, Y, batch_size=2, verbose=0)),

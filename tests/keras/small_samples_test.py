@@ -204,10 +204,11 @@ def test_files_that_nobody_reads_ahead_get_a_data_set(monkeypatch, tmp_path):
         assert bool(steps) == is_drawn_between
 
 
-def test_a_strategy_gets_a_data_set(monkeypatch):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_strategy_gets_a_data_set(monkeypatch, at_once):
     steps = took_place(monkeypatch)
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        model = toy.private(toy.linear())
+        model = toy.private(toy.linear(), steps_per_execution=at_once)
     model.fit(X, Y, batch_size=8, verbose=0)
     assert not steps and model.ledger.total_count == 5
 

@@ -5,6 +5,7 @@ python workers.py OUTPUT INDEX PORT...    writes {case: outcome}, pickled
 
 import json
 import os
+import pathlib
 import pickle
 import sys
 
@@ -64,6 +65,51 @@ def sampled(strategy):
     return {"kernels": np.stack(kernels), "events": toy.events(private)}
 
 
+def trained(strategy, prepare=lambda private: None, inner=None, callback=None, **kwargs):
+    """Returns (what became of a `fit`, how many steps were charged)."""
+    private = replicas.model(strategy, inner)
+    with replicas.scope(strategy):
+        private.optimizer.build(private.trainable_variables)
+    prepare(private)
+    begin = keras.callbacks.LambdaCallback(on_train_begin=lambda _: callback(private))
+    kwargs["callbacks"] = [] if callback is None else [begin]
+    found = replicas.outcome(lambda: private.fit(X, Y, batch_size=2, verbose=0, **kwargs))
+    return found, private.ledger.total_count
+
+
+def starts(strategy, index, folder):
+    """What becomes of a `fit` that the two processes do not begin alike."""
+
+    def move(variables):
+        for variable in variables if index else []:
+            variable.assign(variable + 1)
+
+    def other_weights(private):
+        move(private.trainable_variables)
+
+    def other_slots(private):
+        move([v for v in private.optimizer.slots if "momentum" in v.path])
+
+    def opened(name):
+        def prepare(private):
+            private.ledger = tfdp.PrivacyLedger.open(folder / name, create=True)
+
+        return prepare
+
+    found = {
+        "weights": trained(strategy, other_weights),
+        "slots": trained(strategy, other_slots),
+        "weights, from a callback": trained(strategy, callback=other_weights),
+        "momentum": trained(strategy, inner=lambda: keras.optimizers.SGD(0.1, 0.5 + index / 4)),
+        "views": trained(strategy, views=2 + index),
+    }
+    if index == 0:
+        tfdp.PrivacyLedger.open(folder / "one.ledger", create=True).close()
+    found["files of their own"] = trained(strategy, opened(f"{index}.ledger"))
+    found["one file"] = trained(strategy, opened("one.ledger"))
+    return found
+
+
 def refusals(strategy, index):
     private = replicas.model(strategy)
 
@@ -101,6 +147,7 @@ def main(output, index, *ports):
         "noise": replicas.noise(strategy),
         "sampled": sampled(strategy),
         "refusals": refusals(strategy, int(index)),
+        "starts": starts(strategy, int(index), pathlib.Path(output).parent),
         "error_of_one": error_of_one(strategy, int(index)),
     }
     with open(output, "wb") as file:

@@ -1,14 +1,19 @@
 """How samples reach the replicas of a strategy."""
 
+import os
+import platform
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras import distribution
+from tfdp.keras import charges, distribution
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.records_of_fit import RecordsOfFit
 from tfdp.keras.small_samples import SmallSamples, are_small
+from tfdp.ledger import DurableLedger, PrivacyLedger
 from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
 from tfdp.sampling.arrays import samples as samples_of
 from tfdp.sampling.pipelines import untuned
@@ -63,7 +68,7 @@ def samples(
         if between_steps and are_small(drawn, arrays):
             return untuned(tf.data.Dataset.range(steps)), None, SmallSamples(drawn, steps)
         samples = drawn.dataset().take(steps)
-        if distribution.is_mirrored(strategy):
+        if not distribution.is_none(strategy):
             samples = samples.map(_without_none)
         # If the data had no end, Keras would run all of `steps_per_execution` in the last
         # execution, and so more steps than were asked for.
@@ -164,23 +169,98 @@ def _shards(batch: PaddedBatch, count: int) -> tf.data.Dataset:
 
 def _check_same(strategy: tf.distribute.Strategy, arrays: tuple[Any, Any, Any]) -> None:
     """Raises in every process if their arrays differ in form, or in any of 256 examples."""
-    digest = tf.constant(_digest(arrays), tf.int64)
-
-    @tf.function
-    def gather():
-        def digests():
-            return distribution.add_up([digest * distribution.one_hot_of_replica()])
-
-        return strategy.run(digests)
-
-    (digests,) = gather()
-    digests = strategy.experimental_local_results(digests)[0].numpy().tolist()
-    if len(set(digests)) > 1:
+    if len(set(_of_processes(strategy, [_digest(arrays)]))) > 1:
         raise NotPrivateError(
             "The processes of the strategy were given different arrays. Each trains on its own "
             "part of what must be one data set, in one order: pass the same x, y and sample_weight "
             "to fit in every process."
         )
+
+
+def _of_processes(
+    strategy: tf.distribute.Strategy, numbers: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Returns the numbers of every process. All of them call this, with as many numbers."""
+    mine = tf.constant(numbers, tf.int64)
+
+    @tf.function
+    def gather():
+        def placed():
+            return distribution.add_up([distribution.one_hot_of_replica()[:, None] * mine])
+
+        return strategy.run(placed)
+
+    (found,) = gather()
+    rows = strategy.experimental_local_results(found)[0].numpy().tolist()
+    return [tuple(row) for row in rows[:: _local_replicas(strategy)]]
+
+
+def check_same_start(
+    strategy: tf.distribute.Strategy, model: Any, optimizer: Any, records: RecordsOfFit
+) -> None:
+    """Refuses, in all processes, a first step that they do not take together: what one of them
+    paid for its weights would reach those of the others, whose ledgers know nothing of it.
+
+    Args:
+        strategy: Whose processes train; nothing is compared where there is only one.
+        model: That is about to train.
+        optimizer: Its private optimizer.
+        records: How it makes records.
+
+    Raises:
+        NotPrivateError: weights or settings differ, or two processes write to one ledger.
+    """
+    if distribution.num_workers(strategy) == 1:
+        return
+    values = charges.digests([*model.weights, *optimizer.slots, *optimizer.query_state])
+    found = _of_processes(
+        strategy,
+        [
+            zlib.crc32(repr([tuple(digest) for digest in values.values()]).encode()),
+            zlib.crc32(_settings(optimizer, records).encode()),
+            _file_of(optimizer.ledger),
+        ],
+    )
+    weights, settings, files = map(list, zip(*found, strict=True))
+    if len(set(weights)) > 1:
+        raise NotPrivateError(
+            "The processes of the strategy begin with different weights, or states of the "
+            "optimizer or the query: load the same file in every process, or in none. (A backup on "
+            "a disk that only some of them have is loaded by these only.)"
+        )
+    if len(set(settings)) > 1:
+        raise NotPrivateError(
+            "The processes of the strategy have different inner optimizers, loss scales, private "
+            "metrics, views or users. Configure them alike in all of them."
+        )
+    written = [file for file in files if file]
+    if len(set(written)) < len(written):
+        raise NotPrivateError(
+            "Two processes of the strategy write to one ledger, in which every step would count "
+            "twice. Give each a file of its own, or only the first one a file."
+        )
+
+
+def _settings(optimizer: Any, records: RecordsOfFit) -> str:
+    """Returns the settings that no event holds and no variable."""
+    config = optimizer.inner_optimizer.get_config()
+    plain = {
+        name: value
+        for name, value in sorted(config.items())
+        if name not in ("name", "learning_rate") and isinstance(value, (bool, int, float, str))
+    }
+    metrics = [metric.keys for metric in optimizer.private_metrics]
+    kind = type(optimizer.inner_optimizer).__name__
+    of_records = records._replace(augment=None)  # A function, which has no text of its own.
+    return repr((kind, plain, optimizer.loss_scale_factor, metrics, of_records))
+
+
+def _file_of(ledger: PrivacyLedger) -> int:
+    """Returns a number, not zero, that stands for the file of a ledger; zero where it has none."""
+    if not isinstance(ledger, DurableLedger):
+        return 0
+    status = os.stat(ledger.path)
+    return 1 + zlib.crc32(repr((platform.node(), status.st_dev, status.st_ino)).encode())
 
 
 def _digest(arrays: tuple[Any, Any, Any]) -> int:

@@ -134,17 +134,17 @@ def check_divided(examples: Any) -> None:
     one of them. What a replica makes by itself cannot be told from a part of its own.
 
     Args:
-        examples: Structure of tensors or arrays, masks too, or None.
+        examples: Structure of tensors or arrays, or None; a mask may be that of all replicas.
 
     Raises:
-        NotPrivateError: every one of them is what all replicas have.
+        NotPrivateError: one of them is what all replicas have.
     """
     replica = _replica()
     if replica.num_replicas_in_sync == num_workers(replica.strategy):
         return
 
     def divided(_: tf.distribute.Strategy, values: list[Any]) -> bool:
-        return any([isinstance(value, tf.distribute.DistributedValues) for value in values])
+        return all([isinstance(value, tf.distribute.DistributedValues) for value in values])
 
     leaves = [leaf for leaf in tf.nest.flatten(examples) if leaf is not None]
     if not replica.merge_call(divided, (leaves,)):

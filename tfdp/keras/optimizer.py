@@ -328,9 +328,13 @@ class DPOptimizer(WrappingOptimizer):
         check_inner(self.inner_optimizer, DPOptimizer)
         super().build(variables)
 
+    @property
+    def query_state(self) -> list[keras.Variable]:
+        """The tensors in the query's state, in order, as variables."""
+        return [v for v in self.own_variables if v.name == "query_state"]
+
     def _step_variables(self) -> StepVariables:
-        state = [v for v in self.own_variables if v.name == "query_state"]
-        return StepVariables(self._ledger_position, self._ledger_fingerprint, state)
+        return StepVariables(self._ledger_position, self._ledger_fingerprint, self.query_state)
 
     # The step.
 
@@ -490,7 +494,7 @@ class DPOptimizer(WrappingOptimizer):
             _check_layers(arguments.loss_fn)
         step = self._step()
         distribution.check_optimizer(self, arguments.variables)
-        distribution.check_divided((arguments.examples, arguments.mask))
+        distribution.check_divided(arguments.examples)
         # The batches of fit give every replica whole users.
         step.check_replicas(None if arguments.of_fit else arguments.examples_per_record)
         # Eager steps of several threads take turns. Steps in graphs do not, but every one of them

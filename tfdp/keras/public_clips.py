@@ -34,9 +34,15 @@ def clips_from_public_data(
         A clip for every group of trainable variables, for `tfdp.query.per_layer` and its relatives.
 
     Raises:
-        ValueError: the model has no loss or no variables, or there are no gradients to measure.
+        ValueError: the model has no loss or no variables, there are no gradients to measure, or a
+            strategy has the scope.
         TypeError: `quantile` is not a number.
     """
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "Gradients of single records are not taken on replicas. Call clips_from_public_data "
+            "after the `with strategy.scope():` block, or on a model made without a strategy."
+        )
     if not model.built or not model.trainable_variables:
         raise ValueError("The model has no variables yet. Give it an Input or call it once.")
     if not getattr(model, "compiled", False):

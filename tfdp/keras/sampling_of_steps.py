@@ -198,6 +198,11 @@ class SamplingOfSteps:
         return self._fit is not None and self._fit.runs_step
 
     @property
+    def fit_begins(self) -> bool:
+        """Whether the step that the model is about to run is the first of a `fit`."""
+        return self.fit_runs_step and not self._fits[-1].has_begun
+
+    @property
     def steps_unseen(self) -> int:
         """How many steps `fit` may take, with the next, before anybody looks at what they did."""
         return 1 if self._fit is None else self._fit.steps_unseen

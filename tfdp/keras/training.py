@@ -429,6 +429,10 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
                 self._check_made_for(records, charging.samples.fit_runs_step)
                 if charging.samples.fit_runs_step:
                     charging.samples.check_run_is_as_it_was(optimizer.position_of_run)
+                    if charging.samples.fit_begins:
+                        distributed_data.check_same_start(
+                            self.distribute_strategy, self, optimizer, records
+                        )
                     # Whatever a callback told the optimizer of batches of its own.
                     size = records.examples_per_microbatch
                     stack.enter_context(optimizer.with_microbatches_of(size))
