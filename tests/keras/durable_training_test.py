@@ -7,7 +7,13 @@ import tensorflow as tf
 import toy
 from killing import kill
 
-from tfdp.keras import LedgerMismatchError, PrivacyBudget, PrivacyBudgetExceededError
+from tfdp.keras import (
+    LedgerMismatchError,
+    PrivacyBudget,
+    PrivacyBudgetExceededError,
+    charges,
+    make_private,
+)
 from tfdp.ledger import LedgerWriteError, PrivacyLedger
 from tfdp.sampling import Shuffled
 
@@ -89,6 +95,35 @@ def test_resumed_after_a_crash(path, tmp_path):
     with pytest.raises(ValueError, match="to the ledger of that run|does not continue"):
         behind.load_weights(tmp_path / "run.weights.h5")
         train(behind, 1)
+
+
+def test_weights_are_loaded_before_it_is_known_which_ledger_goes_on(path, tmp_path):
+    file = tmp_path / "run.weights.h5"
+    with PrivacyLedger.open(path, create=True) as ledger:
+        model = private(ledger)
+        train(model, 3)
+        model.save_weights(file)
+    charges._known.clear()  # As in another process.
+
+    def read():
+        found = make_private(toy.linear())
+        found.load_weights(file)
+        toy.assert_weights(found, toy.weights(model), 0)
+        return found
+
+    assert read().predict(X, verbose=0).shape == (len(X), 2)
+    with PrivacyLedger.open(path) as ledger:
+        resumed = toy.private(read(), toy.dp(stddev=1.0, ledger=ledger))
+        train(resumed, 1)
+        assert ledger.total_count == 4
+    for other in ({}, {"ledger": PrivacyLedger()}, {"ledger": PrivacyLedger.load(path)}):
+        with pytest.raises(LedgerMismatchError, match="not this one"):
+            toy.private(read(), toy.dp(stddev=1.0, **other))
+    # What is here already comes from somewhere else.
+    other = private(PrivacyLedger())
+    train(other, 1)
+    with pytest.raises(ValueError, match="not this one|does not continue"):
+        other.load_weights(file)
 
 
 def test_weights_of_one_copy_do_not_go_on_with_another(path, tmp_path):

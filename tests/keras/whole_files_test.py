@@ -155,6 +155,47 @@ def test_what_was_saved_is_there_until_the_next_save_is_whole(
     assert before.keys() == {p.name for p in tmp_path.iterdir()}
 
 
+def test_a_model_that_was_saved_is_there_until_the_next_save_is_whole(
+    tmp_path, monkeypatch, another_process
+):
+    path = tmp_path / "run.keras"
+    model = trained(wide)
+    model.save(path)
+    before = path.read_bytes()
+    train(model)
+
+    def killed(*_):
+        assert path.read_bytes() == before
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(weights_file.LedgerInFile, "save_own_variables", killed)
+        model.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.keras"] and path.read_bytes() == before
+    another_process()
+    assert loaded(path, wide).ledger.total_count == 1
+    model.save(path)
+    another_process()
+    assert loaded(path, wide).ledger.total_count == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["run.keras"]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_whoever_is_asked_decides_whether_a_model_is_overwritten(tmp_path, monkeypatch, answer):
+    path = tmp_path / "run.keras"
+    trained(toy.linear).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr("builtins.input", lambda text: answer)
+    trained(toy.linear, steps=2).save(path, overwrite=False)
+    assert (path.read_bytes() == before) is (answer == "n")
+
+
+def test_a_model_may_be_saved_as_a_folder(tmp_path):
+    model = trained(toy.linear)
+    model.save(tmp_path / "folder", zipped=False)
+    toy.assert_weights(keras.models.load_model(tmp_path / "folder"), toy.weights(model), 0)
+
+
 def test_there_is_no_index_while_its_files_are_exchanged(shards, monkeypatch):
     path, model = shards
     replace, order = os.replace, []

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -185,7 +185,7 @@ class CarriesLedger:
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes the model, not compiled, with the ledger of its weights."""
         self._check_before_saving(filepath)
-        super().save(filepath, overwrite=overwrite, **kwargs)
+        _save_whole(super().save, filepath, overwrite, **kwargs)
 
     def _check_before_saving(self, filepath: Any) -> None:
         charges.look(self.weights)
@@ -201,7 +201,7 @@ class CarriesLedger:
         self._check_before_saving(filepath)
         plain = with_ledger_found(plain)
         with self._lend_ledger(plain):
-            plain.save(filepath, **kwargs)
+            _save_whole(plain.save, filepath, **kwargs)
 
     @contextlib.contextmanager
     def _lend_ledger(self, plain: keras.Model) -> Iterator[None]:
@@ -285,8 +285,8 @@ class CarriesLedger:
                     "was cut, or written by an earlier version of tfdp. Load a whole one."
                 )
             restored = optimizer.charging.take_over(restored, self.weights)
-        elif restored:
-            both = [*restored, *charges.charges_of(self.weights)]
+        elif restored and (before := charges.charges_of(self.weights)):
+            both = [*restored, *before]
             if charges.common_ledger(both) is None:
                 raise LedgerMismatchError(charges.mismatch(both, restored[0].ledger))
         if not restored:
@@ -299,6 +299,17 @@ class CarriesLedger:
         if optimizer is not None:
             charges.take(optimizer.slots, restored, unread)
             optimizer.charging.join(self.weights)
+
+
+def _save_whole(
+    save: Callable[..., None], filepath: Any, overwrite: bool = True, **kwargs: Any
+) -> None:
+    """Has Keras write a model; one file is whole at its place, or as it was before."""
+    if not str(filepath).endswith(".keras") or kwargs.get("zipped") is False:
+        save(filepath, overwrite=overwrite, **kwargs)
+    elif overwrite or not os.path.exists(filepath) or may_overwrite(filepath):
+        with written_whole(filepath, sealed=False) as path:
+            save(path, overwrite=True, **kwargs)
 
 
 def _swaps_averages(callbacks: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Files of weights are written beside their place, sealed, and moved there once they are whole.
+"""Files are written beside their place, those of weights sealed, and moved there once they are
+whole.
 
 HDF5 has no sums over what it holds, and what Keras does not find in a file was never there for it:
 where a name is damaged, or a save in several files was cut short, a file would have weights and no
@@ -29,8 +30,8 @@ _CHUNK_BYTES = 2**20
 
 
 @contextlib.contextmanager
-def written_whole(filepath: Any) -> Iterator[Any]:
-    """Yields the path to write weights to; what is written there is then at `filepath`, sealed.
+def written_whole(filepath: Any, sealed: bool = True) -> Iterator[Any]:
+    """Yields the path to write to; what is written there is then at `filepath`.
 
     Guarantees:
         Whoever is killed meanwhile leaves one file as it was. Of several files, whose index is
@@ -38,7 +39,8 @@ def written_whole(filepath: Any) -> Iterator[Any]:
         replaced leaves its permissions to the new one.
 
     Args:
-        filepath: As in `keras.Model.save_weights`.
+        filepath: As in `keras.Model.save_weights`, or `save`.
+        sealed: Whether files of weights get a seal.
     """
     target = Path(os.path.realpath(os.fspath(filepath)))
     if "://" in os.fspath(filepath) or not target.parent.is_dir():
@@ -52,7 +54,7 @@ def written_whole(filepath: Any) -> Iterator[Any]:
     try:
         yield draft / target.name
         written = sorted(draft.iterdir(), key=lambda path: (path.suffix == ".json", path.name))
-        if written:
+        if written and sealed:
             _seal(_files(written[-1]))
         for path in written:
             fsync(path, os.O_RDWR)

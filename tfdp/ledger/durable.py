@@ -20,7 +20,7 @@ from tfdp.ledger.errors import LedgerFormatError, LedgerWriteError, PassTakenErr
 from tfdp.ledger.ledger import Permit, PrivacyLedger
 from tfdp.ledger.row_index import RowIndex
 from tfdp.ledger.storage import schema
-from tfdp.ledger.storage.files import sqlite_errors
+from tfdp.ledger.storage.files import is_there, sqlite_errors
 from tfdp.ledger.storage.open_file import OpenFile
 from tfdp.ledger.storage.rows import RowReader
 from tfdp.ledger.storage.write import insert, put_head
@@ -119,7 +119,7 @@ class DurableLedger(PrivacyLedger):
         self._session = uuid.uuid4().hex
         self._lease: _Lease | None = None
 
-        if not os.path.lexists(self._path):
+        if not is_there(self._path):
             if not create:
                 raise FileNotFoundError(
                     f"There is no ledger at {self._path}. A new one, in which nothing was spent, "
@@ -297,7 +297,8 @@ class DurableLedger(PrivacyLedger):
             raise LedgerWriteError(
                 f"{self._path} is full: a ledger has at most {schema.MAX_ROWS} entries and "
                 f"{schema.MAX_FILE_BYTES} bytes. Save a compact copy (ledger.save), which has no "
-                "key, and go on with that, with a larger lease."
+                "key, for further runs, with a larger lease. Weights that steps of this file "
+                "trained are not known there."
             )
 
     def _give_back(self, lease: _Lease) -> None:

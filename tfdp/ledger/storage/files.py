@@ -46,6 +46,34 @@ def not_a_ledger(path: Path) -> str:
     )
 
 
+def _not_permitted(path: Path) -> PermissionError:
+    return PermissionError(
+        f"This user may not read {path}, or not look into its folder. Ask its owner, or run as a "
+        "user who may."
+    )
+
+
+def _check_readable(path: Path) -> None:
+    # The file is not opened: where it is closed again, locks of SQLite in this process would end.
+    if not os.access(path, os.R_OK):
+        raise _not_permitted(path)
+
+
+def is_there(path: Path) -> bool:
+    """Returns whether there is a file, or a link, at a path.
+
+    Raises:
+        PermissionError: this user may not know.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as error:
+        raise _not_permitted(path) from error
+    return True
+
+
 def check_regular(path: Path, what: str) -> os.stat_result:
     """Returns what the system says of a regular file, which is not opened.
 
@@ -59,6 +87,8 @@ def check_regular(path: Path, what: str) -> os.stat_result:
         raise FileNotFoundError(
             f"There is no {what} at {path}. Give the path of a file that exists."
         ) from error
+    except PermissionError as error:
+        raise _not_permitted(path) from error
     if not stat.S_ISREG(status.st_mode):
         raise LedgerFormatError(f"{path} is no regular file, and so no {what}.")
     return status
@@ -73,9 +103,11 @@ def check_file(path: Path) -> None:
 
     Raises:
         FileNotFoundError: there is none.
+        PermissionError: this user may not read it, or the journal beside it.
         LedgerFormatError: it cannot be a ledger, or files beside it cannot be those of one.
     """
     size = check_regular(path, "ledger").st_size
+    _check_readable(path)  # SQLite would not say so.
     if not size:
         raise LedgerFormatError(not_a_ledger(path))
     if size > MAX_FILE_BYTES:
@@ -85,6 +117,7 @@ def check_file(path: Path) -> None:
     journal = journal_of(path)
     if os.path.lexists(journal):
         check_regular(journal, "journal")
+        _check_readable(journal)
 
 
 def _with_log(path: Path) -> str:
