@@ -1,5 +1,7 @@
 """A DPOptimizer: its noise, its sampling, its learning rate, and those with names of their own."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -8,9 +10,7 @@ import toy
 from toy import L
 
 import tfdp
-from tfdp.keras import (
-    DPOptimizer,
-)
+from tfdp.keras import DPOptimizer, wrapping
 from tfdp.sampling import FullBatch, Poisson
 
 # Noise.
@@ -159,3 +159,45 @@ def test_a_loop_refuses_the_layers_that_fit_refuses(make, text, name, is_graph):
         run(True)
     run(False)
     assert charged == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "clipnorm",
+        "clipvalue",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "global_clipnorm",
+        "gradient_accumulation_steps",
+        "use_ema",
+        "weight_decay",
+    ],
+)
+def test_what_the_inner_optimizer_reads_is_not_accepted_outside(name):
+    with pytest.raises(AttributeError, match=f"{name} is the inner optimizer's"):
+        setattr(toy.dp(), name, 0.5)
+    # These are all that Keras has.
+    of_sgd = set(inspect.signature(keras.optimizers.SGD).parameters) - {"momentum", "nesterov"}
+    of_ours = {"learning_rate", "loss_scale_factor", "name", "kwargs"}
+    assert name in of_sgd and of_sgd - of_ours == wrapping._OF_THE_INNER
+
+
+def test_weights_are_excluded_from_the_decay_of_the_inner_optimizer():
+    optimizer = toy.dp(keras.optimizers.SGD(0.1, weight_decay=0.5))
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    plain = keras.Sequential([keras.Input((4,)), L.Dense(2)])
+    model = toy.private(plain, optimizer, loss=lambda y, p: 0.0 * p[:, 0])
+    before = [w + 1.0 for w in toy.weights(model)]
+    model.set_weights(before)
+    model.fit(toy.data()[0], toy.data()[1], sampling=tfdp.sampling.FullBatch(), verbose=0)
+    toy.assert_weights(model, [0.95 * before[0], before[1]])
+
+
+def test_accumulation_that_is_asked_for_later_is_refused():
+    model = toy.private(toy.linear())
+    model.fit(*toy.data(), sampling=tfdp.sampling.FullBatch(), verbose=0)
+    model.optimizer.inner_optimizer.gradient_accumulation_steps = 4
+    with pytest.raises(ValueError, match="add noise, and charge, for every partial batch"):
+        model.fit(*toy.data(), sampling=tfdp.sampling.FullBatch(), verbose=0)
+    assert model.ledger.total_count == 1

@@ -153,8 +153,18 @@ def test_sums_of_users_and_microbatches_have_no_views():
     with pytest.raises(ValueError, match="user_gradient='mean'"):
         model.fit(X, Y, views=2, verbose=0, **given)
     model = toy.private(optimizer=toy.dp(num_microbatches=2))
-    with pytest.raises(ValueError, match="num_microbatches"):
+    with pytest.raises(ValueError, match="Leave views, or num_microbatches of the optimizer, out"):
         model.fit(X, Y, batch_size=4, views=2, verbose=0)
+    assert len(model.ledger) == 0
+
+
+@pytest.mark.parametrize("users", [{}, {"privacy_unit": np.arange(N), "max_examples_per_user": 2}])
+def test_views_that_have_no_room_are_named(users):
+    options = {"privacy_unit": "user"} if users else {}
+    model = toy.private(optimizer=toy.dp(physical_batch_size=2, **options))
+    views, rows = (2, 4) if users else (3, 3)
+    with pytest.raises(ValueError, match=f"views times max_examples_per_user, {rows}"):
+        model.fit(X, Y, batch_size=4, views=views, verbose=0, **users)
     assert len(model.ledger) == 0
 
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 import toy
 from toy import L, N, X, Y, crossentropy, fit_step
 
+import tfdp
+
 
 def test_sample_weight_multiplies_the_loss_before_the_clip():
     weight = np.linspace(0, 3, N).astype("float32")
@@ -205,6 +207,73 @@ def test_subclassed_model(model_class, kwargs):
     expected, _ = toy.step_by_hand(model, losses)
     fit_step(model)
     toy.assert_weights(model, expected)
+
+
+class OwnLoss(tfdp.keras.DPModel):
+    """Its loss is another one where nobody says that it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = L.Dense(2)
+
+    def call(self, x):
+        return self.out(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=False):
+        return (1.0 if training else 100.0) * keras.ops.mean(keras.ops.square(y_pred))
+
+
+class EarlierLoss(OwnLoss):
+    """As before Keras 3.3."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return super().compute_loss(x, y, y_pred, sample_weight, training=True)
+
+
+class WithNumber(OwnLoss):
+    """Returns a number beside its prediction, as autoencoders do that are variational."""
+
+    of_each = True
+
+    def call(self, x):
+        found = self.out(x)
+        return found, keras.ops.mean(found, axis=-1 if self.of_each else None)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=False):
+        outputs, numbers = y_pred
+        loss = super().compute_loss(x, y, outputs, sample_weight, training)
+        return loss + keras.ops.mean(numbers)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("model_class", [OwnLoss, EarlierLoss, WithNumber])
+def test_own_loss_is_that_of_training(model_class, run_eagerly):
+    model = model_class()
+    model(X[:1])
+    model.compile(toy.dp(), run_eagerly=run_eagerly)
+    number = float(model_class is WithNumber)
+    losses = [
+        lambda i=i: (
+            tf.reduce_mean(model.out(X[i : i + 1]) ** 2)
+            + number * tf.reduce_mean(model.out(X[i : i + 1]))
+        )
+        for i in range(N)
+    ]
+    expected, _ = toy.step_by_hand(model, losses)
+    of_plain = [float(loss()) for loss in losses]
+    logs = model.fit(X, Y, sampling=tfdp.sampling.FullBatch(), verbose=0).history
+    toy.assert_weights(model, expected)
+    assert logs["loss"] == pytest.approx([np.mean(of_plain)], rel=1e-5)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_an_output_that_is_no_records_is_named(run_eagerly):
+    model = WithNumber()
+    model.of_each = False
+    model(X[:1])
+    model.compile(toy.dp(), run_eagerly=run_eagerly)
+    with pytest.raises(ValueError, match="An output of the model has no axis of records"):
+        model.fit(X, Y, batch_size=4, verbose=0)
 
 
 def test_float64_data_is_cast_as_keras_does():

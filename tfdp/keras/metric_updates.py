@@ -19,7 +19,7 @@ from tfdp.gradients import (
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
-from tfdp.keras.records import RecordLoss
+from tfdp.keras.records import RecordLoss, loss_in_training
 from tfdp.sampling import PaddedBatch
 
 
@@ -160,7 +160,7 @@ def update(
                 # Losses that layers have added are not there; Keras' own asks for at least one.
                 scope.losses.extend(model.losses or [tf.zeros([])])
                 with model.losses_of_record(scope):
-                    model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+                    loss_in_training(model, x, y, y_pred, sample_weight)
         return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     of_records = select([data.x, data.y, data.sample_weight, losses, y_pred, masks])

@@ -11,7 +11,7 @@ from tfdp.gradients.keras_internals import layers_in, loops_in
 from tfdp.keras import distribution, inputs, metric_updates
 from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.private_metrics import PrivateMetric, ShownMetrics
-from tfdp.keras.records import RecordLoss
+from tfdp.keras.records import RecordLoss, loss_in_training
 
 _logger = logging.getLogger("tfdp")
 
@@ -64,7 +64,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         with metric_updates.creating(model) as scope, model.losses_of_record(scope):
             # A StatelessScope hides the losses that layers have added.
             scope.losses.extend(losses)
-            model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+            loss_in_training(model, x, y, y_pred, sample_weight)
             model.compute_metrics(x, y, y_pred, sample_weight)
         metrics = optimizer.private_metrics
         shown = ShownMetrics(metrics) if metrics else None

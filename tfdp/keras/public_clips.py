@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras.records import loss_in_training
 from tfdp.query.allocation import clips_from_public_gradients
 from tfdp.query.layers import GroupBy, Groups
 
@@ -52,7 +53,7 @@ def clips_from_public_data(
     @tf.function
     def gradients(x, y):
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+            loss = loss_in_training(model, x, y, model(x, training=True), None)
             for variable in model.trainable_variables:
                 if variable.regularizer is not None:
                     loss -= variable.regularizer(variable.value)

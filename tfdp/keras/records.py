@@ -1,5 +1,6 @@
 """The loss of one record, exactly as the model would compute it for a batch of one."""
 
+import inspect
 from typing import Any
 
 import keras
@@ -10,6 +11,22 @@ from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import batch_statistics
 from tfdp.keras.inputs import weights_of_records
 from tfdp.keras.private_metrics import values_of_record
+
+
+def loss_in_training(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Returns what the model's own `compute_loss` returns in a training step of Keras, which tells
+    it that it is one, where it takes `training`.
+
+    Args:
+        model: A compiled model.
+        x: As in `keras.Model.compute_loss`.
+        y: As there.
+        y_pred: As there.
+        sample_weight: As there.
+    """
+    knows = "training" in inspect.signature(model.compute_loss).parameters
+    told = {"training": True} if knows else {}
+    return model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **told)
 
 
 class RecordLoss(LayeredLoss):
@@ -41,7 +58,7 @@ class RecordLoss(LayeredLoss):
         outputs, found = outputs if self._moments else (outputs, {})
         sample_weight = None if self.is_weighed else weight
         with model.losses_of_record(scope):
-            loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight)
+            loss = loss_in_training(model, x, y, outputs, sample_weight)
         loss = tf.reshape(tf.cast(loss, tf.float64 if loss.dtype == tf.float64 else tf.float32), [])
         # Keras attaches the mask of padded time steps to the tensor. A stacked copy of the tensor
         # has no mask, so the mask is returned beside it.
@@ -61,8 +78,11 @@ class RecordLoss(LayeredLoss):
     def unbatch(self, outputs: Any) -> Any:
         """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n,
         1, ...].
+
+        Raises:
+            ValueError: there is none of records.
         """
-        y_pred, masks = tf.nest.map_structure(lambda t: tf.squeeze(t, 1), outputs)
+        y_pred, masks = tf.nest.map_structure(_of_batch, outputs)
         remaining = iter(masks)
         for leaf, masked in zip(tf.nest.flatten(y_pred), self._masked, strict=True):
             if masked:
@@ -87,3 +107,12 @@ class RecordLoss(LayeredLoss):
         """Returns the sum of the weight regularizers."""
         variables = self._model.trainable_variables
         return tf.add_n([v.regularizer(v.value) for v in variables if v.regularizer is not None])
+
+
+def _of_batch(stacked: tf.Tensor) -> tf.Tensor:
+    if stacked.shape.rank == 1:
+        raise ValueError(
+            "An output of the model has no axis of records: of a batch nobody could tell whose it "
+            "is. Return a number for each record, [records], or call add_loss."
+        )
+    return tf.squeeze(stacked, 1)

@@ -93,6 +93,34 @@ def records_of_fit(
     return RecordsOfFit(max_examples_per_user, user_gradient, views, augment)
 
 
+def check_records(
+    records: RecordsOfFit, num_microbatches: int | None, physical_batch_size: int | None
+) -> None:
+    """Refuses records that the optimizer cannot make, in the words of `fit`.
+
+    Args:
+        records: As `fit` makes them.
+        num_microbatches: Of the optimizer.
+        physical_batch_size: Likewise.
+
+    Raises:
+        ValueError: says which argument to leave out or to change.
+    """
+    rows = records.views * (records.max_examples_per_user or 1)
+    if records.views > 1 and num_microbatches is not None:
+        raise ValueError(
+            "The views of a row are one record, and so are the rows of a microbatch. Leave views, "
+            f"or num_microbatches of the optimizer, out. Received: views={records.views}, "
+            f"num_microbatches={num_microbatches}."
+        )
+    if physical_batch_size is not None and physical_batch_size < rows:
+        raise ValueError(
+            "All rows and views of a record are in memory at once: physical_batch_size of the "
+            f"optimizer must be at least views times max_examples_per_user, {rows}. Received: "
+            f"physical_batch_size={physical_batch_size}."
+        )
+
+
 def rows_of_user(mask: tf.Tensor | None) -> int | None:
     """Returns how many rows of a batch each user has, by its mask; None where rows are records.
 

@@ -31,10 +31,16 @@ from tfdp.keras.first_step import said_where_slow
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
 from tfdp.keras.layer_checks import check_layers
 from tfdp.keras.optimizer import DPOptimizer
-from tfdp.keras.optimizer_checks import as_list
+from tfdp.keras.optimizer_checks import as_list, check_inner
 from tfdp.keras.prepared import Prepared, check_reductions, prepare
 from tfdp.keras.private_metrics import ShownMetrics
-from tfdp.keras.records_of_fit import Augment, RecordsOfFit, records_of_fit, rows_of_user
+from tfdp.keras.records_of_fit import (
+    Augment,
+    RecordsOfFit,
+    check_records,
+    records_of_fit,
+    rows_of_user,
+)
 from tfdp.keras.small_samples import SmallSamples, StepLoop
 from tfdp.keras.step import StepArguments
 from tfdp.sampling import PaddedBatch, SamplingPolicy
@@ -211,6 +217,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             validation_data, validation_steps, validation_batch_size, validation_freq
         )
         records = records_of_fit(max_examples_per_user, user_gradient, views, augment)
+        check_inner(optimizer.inner_optimizer, DPOptimizer)  # It may have been changed since.
         arguments = {
             "x": x,
             "y": y,
@@ -234,6 +241,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             is_compiled=bool(self.jit_compile),
             between_steps=distribution.is_none(strategy) and not self.run_eagerly,
         )
+        check_records(records, optimizer.num_microbatches, optimizer.physical_batch_size)
         self._set_batch_size(data.batch_size)
         self._set_records(
             records._replace(examples_per_microbatch=optimizer.examples_per_microbatch)

@@ -7,6 +7,18 @@ import numpy as np
 
 from tfdp.keras.inputs import check_learning_rate
 
+# What Keras reads of the optimizer that makes the updates.
+_OF_THE_INNER = {
+    "clipnorm",
+    "clipvalue",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "global_clipnorm",
+    "gradient_accumulation_steps",
+    "use_ema",
+    "weight_decay",
+}
+
 
 class WrappingOptimizer(keras.optimizers.Optimizer):
     """What Keras expects of an optimizer that wraps another: abstract.
@@ -59,6 +71,20 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     @property
     def iterations(self) -> Any:
         return self.inner_optimizer.iterations
+
+    def exclude_from_weight_decay(
+        self, var_list: list[Any] | None = None, var_names: list[str] | None = None
+    ) -> None:
+        for part in parts(self.inner_optimizer):
+            part.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_THE_INNER and hasattr(self, "inner_optimizer"):
+            raise AttributeError(
+                f"{name} is the inner optimizer's, which makes the updates, and would be ignored "
+                f"here. Give it to that one: keras.optimizers.Adam(..., {name}=...)."
+            )
+        super().__setattr__(name, value)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
         self.inner_optimizer.finalize_variable_values(var_list)
