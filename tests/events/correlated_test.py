@@ -12,6 +12,7 @@ from tfdp.events import (
     FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
+    MinSeparationSampling,
     PoissonSampling,
     SampledEvent,
     ShuffledSampling,
@@ -76,6 +77,18 @@ def test_random_samples_need_bands_that_end_before_the_unit_comes_again():
             SampledEvent(turn, event)
 
 
+@pytest.mark.parametrize(
+    "change", [{"numerator": (1.0,) * 6}, {"denominator": (1.0, -0.5)}, {"period": 6}], ids=str
+)
+def test_samples_that_are_apart_need_bands_and_a_period_that_end_before(change):
+    SampledEvent(MinSeparationSampling(0.1, 5, 20), STEP)
+    event = dataclasses.replace(STEP, **change)
+    with pytest.raises(ValueError, match="where it is away for 5"):
+        SampledEvent(MinSeparationSampling(0.1, 5, 20), event)
+    if "denominator" not in change:
+        SampledEvent(MinSeparationSampling(0.1, 6, 20), event)
+
+
 def test_a_unit_in_every_step_needs_no_order():
     every = dataclasses.replace(STEP, period=1)
     for sampling in (FullBatchSampling(), UnknownSampling(), FixedOrderSampling(2, 10, 3)):
@@ -88,14 +101,15 @@ def test_a_unit_in_every_step_needs_no_order():
 
 
 def test_steps_of_one_run_have_their_start_in_common():
-    def step(i, run=1):
+    def step(i, run=1, order=1):
         event = dataclasses.replace(STEP, position=i, run_id=run)
-        both = ComposedEvent((event, GaussianSumEvent(1.0, 1.0)))
+        both = ComposedEvent((event, GaussianSumEvent(1.0, 1.0))[::order])
         return SampledEvent(FixedOrderSampling(2, 10, i % 5), both)
 
     assert len({step(i).run_start() for i in range(20)}) == 1
     assert step(3).run_start() == step(0) != step(3, run=2).run_start()
-    assert step(3).run_ids() == (1,) and step(3).step_of_run() == 3
+    for either in (step(3), step(3, order=-1)):
+        assert either.run_ids() == (1,) and either.step_of_run() == 3
     plain = SampledEvent(PoissonSampling(0.1), ComposedEvent((GaussianSumEvent(1.0, 1.0),)))
     assert plain.run_start() is None is plain.step_of_run() and plain.run_ids() == ()
 
