@@ -3,6 +3,8 @@
 import pytest
 
 from tfdp.events import (
+    ComposedEvent,
+    CorrelatedGaussianSumEvent,
     GaussianSumEvent,
     PoissonSelectedRunEvent,
     PureEpsilonEvent,
@@ -12,6 +14,7 @@ from tfdp.events import (
 
 STEP = GaussianSumEvent(1.0, 2.0)
 RUN = RunEvent((STEP,), (10,))
+OF_RUN = CorrelatedGaussianSumEvent(1.0, 2.0, (1.0,), (1.0,), 20, 1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +25,15 @@ RUN = RunEvent((STEP,), (10,))
         (lambda: RunEvent((STEP,), (0,)), ValueError),
         (lambda: RunEvent((RUN,), (1,)), TypeError),
         (lambda: RunEvent((SelectedRunEvent((RUN,), 1.0, 0.5),), (1,)), TypeError),
+        (lambda: RunEvent((OF_RUN,), (1,)), TypeError),
+        (lambda: RunEvent((ComposedEvent((STEP, OF_RUN)),), (1,)), TypeError),
         (lambda: SelectedRunEvent((), 1.0, 0.5), ValueError),
         (lambda: SelectedRunEvent((STEP,), 1.0, 0.5), TypeError),
         (lambda: SelectedRunEvent((RUN,), -1.0, 0.5), ValueError),
         (lambda: SelectedRunEvent((RUN,), 1.0, 1.0), ValueError),
         (lambda: SelectedRunEvent((RUN,), 1.0, 0.0), ValueError),
+        (lambda: PoissonSelectedRunEvent((), 2.0), ValueError),
+        (lambda: PoissonSelectedRunEvent((STEP,), 2.0), TypeError),
         (lambda: PoissonSelectedRunEvent((RUN,), 0.5), ValueError),
     ],
 )
