@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 
+import numpy as np
 import pytest
 
 from tfdp import events
@@ -86,6 +87,34 @@ def test_every_kind_is_public_frozen_and_compared_by_value():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, True, "1", None, 1j])
 def test_no_number_of_an_event_can_be_what_it_is_not(kind, name, bad):
     with pytest.raises((ValueError, TypeError), match=f"{name} must|must be at most {name}"):
+        kind(**{**required(kind), name: bad})
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_numbers_of_numpy_become_those_of_python(kind, name):
+    """What a ledger stores, and digests, does not follow from who computed it."""
+    given = required(kind)
+    numpys = (np.int64 if isinstance(given[name], int) else np.float32)(given[name])
+    event = kind(**{**given, name: numpys})
+    assert type(getattr(event, name)) is type(given[name])
+    assert event == kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "bad"),
+    [
+        (kind, name, bad)
+        for name, bads in (
+            ("population_size", [0, -1, 10.0, True]),
+            ("pass_index", [-1, 1.0, True]),
+        )
+        for kind in KINDS
+        if name in kind.__dataclass_fields__
+        for bad in bads
+    ],
+)
+def test_no_size_and_no_pass_of_a_sampling_can_be_what_it_is_not(kind, name, bad):
+    with pytest.raises((ValueError, TypeError), match=f"{name} must"):
         kind(**{**required(kind), name: bad})
 
 
