@@ -4,6 +4,7 @@ import pytest
 
 from tfdp.events import (
     DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     GaussianSumEvent,
     LaplaceSumEvent,
     RandomizedResponseEvent,
@@ -27,6 +28,13 @@ def test_no_noise_can_be_said_and_no_bound_cannot(make):
     assert make(1.0, 0.0).noise_multiplier == 0.0
     with pytest.raises(ValueError, match="norm_bound must be finite, greater than 0"):
         make(0.0, 1.0)
+
+
+def test_delta_is_a_probability_that_leaves_something():
+    assert EpsilonDeltaEvent(0.0, 0.999).delta == 0.999
+    for delta in (0.0, 1.0, 1):
+        with pytest.raises(ValueError, match="delta must be"):
+            EpsilonDeltaEvent(1.0, delta)
 
 
 def test_a_report_has_at_least_two_values():
