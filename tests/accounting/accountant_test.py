@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from tests.accounting.kinds import DELTA, KINDS, epsilon_of
 from tfdp.accounting import (
@@ -39,6 +40,7 @@ from tfdp.events import (
     SampledEvent,
     Sampling,
     ShuffledSampling,
+    TruncatedPoissonSampling,
     UnsupportedEventError,
 )
 from tfdp.ledger import PrivacyLedger
@@ -442,3 +444,18 @@ def test_events_of_dp_accounting_are_taken(kind):
     with pytest.raises(UnsupportedEventError, match="ZCDpEvent has no counterpart"):
         accountant.compose(unknown)
     assert accountant.get_epsilon(DELTA) == epsilon_of(kind.make, (ours, 100))
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv"])
+def test_failures_weigh_as_much_as_at_the_epsilon_that_is_returned(name):
+    """What is left of delta, once both sides have failed, is enough for that epsilon."""
+    sampling = TruncatedPoissonSampling(0.1, 100, 24)
+    failure = 10 * stats.binom.sf(24, 100, 0.1)
+    found = make_accountant(name, REPLACE)
+    found.compose(SampledEvent(sampling, GaussianSumEvent(1.0, 8.0), REPLACE), 10)
+    plain = make_accountant(name, REPLACE)
+    plain.compose(SampledEvent(PoissonSampling(0.1), GaussianSumEvent(1.0, 8.0), REPLACE), 10)
+    epsilon = found.get_epsilon(1e-3)
+    left = 1e-3 - (1 + math.exp(epsilon)) * failure
+    assert 0 < left < 1e-3 - 2 * failure
+    assert plain.get_epsilon(1e-3) < plain.get_epsilon(left) <= epsilon * (1 + 1e-9)
