@@ -275,3 +275,9 @@ def test_what_has_no_distance_is_read_under_replace_one(event):
 def test_what_is_ambiguous_is_refused_by_name(event, relation):
     with pytest.raises(UnsupportedEventError, match=f"{type(event).__name__}.*REPLACE_ONE"):
         PrivacyLedger.from_dp_event(event, relation)
+
+
+def test_an_event_of_several_may_itself_happen_several_times():
+    five = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(4.0), 5)
+    found = RDPAccountant().compose(five, 3).get_epsilon(1e-5)
+    assert found == RDPAccountant().compose(GaussianSumEvent(1.0, 4.0), 15).get_epsilon(1e-5)
