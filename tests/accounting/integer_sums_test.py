@@ -230,6 +230,13 @@ def test_noise_of_usual_size_is_that_of_a_gaussian():
     assert price.rho == pytest.approx(0.5, rel=1e-9)
 
 
+def test_a_replacement_moves_shares_twice_as_far():
+    shares = GaussianSharesSumEvent(2.0, 0.5, 4, 2**10)
+    (price,) = normal_form(SampledEvent(FullBatchSampling(), shares, REPLACE)).mechanisms
+    twice = SampledEvent(FullBatchSampling(), shares.scaled(2.0), ZERO)
+    assert normal_form(twice).mechanisms == (Concentrated(pytest.approx(price.rho, rel=1e-9)),)
+
+
 def test_fewer_shares_may_be_the_better_bound():
     # Where T is large: one share alone has none.
     for count in (1, 2, 64, 10**6, 2**62):
