@@ -134,3 +134,10 @@ def test_amplification_of_a_huge_epsilon():
     assert amplified_epsilon(710.0, 1e-308) == pytest.approx(1.17367, rel=1e-4)
     assert amplified_epsilon(710.0, 1e-320) > 0
     assert amplified_epsilon(1e5, 1e-3) == pytest.approx(1e5 + math.log(1e-3))
+
+
+def test_a_unit_of_a_sample_that_is_replaced_costs_both_ways():
+    for q, scale in ((0.1, 3.0), (0.5, 0.1)):
+        once = amplified_epsilon(1 / scale, q)
+        twice = RemoveThenAdd(SampledLaplace(q, scale))
+        assert DEARER[RemoveThenAdd](twice) == PureEpsilon(pytest.approx(2 * once))
