@@ -84,6 +84,11 @@ def test_steps_of_several_kinds_are_charged_as_if_the_step_were_known():
     assert set(_terms(steps)) == {(SampledGaussian(1.0, 2.0), 1), (SampledLaplace(1.0, 4.0), 1)}
 
 
+def test_every_kind_counts_in_all_steps_of_a_pass_that_a_unit_is_in():
+    steps = [(_step(2.0, k=3), 5), (_step(k=3, release=LaplaceSumEvent(1.0, 4.0)), 5)]
+    assert set(_terms(steps)) == {(SampledGaussian(1.0, 2.0), 3), (SampledLaplace(1.0, 4.0), 3)}
+
+
 def test_other_passes_do_not_suffer():
     steps = [
         (_step(2.0), 5),

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tfdp.accounting import RDPAccountant
 from tfdp.accounting.correlated import repeated
-from tfdp.accounting.normal_form import normal_form
+from tfdp.accounting.mechanisms import SampledGaussian
+from tfdp.accounting.normal_form import NormalForm, normal_form
 from tfdp.accounting.passes import of_pass
 from tfdp.accounting.tally import Tally
 from tfdp.events import (
@@ -16,6 +17,7 @@ from tfdp.events import (
     CorrelatedGaussianSumEvent,
     FixedOrderSampling,
     GaussianSumEvent,
+    MinSeparationSampling,
     NeighboringRelation,
     NonPrivateEvent,
     PoissonSampling,
@@ -150,3 +152,24 @@ def test_a_unit_may_be_in_the_dearest_step_of_every_pass():
         for event in (dear, cheap):
             tally.add(event, form_of(event), each)
         assert tally.terms() == [(mechanism, passes)]
+
+
+def test_a_run_that_is_taken_back_leaves_its_pass_as_it_was():
+    sampling = MinSeparationSampling(0.2, 3, 6)
+    run = CorrelatedGaussianSumEvent(1.0, 4.0, (1.0, 0.5), (1.0,), 6, 3, 0, 5)
+    run, step = (SampledEvent(sampling, release, ZERO) for release in (run, SUMS[0]))
+    alone, tally = Tally(), Tally()
+    alone.add(step, form_of(step), 2)
+    tally.add(run, form_of(run), 1)
+    tally.add(step, form_of(step), 2)
+    assert tally.terms() != alone.terms()
+    tally.add(run, form_of(run), -1)
+    tally.add(step, form_of(step), 1)  # Its pass is counted anew.
+    assert tally.terms() == alone.terms()
+
+
+def test_an_event_that_is_several_mechanisms_counts_so_often():
+    """As a sampling of another package may say."""
+    mechanism, tally = SampledGaussian(1.0, 2.0), Tally()
+    tally.add(SUMS[0], NormalForm((mechanism,), repetitions=3), 2)
+    assert tally.terms() == [(mechanism, 6)]
