@@ -10,7 +10,12 @@ from tfdp.accounting.mechanisms import (
     RemoveThenAdd,
     SampledGaussian,
 )
-from tfdp.accounting.unsampled import merge_unsampled, only_gaussian, sampling_of
+from tfdp.accounting.unsampled import (
+    inclusion_probability,
+    merge_unsampled,
+    only_gaussian,
+    sampling_of,
+)
 
 
 def test_inverse_squares_of_multipliers_add_up():
@@ -46,3 +51,21 @@ def test_what_sees_a_sample_is_left_as_it_is():
 )
 def test_messages_call_the_sampling_by_its_name(mechanism, words):
     assert sampling_of(mechanism) == words
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "probability"),
+    [
+        (SampledGaussian(0.1, 2.0), 0.1),
+        (FixedSizeGaussian(1, 10, 2.0), 0.1),
+        (RemoveThenAdd(SampledGaussian(0.1, 2.0)), 0.2),
+    ],
+)
+def test_a_unit_is_in_any_of_the_samples_at_most_as_often_as_in_all_added_up(
+    mechanism, probability
+):
+    for count in (1, 3):
+        assert inclusion_probability([(mechanism, count)]) == pytest.approx(count * probability)
+    assert inclusion_probability([(mechanism, 3), (SampledGaussian(0.1, 9.0), 1)]) > 3 * probability
+    assert inclusion_probability([(mechanism, 99)]) == 1.0
+    assert inclusion_probability([(PureEpsilon(1.0), 1)]) == 1.0
