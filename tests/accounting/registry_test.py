@@ -180,6 +180,15 @@ class _Counts:
         return float(self.count)
 
 
+@pytest.mark.parametrize("relation", list(NeighboringRelation)[:2])
+def test_what_is_replayed_is_under_its_own_relation(relation):
+    step = SampledEvent(PoissonSampling(1.0), GaussianSumEvent(1.0, 8.0), relation)
+    ledger = PrivacyLedger()
+    ledger.append(step, 2)
+    asked = replayed([(step, 2)], "dp_accounting.rdp")
+    assert asked.get_epsilon(1e-5) == ledger.epsilon(1e-5, "dp_accounting.rdp")
+
+
 @pytest.mark.parametrize("accountant", ["rdp", "prv", "dp_accounting.rdp", _Counts])
 def test_what_is_replayed_is_what_one_ledger_costs(accountant):
     allocated = RandomAllocationSampling(5, 1, 1000)

@@ -10,6 +10,7 @@ from tfdp.accounting.spent import Spent
 from tfdp.events import (
     FullBatchSampling,
     GaussianSumEvent,
+    NeighboringRelation,
     PoissonSampling,
     SampledEvent,
     UnsupportedEventError,
@@ -86,3 +87,10 @@ def test_accountants_of_dp_accounting_replay():
     for event in EVENTS:
         ledger.append(event, 3)
         assert spent.epsilon(ledger, DELTA) == ledger.replay(theirs()).get_epsilon(DELTA)
+
+
+def test_accountants_of_dp_accounting_replay_under_the_relation_of_the_ledger():
+    sampling, relation = FullBatchSampling(), NeighboringRelation.REPLACE_ONE
+    ledger, spent = PrivacyLedger(), Spent("dp_accounting.rdp")
+    ledger.append(SampledEvent(sampling, GaussianSumEvent(1.0, 8.0), relation), 3)
+    assert spent.epsilon(ledger, DELTA) == ledger.epsilon(DELTA, "dp_accounting.rdp")
