@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.numerics.exact import check_squares, exact_products, magnitude_of
 from tfdp.gradients.forms.products import Outer, Product
-from tfdp.numerics import rounding
+from tfdp.numerics import norms, rounding
 
 DTYPES = ["float32", "float64"]
 
@@ -51,8 +51,8 @@ def test_careless_gram_norms_of_such_records_are_too_small():
     left, right = (x.astype("float32") for x in products_that_cancel(rng, 34, 513, 65))
     grams = [tf.matmul(x, x, transpose_b=True) for x in map(tf.constant, (left, right))]
     squares = tf.reduce_sum(grams[0] * grams[1], [1, 2]).numpy()
-    norms = np.linalg.norm(exact_products(left, right).astype(float), axis=(1, 2))
-    assert (np.sqrt(np.maximum(squares, 0)) < norms * (1 - 1e-3)).any()
+    exact = np.linalg.norm(exact_products(left, right).astype(float), axis=(1, 2))
+    assert (np.sqrt(np.maximum(squares, 0)) < exact * (1 - 1e-3)).any()
 
 
 def test_norms_of_ordinary_products_are_hardly_larger():
@@ -80,3 +80,17 @@ def test_what_norms_are_enlarged_by_is_all_that_is_wrong_with_them(t, p, q, monk
     exact = np.einsum("ntp,ntq->npq", left.astype(float), right.astype(float))
     norms = np.sqrt(product.squared_norms().numpy().astype(float))
     np.testing.assert_allclose(norms, np.linalg.norm(exact, axis=(1, 2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows, columns", [(2**14, 1), (1, 2**14), (1, 1)])
+def test_gram_norms_of_what_cancels_are_all_that_can_be_wrong(rows, columns):
+    """The terms of the docstring, of four positions with |a| = 5 and |b| = 2 that cancel."""
+    u = rounding._UNIT[tf.float32]
+    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    left, right = np.full((1, 4, 4), 25.0), 4.0 * np.outer(signs, signs)[None]
+    square = u * (rows * 25.0 * 4.0 + (columns + 8) * 25.0 * 4.0) * 16
+    least = (np.sqrt(square) + u * 4 * 5.0 * 2.0) ** 2
+    found = norms.squares_from_grams(
+        tf.constant(left, tf.float32), tf.constant(right, tf.float32), rows, columns
+    )
+    assert least * (1 - 1e-6) <= float(found[0]) <= least * (1 + 1e-5 + 8 * u * (rows + columns))
