@@ -161,6 +161,24 @@ def test_a_stage_that_cannot_be_one_draws_all_the_same(gpu):
     assert_all_differ(*first, *second)
 
 
+@pytest.mark.parametrize("draw", ["normal", "laplace"])
+def test_every_turn_of_a_loop_in_a_stage_has_words_of_its_own(gpu, draw):
+    source = SystemRandomSource()
+
+    @tf.function
+    def noise():
+        def fn():
+            def body(i, rows):
+                return i + 1, rows.write(i, getattr(source, draw)([2**15], tf.float64))
+
+            rows = tf.TensorArray(tf.float64, 2)
+            return tf.while_loop(lambda i, _: i < 2, body, (0, rows))[1].stack()
+
+        return staged(fn)
+
+    assert_all_differ(*noise(), *noise())
+
+
 def test_sources_of_one_stage_have_keys_of_their_own(gpu):
     one, two = Counting(1), Counting(2)
     noise = tf.function(
