@@ -128,3 +128,10 @@ def test_a_sum_that_is_not_finite_is_that_of_its_record_alone(size):
         total = way(lambda tensor: rounding.sums(tensor, [1])[0], tf.constant(tensor)).numpy()
         assert np.isnan(total[0]) and np.isposinf(total[1:3]).all()
         assert total[3] == pytest.approx(size)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_each_of_many_squares_can_have_vanished(dtype):
+    tiny = np.finfo(dtype.as_numpy_dtype).tiny
+    for count in (1, 1000, tf.constant(1000)):
+        assert float(rounding.vanished(count, dtype)) >= int(count) * float(tiny)
