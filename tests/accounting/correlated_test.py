@@ -16,6 +16,7 @@ from tfdp.accounting.mechanisms import SampledGaussian, SeparatedGaussian
 from tfdp.accounting.normal_form import normal_form
 from tfdp.accounting.totals import Totals
 from tfdp.events import (
+    BallsInBinsSampling,
     ComposedEvent,
     CorrelatedGaussianSumEvent,
     CyclicPoissonSampling,
@@ -414,3 +415,18 @@ def test_large_coefficients_have_a_price_that_is_infinite_or_right(name):
     ledger = PrivacyLedger()
     ledger.append(_ordered(0, event))
     assert ledger.replay(make_accountant(name)).get_epsilon(DELTA) > 1e6
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv", "gdp"])
+@pytest.mark.parametrize("relation", [ADD, ZERO, REPLACE])
+@pytest.mark.parametrize(
+    "sampling", [MinSeparationSampling(0.2, PERIOD, N), BallsInBinsSampling(PERIOD, 0, 7)], ids=str
+)
+def test_what_has_no_protection_beside_a_run_that_is_amplified_has_none(sampling, relation, name):
+    def composed(*releases):
+        event = SampledEvent(sampling, ComposedEvent(releases), relation)
+        return make_accountant(name, relation).compose(event)
+
+    assert composed(_event(0)).get_epsilon(1e-5) < math.inf
+    both = composed(_event(0), NonPrivateEvent())
+    assert both.get_epsilon(1e-5) == math.inf and both.get_delta(1.0) == 1

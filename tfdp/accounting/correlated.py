@@ -187,8 +187,10 @@ def _binned(leaves: list[Any], rule: SamplingRule) -> Mechanism | None:
     """
     (b,) = rule.parameters
     first = next(leaf for leaf in leaves if is_correlated(leaf))
-    z = {id(leaf): min(leaf.noise_multiplier, LARGEST_MULTIPLIER) for leaf in leaves}
-    releases = [(_factorization(leaf), z[id(leaf)]) for leaf in leaves if leaf.protects]
+    noised = [leaf for leaf in leaves if leaf.protects]
+    releases = [
+        (_factorization(leaf), min(leaf.noise_multiplier, LARGEST_MULTIPLIER)) for leaf in noised
+    ]
     mechanism = BinnedGaussian(b, first.num_steps, tuple(sorted(releases, key=repr)))
     found = within_range(mechanism)
     if rule.amplification is not ALLOCATION_REPLACE:

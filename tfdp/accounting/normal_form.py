@@ -334,7 +334,7 @@ def _form(event: events.Event, rule: SamplingRule) -> NormalForm:
                 drawn_once=rule.drawn_once,
                 slot=slot,
             )
-        if run.amplified is not None:
+        if run.amplified is not None and NoPrivacy() not in mechanisms:
             mechanisms = [within_range(run.amplified)]
     else:
         mechanisms = _mechanisms(leaves, rule.factors, relation)
