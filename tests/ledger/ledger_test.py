@@ -329,3 +329,10 @@ def test_equal_steps_of_a_copy_are_its_own(way, saved):
     ledger.save(saved)
     assert PrivacyLedger.load(saved).holds_steps_of(ledger, 10, key)
     assert ledger.holds_steps_of(PrivacyLedger.load(saved), 10, key)
+
+
+def test_a_place_in_another_ledger_is_not_held():
+    one, other = ledger_of((A, 3)), ledger_of((A, 3))
+    count, key = one.watermark()
+    assert one.holds(count, key) and not one.holds(count + 1, key)
+    assert not other.holds(count, key)
