@@ -244,3 +244,9 @@ def test_verify_without_the_key_says_so(tmp_path, capsys):
     assert main(["verify", str(tmp_path / "run.ledger")]) == 2
     said = capsys.readouterr()
     assert "not authenticated" in said.out and "was not checked" in said.err
+
+
+@pytest.mark.parametrize(("key", "error"), [(bytes(15), ValueError), ("x" * 32, TypeError)])
+def test_a_key_that_could_be_guessed_is_refused(key, error):
+    with pytest.raises(error, match="key must"):
+        Chain("0" * 32, None, key)
