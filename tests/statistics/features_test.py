@@ -35,7 +35,8 @@ def test_a_row_moves_scores_by_at_most_one_and_not_finite_ones_are_zero():
 
 def test_directions_are_those_of_the_scatter_matrix():
     rng = np.random.default_rng(1)
-    rows = rng.normal(size=[2000, 3]) * [0.02, 2.0, 0.7]
+    axes = np.linalg.qr(rng.normal(size=[3, 3]))[0]  # Columns depend on each other.
+    rows = rng.normal(size=[2000, 3]) * [0.02, 2.0, 0.7] @ axes
     data = PrivateData(rows + 1)
     found = data.principal_components(
         2, l2_norm_clip=10.0, noise_multiplier=0.01, center=[1.0, 1.0, 1.0]
@@ -60,6 +61,7 @@ def test_a_row_moves_the_scatter_matrix_by_at_most_one(seed):
         moved = [int(x) for x in _products(row[None], 2.0)[upper]]
         assert sum(x * x for x in moved) <= STEPS**2
     assert sum(x * x for x in moved) > 0.3 * STEPS**2  # A long row nearly reaches the bound.
+    assert not _products(rows[:3], 2.0).any()  # What is no number contributes nothing.
 
 
 def test_products_are_exact_sums_of_integers():
