@@ -126,6 +126,27 @@ def test_weights_are_loaded_before_it_is_known_which_ledger_goes_on(path, tmp_pa
         other.load_weights(file)
 
 
+def test_weights_of_another_process_are_loaded_whoever_reserved_last(path, tmp_path):
+    file = tmp_path / "run.weights.h5"
+    with PrivacyLedger.open(path, create=True) as ledger, PrivacyLedger.open(path) as other:
+        model, waiting = private(other), private(ledger)
+        train(model, 3)
+        model.save_weights(file)
+        charges._known.clear()  # As in another process.
+        assert ledger.total_count == 0
+        waiting.load_weights(file)
+        assert ledger.total_count == 3
+        train(waiting, 1)
+        assert ledger.total_count == 4
+    # A closed ledger is not read again, and says so as before.
+    with PrivacyLedger.open(tmp_path / "another.ledger", create=True) as another:
+        model = private(another)
+        train(model, 1)
+        model.save_weights(file)
+    with pytest.raises(LedgerMismatchError, match="does not continue"):
+        private(ledger).load_weights(file)
+
+
 def test_weights_of_one_copy_do_not_go_on_with_another(path, tmp_path):
     with PrivacyLedger.open(path, create=True) as ledger:
         model = private(ledger)

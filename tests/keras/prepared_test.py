@@ -302,3 +302,26 @@ def test_fit_warns_of_them(caplog):
     private.compile(toy.dp(), K.Dice())
     private.fit(toy.X, ONES, batch_size=4, verbose=0)
     assert "In Keras the loss dice compares the records of a batch" in caplog.text
+
+
+class FirstNumber(L.Layer):
+    """Ends the run for what is no number."""
+
+    def call(self, texts):
+        return tf.strings.to_number(texts)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [L.StringLookup(vocabulary=["1", "2"], num_oov_indices=0), FirstNumber()],
+    ids=["lookup", "number"],
+)
+def test_what_takes_no_blank_record_is_refused_before_anything_is_charged(layer):
+    x = keras.Input((4,), dtype="string")
+    model = toy.private(keras.Model(x, L.Dense(2)(keras.ops.cast(layer(x), "float32"))), loss="mse")
+    texts = np.array([["1", "2", "2", "1"]] * 8)
+    with pytest.raises(
+        tfdp.gradients.RefusedKernelError, match="a record of zeros and empty texts"
+    ):
+        model.fit(texts, np.zeros([8, 2], "float32"), batch_size=4, verbose=0)
+    assert model.ledger.total_count == 0

@@ -114,6 +114,22 @@ DISK = (
             f"{LEDGER}/sql_edits_test.py::test_table_that_counts_other_rows_than_are_found_is_refused",
         ),
         (
+            "rows_of_others_lost",
+            "a reservation that is interrupted has passed rows of other runs, and goes on without",
+            "durable.py",
+            "        self._file.ahead = True\n        rows = list(",
+            "        rows = list(",
+            f"{LEDGER}/durable_test.py::test_interruption_loses_nothing_that_another_process_wrote",
+        ),
+        (
+            "ledger_on_the_disk_copied",
+            "a copy of a ledger on the disk counts what the ledger does not",
+            "durable.py",
+            "    def __reduce_ex__(",
+            "    def _reduce_ex(",
+            f"{LEDGER}/durable_test.py::test_a_copy_would_count_what_the_file_has_not",
+        ),
+        (
             "used_lease_left_open",
             "a lease that was used up can be given back by whoever appends",
             "durable.py",

@@ -68,6 +68,15 @@ PARTS = in_folder(
         f"{ACCOUNTING}/accountant_test.py::test_delta_of_a_release_goes_into_delta",
     ),
     (
+        "protection_of_a_run_for_all",
+        "a release without protection beside a run that is amplified costs nothing",
+        "normal_form.py",
+        "if run.amplified is not None and NoPrivacy() not in mechanisms:",
+        "if run.amplified is not None:",
+        f"{ACCOUNTING}/correlated_test.py::"
+        "test_what_has_no_protection_beside_a_run_that_is_amplified_has_none",
+    ),
+    (
         "replaced_delta_counts_once",
         "under replace-one the delta of a release counts once, not 1 + e^epsilon times",
         "normal_form.py",

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients import RefusedKernelError
 from tfdp.gradients.keras_internals import layers_in, loops_in
 from tfdp.keras import distribution, inputs, metric_updates
 from tfdp.keras.layer_checks import check_layers
@@ -48,6 +49,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
 
     Raises:
         NotPrivateError: a layer mixes records, or replicas do not share a variable.
+        RefusedKernelError: the model does not take a record of zeros and empty texts.
         ValueError: sample weights have axes that the losses do not have.
     """
     x, y, sample_weight = tf.nest.map_structure(
@@ -56,7 +58,16 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
     strategy, optimizer = model.distribute_strategy, model.optimizer
     with strategy.scope():
         # Without a loss in compile only a call tells whether layers add any.
-        y_pred = model(x) if model.loss is None else _outputs(model, x)
+        try:
+            y_pred = model(x) if model.loss is None else _outputs(model, x)
+        except tf.errors.OpError as error:
+            raise RefusedKernelError(
+                "The model was called on a record of zeros and empty texts, of which a layer or an "
+                "operation says: "
+                f"{error.message} What ends the run for some records would tell of them. Take what "
+                "accepts all (a lookup with num_oov_indices=1), or do it where data are read, "
+                "before they are sampled."
+            ) from error
         loss_axes = inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         check_layers(model)

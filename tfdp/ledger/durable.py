@@ -372,7 +372,17 @@ class DurableLedger(PrivacyLedger):
         return was_saved or self._index.holds(position, key)
 
     def continues(self, saved: PrivacyLedger, position: int, key: int) -> bool:
-        return saved.ledger_id == self.ledger_id and self.holds_steps_of(saved, position, key)
+        if saved.ledger_id != self.ledger_id:
+            return False
+        if not self.holds_steps_of(saved, position, key):
+            self._read_again()  # Another process may have written them since.
+        return self.holds_steps_of(saved, position, key)
+
+    def _read_again(self) -> None:
+        with self._lock:
+            if self._file.why_closed is None and self._file.process == os.getpid():
+                with self._file.transaction():
+                    self._refresh()
 
     def holds_steps_of(self, other: PrivacyLedger, position: int, key: int) -> bool:
         if other is self or position <= 0:
