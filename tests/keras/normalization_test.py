@@ -55,10 +55,13 @@ def _fit(model):
     private = tfdp.keras.make_private(model)
     private.compile(optimizer, "mse")
     private.fit(np.ones([8, 5, 5, 3]), np.zeros([8, 4]), batch_size=4, verbose=0)
+    return private
 
 
 def test_what_it_returns_trains_privately():
-    _fit(convert_norm(_nested())[0])
+    private = _fit(convert_norm(_nested())[0])
+    assert private.ledger.total_count == 2
+    assert 0 < private.ledger.replay(tfdp.accounting.RDPAccountant()).get_epsilon(1e-5) < 10
 
 
 def test_refusal_says_it_once_for_all_layers():
