@@ -1393,8 +1393,8 @@ TRAINING = in_folder(
         "slots_of_several_optimizers_unseen",
         "slots of further optimizers carry no ledger",
         "tfdp/keras/wrapping.py",
-        "        for part in parts(self.inner_optimizer):\n",
-        "        for part in parts(self.inner_optimizer)[:1]:\n",
+        "        found = []\n        for part in parts(self.inner_optimizer):\n",
+        "        found = []\n        for part in parts(self.inner_optimizer)[:1]:\n",
         "tests/keras/wrapping_test.py::test_slots_are_those_of_all_and_no_counters_or_rates",
     ),
     (
