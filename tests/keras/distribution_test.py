@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import replicas
@@ -18,6 +19,7 @@ import tfdp
 from tfdp.events import FullBatchSampling, PoissonSampling, ShuffledSampling
 from tfdp.keras import LedgerMismatchError, NotPrivateError, distributed_data, distribution
 from tfdp.keras.charging import Charging
+from tfdp.keras.records_of_fit import RecordsOfFit
 from tfdp.sampling import PaddedBatch
 from tfdp.sampling.arrays import batches
 
@@ -437,6 +439,20 @@ def test_processes_that_do_not_begin_alike_take_no_step(of_workers, name):
         (kind, text), count = outcome["starts"][name]
         assert kind == "NotPrivateError" and STARTS[name] in text
         assert count == 0
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="This Keras has no MultiOptimizer."
+)
+def test_settings_are_those_of_every_optimizer_inside():
+    def settings(momentum, rate=0.1):
+        second = keras.optimizers.SGD(rate, momentum)
+        chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.5), {".*": second})
+        optimizer = toy.dp(keras.optimizers.MultiOptimizer(chosen))
+        return distributed_data._settings(optimizer, RecordsOfFit())
+
+    assert settings(0.5) == settings(0.5) == settings(0.5, rate=0.2)
+    assert settings(0.5) != settings(0.6)
 
 
 def test_each_process_may_have_a_file(of_workers):

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,6 +14,7 @@ from tfdp.keras import charges, distribution
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.records_of_fit import RecordsOfFit
 from tfdp.keras.small_samples import SmallSamples, are_small
+from tfdp.keras.wrapping import parts
 from tfdp.ledger import DurableLedger, PrivacyLedger
 from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
 from tfdp.sampling.arrays import samples as samples_of
@@ -243,16 +245,19 @@ def check_same_start(
 
 def _settings(optimizer: Any, records: RecordsOfFit) -> str:
     """Returns the settings that no event holds and no variable."""
-    config = optimizer.inner_optimizer.get_config()
-    plain = {
-        name: value
-        for name, value in sorted(config.items())
-        if name not in ("name", "learning_rate") and isinstance(value, (bool, int, float, str))
-    }
     metrics = [metric.keys for metric in optimizer.private_metrics]
-    kind = type(optimizer.inner_optimizer).__name__
     of_records = records._replace(augment=None)  # A function, which has no text of its own.
-    return repr((kind, plain, optimizer.loss_scale_factor, metrics, of_records))
+    inner = [(type(part).__name__, _numbers_of(part)) for part in parts(optimizer.inner_optimizer)]
+    return repr((inner, optimizer.loss_scale_factor, metrics, of_records))
+
+
+def _numbers_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[str, Any]]:
+    """Returns what an optimizer was made with, but its learning rate, which is a variable."""
+    return [
+        (name, value)
+        for name, value in sorted(optimizer.get_config().items())
+        if name not in ("name", "learning_rate") and isinstance(value, (bool, int, float, str))
+    ]
 
 
 def _file_of(ledger: PrivacyLedger) -> int:

@@ -80,7 +80,7 @@ class RecordLoss(LayeredLoss):
         1, ...].
 
         Raises:
-            ValueError: there is none of records.
+            ValueError: an output of the model has no axis of records.
         """
         y_pred, masks = tf.nest.map_structure(_of_batch, outputs)
         remaining = iter(masks)
