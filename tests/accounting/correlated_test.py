@@ -20,6 +20,8 @@ from tfdp.events import (
     ComposedEvent,
     CorrelatedGaussianSumEvent,
     CyclicPoissonSampling,
+    DiscreteGaussianSumEvent,
+    EpsilonDeltaEvent,
     FixedOrderSampling,
     FullBatchSampling,
     GaussianSumEvent,
@@ -29,6 +31,7 @@ from tfdp.events import (
     NonPrivateEvent,
     ParallelComposition,
     PoissonSampling,
+    PureEpsilonEvent,
     SampledEvent,
     TreeGaussianSumEvent,
     UnsupportedEventError,
@@ -430,3 +433,21 @@ def test_what_has_no_protection_beside_a_run_that_is_amplified_has_none(sampling
     assert composed(_event(0)).get_epsilon(1e-5) < math.inf
     both = composed(_event(0), NonPrivateEvent())
     assert both.get_epsilon(1e-5) == math.inf and both.get_delta(1.0) == 1
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv", "gdp"])
+@pytest.mark.parametrize("relation", [ADD, ZERO, REPLACE])
+@pytest.mark.parametrize(
+    "sampling", [MinSeparationSampling(0.2, PERIOD, N), BallsInBinsSampling(PERIOD, 0, 7)], ids=str
+)
+def test_what_is_released_beside_a_run_that_is_amplified_is_not_free(sampling, relation, name):
+    def epsilon(other):
+        event = SampledEvent(sampling, ComposedEvent((_event(0), other)), relation)
+        return make_accountant(name, relation).compose(event).get_epsilon(1e-5)
+
+    # The run alone is below 10.
+    assert epsilon(GaussianSumEvent(1.0, 0.02)) > 1000
+    assert epsilon(DiscreteGaussianSumEvent(1.0, 0.05, 2**-20, 2**10)) > 1000
+    for other in (LaplaceSumEvent(1.0, 0.05), PureEpsilonEvent(9.0), EpsilonDeltaEvent(9.0, 1e-9)):
+        with pytest.raises(UnsupportedEventError, match="Releases beside"):
+            epsilon(other)
