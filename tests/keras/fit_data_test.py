@@ -325,9 +325,10 @@ def test_units_of_a_hidden_population_do_not_follow_it(n):
 
 def test_units_of_several_examples_are_refused_in_several_processes(monkeypatch):
     monkeypatch.setattr(distribution, "num_workers", lambda strategy: 2)
-    policy = Poisson().resolve(N // 2, 2)
+    policy, raised = Poisson().resolve(N // 2, 2), distributed_data.Raised()
+    strategy = tf.distribute.get_strategy()
     with pytest.raises(NotPrivateError, match="spread over replicas"):
-        distributed_data.samples(tf.distribute.get_strategy(), (X, Y, None), policy, 2, steps=3)
+        distributed_data.samples(strategy, (X, Y, None), policy, 2, 3, raised)
 
 
 def _endless():

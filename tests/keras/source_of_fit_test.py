@@ -1,5 +1,7 @@
 """`fit` on a source trains, charges and refuses as on the same arrays."""
 
+import contextlib
+
 import h5py
 import keras
 import numpy as np
@@ -100,13 +102,63 @@ def test_a_broken_example_ends_training_and_no_step_is_uncharged():
             steps.append(batch)
 
     model = toy.private(toy.linear(), optimizer=toy.dp(stddev=1.0))
-    with pytest.raises(tf.errors.OpError, match="differs in shape or dtype from the first"):
+    with pytest.raises(tfdp.sampling.SourceError, match="differs in shape or dtype from the first"):
         model.fit(
             source, sampling=Shuffled(), batch_size=1, epochs=2, callbacks=[Counts()], verbose=0
         )
     assert len(steps) < N and model.ledger.total_count >= len(steps)
     with pytest.raises(tfdp.sampling.SourceError, match="Example 11"):
         source.check()
+
+
+class Unreadable(Exception):
+    """An error of a source of one's own."""
+
+
+class OftenReadable:
+    """Examples the last of which cannot be read from the third time on."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        self.reads += row == N - 1
+        if row == N - 1 and self.reads > 2:
+            raise Unreadable("lost")
+        return X[row], Y[row]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_what_a_source_raises_is_raised_by_fit(workers, in_scope):
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0"]) if in_scope else None
+    with mirrored.scope() if mirrored else contextlib.nullcontext():
+        model = toy.private(toy.linear(), optimizer=toy.dp(stddev=1.0))
+    source = Source(OftenReadable(), workers=workers)
+    with pytest.raises(Unreadable, match="^lost$") as caught:
+        model.fit(source, sampling=Shuffled(), batch_size=4, epochs=9, verbose=0)
+    assert isinstance(caught.value.__cause__, tf.errors.OpError)
+    before = model.ledger.total_count
+    model.fit(X, Y, sampling=Shuffled(), batch_size=4, verbose=0)
+    assert model.ledger.total_count > before
+
+
+def test_an_error_of_the_step_is_no_error_of_the_source():
+    raised = distributed_data.Raised()
+    of_step = tf.errors.AbortedError(None, None, "of the step")
+    with pytest.raises(tf.errors.AbortedError), raised.in_place_of(tf.errors.OpError):
+        raise of_step
+    with pytest.raises(KeyError), raised:
+        raise KeyError("of a draw")
+    with pytest.raises(OSError), raised.in_place_of(tf.errors.OpError):
+        raise OSError("of neither")
+    with pytest.raises(KeyError, match="of a draw"), raised.in_place_of(tf.errors.OpError):
+        raise of_step
+    with pytest.raises(tf.errors.AbortedError), raised.in_place_of(tf.errors.OpError):
+        raise of_step
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path):

@@ -1,9 +1,10 @@
 """How samples reach the replicas of a strategy."""
 
+import contextlib
 import os
 import platform
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,9 +17,47 @@ from tfdp.keras.records_of_fit import RecordsOfFit
 from tfdp.keras.small_samples import SmallSamples, are_small
 from tfdp.keras.wrapping import parts
 from tfdp.ledger import DurableLedger, PrivacyLedger
-from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users, batches
+from tfdp.sampling import PaddedBatch, SamplingPolicy, Source, Users
+from tfdp.sampling.arrays import Samples
 from tfdp.sampling.arrays import samples as samples_of
 from tfdp.sampling.pipelines import untuned
+
+
+class Raised:
+    """Keeps the error that ends a block: a data set that draws ahead has only its text.
+
+    Attributes:
+        error: The last one; None if there was none.
+    """
+
+    error: Exception | None = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if isinstance(error, Exception):
+            self.error = error
+
+    def around(self, drawn: Samples) -> Samples:
+        """Returns the same samples; what is raised while they are drawn is kept."""
+
+        def make():
+            with self:
+                yield from drawn.make()
+
+        return drawn._replace(make=make)
+
+    @contextlib.contextmanager
+    def in_place_of(self, kind: type[Exception]) -> Iterator[None]:
+        """Raises what was kept where the block raises an error of this kind."""
+        try:
+            yield
+        except kind as error:
+            kept, self.error = self.error, None  # It may have hold of the data set of these draws.
+            if kept is None:
+                raise
+            raise kept from error
 
 
 def samples(
@@ -27,6 +66,7 @@ def samples(
     policy: SamplingPolicy,
     examples_per_unit: int,
     steps: int,
+    raised: Raised,
     users: Users | None = None,
     constant_size: bool = True,
     between_steps: bool = False,
@@ -48,6 +88,7 @@ def samples(
         policy: A resolved policy for all examples.
         examples_per_unit: Examples that come and go together.
         steps: Steps of an epoch.
+        raised: Keeps what is raised while samples are drawn ahead.
         users: Whose rows come and go together, instead of `examples_per_unit`.
         constant_size: Whether all samples are padded to one size.
         between_steps: Whether small samples are drawn between the steps.
@@ -69,7 +110,7 @@ def samples(
         )
         if between_steps and are_small(drawn, arrays):
             return untuned(tf.data.Dataset.range(steps)), None, SmallSamples(drawn, steps)
-        samples = drawn.dataset().take(steps)
+        samples = raised.around(drawn).dataset().take(steps)
         if not distribution.is_none(strategy):
             samples = samples.map(_without_none)
         # If the data had no end, Keras would run all of `steps_per_execution` in the last
@@ -92,10 +133,11 @@ def samples(
         part, part_policy = _part(
             arrays, policy, context.input_pipeline_id, context.num_input_pipelines
         )
-        samples = batches(
+        drawn = samples_of(
             *part, part_policy, examples_per_unit, row_multiple=local, constant_size=constant_size
         )
-        samples = samples.map(_without_none).flat_map(lambda batch: _shards(batch, local))
+        samples = raised.around(drawn).dataset().map(_without_none)
+        samples = samples.flat_map(lambda batch: _shards(batch, local))
         # The number of steps is known, so processes need not ask each other at every step whether
         # there are data left.
         return samples.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))

@@ -12,6 +12,7 @@ from tfdp.events.arguments import positive_integer
 from tfdp.keras import distributed_data, inputs
 from tfdp.keras.class_weights import with_class_weights
 from tfdp.keras.data import is_dataset, length, peek, prepare_arrays
+from tfdp.keras.distributed_data import Raised
 from tfdp.keras.optimizer import DPOptimizer
 from tfdp.keras.small_samples import SmallSamples
 from tfdp.sampling import SamplingPolicy, Source, Users
@@ -26,6 +27,7 @@ class FitData(NamedTuple):
         drawn: Whether tfdp draws them.
         batch_size: Examples that a batch is expected to hold; None where that is not known.
         example: (x, y, sample_weight) of one example, whose values do not matter.
+        raised: Has what was raised while samples were drawn ahead.
         samples: Those that are drawn between the steps, in place of the data set's.
         goes_on: Whether declared samples go on at the end of an epoch, or begin anew; None where
             that is not known.
@@ -36,6 +38,7 @@ class FitData(NamedTuple):
     drawn: bool
     batch_size: float | None
     example: tuple[Any, Any, Any]
+    raised: Raised
     samples: SmallSamples | None = None
     goes_on: bool | None = None
 
@@ -132,7 +135,7 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     # Where there are as many microbatches as examples, each example was meant to be a record.
     size = rows if look and rows == microbatches else size
     goes_on = _goes_on(arguments["x"], arguments["steps_per_epoch"])
-    return FitData(arguments, policy, False, size, example, goes_on=goes_on)
+    return FitData(arguments, policy, False, size, example, Raised(), goes_on=goes_on)
 
 
 def _goes_on(dataset: Any, steps_per_epoch: Any) -> bool | None:
@@ -223,17 +226,19 @@ def _of_arrays(arguments, policy, optimizer, strategy, users, constant_size, bet
     steps = policy.steps_per_epoch if steps is None else steps
     _check_passes(policy, steps)
     policy = _in_order(policy, steps, optimizer)
+    raised = Raised()
     arguments["x"], arguments["steps_per_epoch"], samples = distributed_data.samples(
         strategy,
         tuple(arrays),
         policy,
         together,
         positive_integer("steps_per_epoch", steps),
+        raised,
         users,
         constant_size,
         between_steps,
     )
-    return FitData(arguments, policy, True, batch_size, example, samples)
+    return FitData(arguments, policy, True, batch_size, example, raised, samples)
 
 
 def _source(arguments: dict[str, Any]) -> Source:

@@ -249,6 +249,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         self._build_for(*data.example)
         self._is_watched = verbose != 0 and self.train_function is None
         with (
+            data.raised.in_place_of(tf.errors.OpError),
             self._during("fit", data.samples),
             optimizer.charging.samples.fitting(data.policy, data.drawn, data.goes_on) as fit,
             optimizer.charging.temporary_guards(),
