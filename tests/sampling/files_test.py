@@ -199,11 +199,10 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     "data",
     [
-        tf.data.Dataset.range(5).repeat(),
+        tf.data.Dataset.range(5).batch(2).unbatch(),
         tf.data.Dataset.range(5).filter(lambda i: i > 1),
         tf.data.Dataset.range(0),
         tf.data.Dataset.from_tensor_slices(["a", "b"]),
-        tf.data.Dataset.range(5).padded_batch(2, padded_shapes=[]),
         tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3]])),
     ],
 )
@@ -217,6 +216,9 @@ def test_what_cannot_be_laid_out_is_refused(data, tmp_path):
     "data",
     [
         tf.data.Dataset.range(4).repeat(3),
+        tf.data.Dataset.range(4).repeat(),
+        tf.data.Dataset.range(5).batch(2),
+        tf.data.Dataset.range(5).padded_batch(2, padded_shapes=[]),
         tf.data.Dataset.range(4).batch(2, drop_remainder=True),
         tf.data.Dataset.range(4).batch(2, drop_remainder=True).map(tf.reduce_mean),
     ],

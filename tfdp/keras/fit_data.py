@@ -114,8 +114,9 @@ def _of_dataset(arguments, policy, optimizer, strategy):
     if policy is None:
         warnings.warn(
             "How this data set samples its records is unknown to tfdp, so no amplification is "
-            "granted. Pass arrays, or declare it: fit(..., "
-            "sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
+            "granted. Pass arrays, or tfdp.sampling.Source(tfdp.sampling.memory_map(dataset, "
+            "folder)) of a data set of single examples, from which fit draws; or declare it: "
+            "fit(..., sampling=tfdp.sampling.Shuffled(batch_size=..., population_size=...)).",
             stacklevel=5,
         )
         policy = policies.Unknown()

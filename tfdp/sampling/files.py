@@ -126,6 +126,7 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
         ([[0, 0], [1, 1], [2, 2], [3, 3], [4, 4]], [0, 1, 0, 1, 0])
     """
     folder = pathlib.Path(folder)
+    check_elements(dataset)
     specs = tf.nest.flatten(dataset.element_spec)
     for spec in specs:
         fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
@@ -137,11 +138,11 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
     size = int(dataset.cardinality())
     if size <= 0:
         raise ValueError(
-            "The number of elements must be known, and at least one: leave out repeat, and say it "
-            "with dataset.apply(tf.data.experimental.assert_cardinality(number)). Received "
+            "The number of elements must be known, and at least one. Where it is not, as after "
+            "unbatch (Keras' image_dataset_from_directory(..., batch_size=None) needs none), say "
+            "it: dataset.apply(tf.data.experimental.assert_cardinality(number)). Received "
             f"cardinality: {size}."
         )
-    check_elements(dataset)
     described = {
         "version": 1,
         "size": size,
