@@ -428,6 +428,9 @@ STARTS = {
     "slots": "begin with different weights",
     "weights, from a callback": "begin with different weights",
     "momentum": "different inner optimizers",
+    "learning rate": "learning rates",
+    "schedule": "learning rates",
+    "trained layers": "weights that are trained",
     "views": "different inner optimizers",
     "one file": "write to one ledger",
 }
@@ -453,6 +456,27 @@ def test_settings_are_those_of_every_optimizer_inside():
 
     assert settings(0.5) == settings(0.5) == settings(0.5, rate=0.2)
     assert settings(0.5) != settings(0.6)
+
+
+class Slower(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that is never saved: it has no `get_config`."""
+
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, step):
+        return 0.1 / (1.0 + tf.cast(step, tf.float32)) ** self.power
+
+
+def test_schedules_without_a_config_are_compared_by_their_rates():
+    def settings(power, momentum=0.5):
+        optimizer = toy.dp(keras.optimizers.SGD(Slower(power), momentum))
+        rates = distributed_data._rates(optimizer)
+        return distributed_data._settings(optimizer, RecordsOfFit()), rates
+
+    assert settings(1.0) == settings(1.0)
+    assert settings(1.0)[0] == settings(2.0)[0] != settings(1.0, momentum=0.6)[0]
+    assert settings(1.0)[1] != settings(2.0)[1]
 
 
 def test_each_process_may_have_a_file(of_workers):

@@ -90,6 +90,17 @@ def starts(strategy, index, folder):
     def other_slots(private):
         move([v for v in private.optimizer.slots if "momentum" in v.path])
 
+    def other_rate(private):
+        private.optimizer.learning_rate = 0.1 + index
+
+    def other_layers(private):
+        private.layers[-1].trainable = index == 0
+
+    def decay(steps):
+        return lambda: keras.optimizers.SGD(
+            keras.optimizers.schedules.ExponentialDecay(0.1, steps, 0.5)
+        )
+
     def opened(name):
         def prepare(private):
             private.ledger = tfdp.PrivacyLedger.open(folder / name, create=True)
@@ -101,6 +112,9 @@ def starts(strategy, index, folder):
         "slots": trained(strategy, other_slots),
         "weights, from a callback": trained(strategy, callback=other_weights),
         "momentum": trained(strategy, inner=lambda: keras.optimizers.SGD(0.1, 0.5 + index / 4)),
+        "learning rate": trained(strategy, other_rate),
+        "schedule": trained(strategy, inner=decay(1 + index)),
+        "trained layers": trained(strategy, other_layers),
         "views": trained(strategy, views=2 + index),
     }
     if index == 0:

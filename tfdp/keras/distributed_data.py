@@ -22,6 +22,9 @@ from tfdp.sampling.arrays import Samples
 from tfdp.sampling.arrays import samples as samples_of
 from tfdp.sampling.pipelines import untuned
 
+# In these steps schedules of learning rates are compared.
+_STEPS = (0, *(2**i for i in range(20)))
+
 
 class Raised:
     """Keeps the error that ends a block: a data set that draws ahead has only its text.
@@ -257,25 +260,27 @@ def check_same_start(
     if distribution.num_workers(strategy) == 1:
         return
     values = charges.digests([*model.weights, *optimizer.slots, *optimizer.query_state])
+    settings = _settings(optimizer, records), _rates(optimizer), _places_of_trained(model)
     found = _of_processes(
         strategy,
         [
             zlib.crc32(repr([tuple(digest) for digest in values.values()]).encode()),
-            zlib.crc32(_settings(optimizer, records).encode()),
+            zlib.crc32(repr(settings).encode()),
             _file_of(optimizer.ledger),
         ],
     )
-    weights, settings, files = map(list, zip(*found, strict=True))
+    weights, of_settings, files = map(list, zip(*found, strict=True))
     if len(set(weights)) > 1:
         raise NotPrivateError(
             "The processes of the strategy begin with different weights, or states of the "
             "optimizer or the query: load the same file in every process, or in none. (A backup on "
             "a disk that only some of them have is loaded by these only.)"
         )
-    if len(set(settings)) > 1:
+    if len(set(of_settings)) > 1:
         raise NotPrivateError(
-            "The processes of the strategy have different inner optimizers, loss scales, private "
-            "metrics, views or users. Configure them alike in all of them."
+            "The processes of the strategy have different inner optimizers, learning rates, "
+            "weights that are trained, loss scales, private metrics, views or users. Configure "
+            "them alike in all of them."
         )
     written = [file for file in files if file]
     if len(set(written)) < len(written):
@@ -294,12 +299,35 @@ def _settings(optimizer: Any, records: RecordsOfFit) -> str:
 
 
 def _numbers_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[str, Any]]:
-    """Returns what an optimizer was made with, but its learning rate, which is a variable."""
+    """Returns what an optimizer was made with, but its learning rate."""
+    try:
+        config = optimizer.get_config()
+    except NotImplementedError:  # Of a schedule that is never saved.
+        config = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
     return [
         (name, value)
-        for name, value in sorted(optimizer.get_config().items())
+        for name, value in sorted(config.items())
         if name not in ("name", "learning_rate") and isinstance(value, (bool, int, float, str))
     ]
+
+
+def _rates(optimizer: Any) -> list[Any]:
+    """Returns the learning rates of all that make updates: what they are now, and in some of the
+    steps to come where there is a schedule.
+    """
+    found: list[Any] = []
+    for part in parts(optimizer.inner_optimizer):
+        found.append(float(tf.convert_to_tensor(part.learning_rate)))
+        for value in vars(part).values():
+            if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
+                found.append([float(value(tf.constant(step, tf.int64))) for step in _STEPS])
+    return found
+
+
+def _places_of_trained(model: Any) -> list[int]:
+    """Returns the places of the weights that are trained among all of a model."""
+    trained = {id(variable) for variable in model.trainable_variables}
+    return [place for place, weight in enumerate(model.weights) if id(weight) in trained]
 
 
 def _file_of(ledger: PrivacyLedger) -> int:
