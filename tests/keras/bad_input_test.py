@@ -283,6 +283,25 @@ def test_models_of_strings_take_strings():
     assert model.ledger.total_count == 1
 
 
+@pytest.mark.parametrize("text", ["é", "\U0001f600", "\ud800", "\x1b", ""])
+@pytest.mark.parametrize("way", ["fit", "eager", "split", "train_on_batch"])
+def test_no_text_ends_the_run(way, text):
+    words = np.array([["a"], ["b"], [text]], "U2")
+    targets = np.array([0, 1, 0])
+    lookup = L.StringLookup(vocabulary=["a", "b", "é"], output_mode="one_hot")
+    inputs = keras.Input((1,), dtype="string")
+    plain = keras.Model(inputs, L.Dense(2)(lookup(inputs)))
+    model = toy.private(plain, run_eagerly=way == "eager")
+    everybody = {"sampling": tfdp.sampling.FullBatch(), "verbose": 0}
+    if way == "train_on_batch":
+        model.train_on_batch(words, targets)
+    elif way == "split":
+        model.fit(words, targets, validation_split=0.4, **everybody)
+    else:
+        model.fit(words, targets, validation_data=(words, targets.copy()), **everybody)
+    assert model.ledger.total_count == 1
+
+
 @pytest.mark.parametrize(
     "arguments, error, message",
     [

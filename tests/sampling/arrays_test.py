@@ -106,6 +106,14 @@ def test_keeps_dtypes():
     assert (batch.sample_weight.dtype, batch.mask.dtype) == (np.float64, np.bool_)
 
 
+@pytest.mark.parametrize("text", ["\u00e9", "\U0001f600", "\ud800", ""])
+def test_texts_come_in_utf_8_whatever_their_letters(text):
+    texts = np.array([["a"], [text], ["b"]], "U2")
+    drawn = batches(texts, None, None, FullBatch().resolve(3, 3))
+    found = next(iter(drawn)).x.numpy()[:3, 0]
+    assert [one.decode("utf-8", "surrogatepass") for one in found] == ["a", text, "b"]
+
+
 @pytest.mark.parametrize("size, rows", [(3, 3), (4, 6), (6, 6), (7, 9)])
 def test_larger_sample_is_padded_to_a_multiple(size, rows):
     x, y, _ = _data(8)

@@ -11,6 +11,7 @@ from tfdp.gradients.inputs import as_dense
 from tfdp.keras.class_weights import weights_of_classes
 from tfdp.keras.inputs import as_array, check_validation_split
 from tfdp.sampling import PaddedBatch, Source
+from tfdp.sampling.arrays import encoded
 
 
 def is_dataset(x: Any) -> bool:
@@ -139,6 +140,7 @@ def prepare_arrays(
         held_out = tf.nest.map_structure(lambda a: None if a is None else a[at:], parts)
         x, y, sample_weight = tf.nest.map_structure(lambda a: None if a is None else a[:at], parts)
         validation_data = held_out if held_out[2] is not None else held_out[:2]
+        validation_data = with_texts_as_tensors(validation_data)
     return x, y, sample_weight, validation_data
 
 
@@ -178,6 +180,21 @@ def _as_arrays(name: str, part: Any) -> Any:
     if isinstance(part, Mapping) and not isinstance(part, dict):
         part = dict(part)
     return None if part is None else keras.tree.map_structure(convert, part)
+
+
+def with_texts_as_tensors(data: Any) -> Any:
+    """Returns data with tensors in the place of NumPy's arrays of texts, which Keras refuses, and
+    of which some texts are none to TensorFlow.
+
+    Args:
+        data: Structure of anything.
+    """
+
+    def convert(leaf):
+        is_text = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "SU"
+        return tf.constant(encoded(leaf)) if is_text else leaf
+
+    return tf.nest.map_structure(convert, data)
 
 
 def shares_memory(x: Any, validation_data: Any) -> bool:

@@ -25,7 +25,12 @@ from tfdp.keras import (
 )
 from tfdp.keras.batch_statistics import private_norms
 from tfdp.keras.carrying import CarriesLedger
-from tfdp.keras.data import rows_of_batch, shares_memory, weighted_arrays
+from tfdp.keras.data import (
+    rows_of_batch,
+    shares_memory,
+    weighted_arrays,
+    with_texts_as_tensors,
+)
 from tfdp.keras.errors import NotPrivateError
 from tfdp.keras.first_step import said_where_slow
 from tfdp.keras.fit_callbacks import with_callbacks_of_fit
@@ -226,7 +231,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             "batch_size": batch_size,
             "steps_per_epoch": steps_per_epoch,
             "validation_split": validation_split,
-            "validation_data": validation_data,
+            "validation_data": with_texts_as_tensors(validation_data),
             "privacy_unit": privacy_unit,
             "max_examples_per_user": max_examples_per_user,
             "user_gradient": user_gradient,
@@ -343,6 +348,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         )
         optimizer.notice_rows(rows_of_batch(x, y, sample_weight))
         self._set_records(RecordsOfFit(examples_per_microbatch=optimizer.examples_per_microbatch))
+        x = with_texts_as_tensors(x)
         with self._during(None), self._private_use():
             return super().train_on_batch(x, y, sample_weight, None, return_dict)
 

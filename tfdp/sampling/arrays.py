@@ -224,7 +224,7 @@ def samples(
                 places[draw.mask] = draw.chosen
                 found = [_rows(array, places, draw.mask) for array in arrays]
                 found = [rows.astype(native(rows.dtype), copy=False) for rows in found]
-                parts = [*found, draw.mask]
+                parts = [*map(encoded, found), draw.mask]
             else:
                 leaves = source.read(draw.chosen, draw.seeds, pool, len(draw.mask))
                 parts = [*(_spread(leaf, draw.mask) for leaf in leaves), draw.mask]
@@ -432,6 +432,17 @@ def _as_array(leaf: Any) -> np.ndarray:
             f"{type(leaf).__name__} of shape {list(array.shape)} and dtype {array.dtype}."
         )
     return array
+
+
+def encoded(array: np.ndarray) -> np.ndarray:
+    """Returns texts as bytes, in UTF-8, and any other array as it is.
+
+    What TensorFlow calls on the host may return letters of ASCII only. Any other one would end the
+    run when its record is drawn, and so would half of a surrogate pair where tensors are made.
+    """
+    if array.dtype.kind != "U":
+        return array
+    return np.char.encode(array, "utf-8", "surrogatepass")
 
 
 def _lists_to_tuples(structure: Any) -> Any:
