@@ -89,3 +89,12 @@ def test_noise_is_told_to_each_that_wants_it():
     inner = several(AdamBC(0.1), sgd(0.1))
     toy.dp(inner, stddev=3.0)
     assert [p.noise_stddev for p in parts(inner) if isinstance(p, AdamBC)] == [0.3]
+
+
+def test_the_inner_optimizer_is_not_replaced():
+    model = toy.private()
+    toy.fit_step(model)
+    inner = model.optimizer.inner_optimizer
+    with pytest.raises(AttributeError, match="cannot be replaced.*compile again"):
+        model.optimizer.inner_optimizer = keras.optimizers.SGD(1.0)
+    assert model.optimizer.inner_optimizer is inner

@@ -84,6 +84,12 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
                 f"{name} is the inner optimizer's, which makes the updates, and would be ignored "
                 f"here. Give it to that one: keras.optimizers.Adam(..., {name}=...)."
             )
+        if name == "inner_optimizer" and hasattr(self, name):
+            raise AttributeError(
+                "The inner optimizer cannot be replaced: steps that were traced before would go on "
+                "with the old one. Make a new optimizer around the other one, and compile again, "
+                "which continues the ledger."
+            )
         super().__setattr__(name, value)
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
