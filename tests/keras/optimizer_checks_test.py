@@ -131,6 +131,13 @@ def test_steps_of_somebody_elses_are_refused():
         model.fit(toy.X, toy.Y, batch_size=4, verbose=0)
 
 
+@pytest.mark.parametrize("name", ["apply", "apply_gradients"])
+def test_a_method_that_steps_do_not_call_is_refused(name):
+    kind = type("Scales", (DPOptimizer,), {name: lambda self, *args, **kwargs: None})
+    with pytest.raises(NotPrivateError, match=f"Scales has its own {name}, which .* not call"):
+        toy.private(optimizer=kind(keras.optimizers.SGD(0.1), toy.query(1.0)))
+
+
 class SaysItself(DPOptimizer):
     def get_config(self):
         return {**super().get_config(), "name": "said"}

@@ -146,13 +146,26 @@ def check_private_steps(optimizer: Any) -> None:
     """Refuses a private optimizer whose steps are not those that are accounted for.
 
     Raises:
-        NotPrivateError: what takes a step on raw data is somebody else's.
+        NotPrivateError: what takes a step on raw data is somebody else's, or what applies gradients
+            is, which steps of a model do not call.
     """
     for name in ("private_step", "private_gradients"):
-        defined = next(c for c in type(optimizer).__mro__ if name in vars(c))
-        if name in vars(optimizer) or not defined.__module__.startswith("tfdp."):
+        if _is_own(optimizer, name, known=("tfdp.",)):
             raise NotPrivateError(
                 f"{type(optimizer).__name__} has its own {name}, which sees raw data. What is done "
                 "with noised gradients belongs into the Keras optimizer inside, and another "
                 "mechanism into a query."
             )
+    for name in ("apply", "apply_gradients"):
+        if _is_own(optimizer, name, known=("tfdp.", "keras.")):
+            raise NotPrivateError(
+                f"{type(optimizer).__name__} has its own {name}, which a model's steps do not "
+                "call: they charge, add noise and update in one. What is done with noised "
+                "gradients belongs into the Keras optimizer inside."
+            )
+
+
+def _is_own(optimizer: Any, name: str, known: tuple[str, ...]) -> bool:
+    """Returns whether a method comes from elsewhere than from modules of these packages."""
+    defined = next(c for c in type(optimizer).__mro__ if name in vars(c))
+    return name in vars(optimizer) or not defined.__module__.startswith(known)
