@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -144,3 +145,53 @@ def test_large_losses_count_as_infinite():
     pmf = round_losses(pair, 0.5, LOG_TAIL)
     assert pmf.infinite == pytest.approx(1)
     assert _delta(pmf, 100.0) == pytest.approx(1)
+
+
+def test_what_rounding_moves_between_atoms_is_bounded():
+    """Against cells of forty digits: the smaller the cells, the more their differences cancel."""
+    z, interval = 0.8, 1e-3
+    (pair, *_) = _pairs(SampledGaussian(1.0, z))
+    pmf = round_losses(pair, interval, LOG_TAIL)
+    # Far out the rounding of the quantiles counts, too.
+    likely = np.flatnonzero(pmf.atoms > 0.1 * pmf.atoms.max())
+    bounded = []
+    for j in likely[:: len(likely) // 100]:
+        with mpmath.workdps(40):
+            ups = []
+            for low in (pmf.losses[j - 1], pmf.losses[j]):
+                e, h = mpmath.mpf(float(low)), mpmath.mpf(interval)
+                p, q = (
+                    mpmath.ncdf((e + h) * z + s) - mpmath.ncdf(e * z + s)
+                    for s in (-0.5 / mpmath.mpf(z), 0.5 / mpmath.mpf(z))
+                )
+                ups.append((p - mpmath.exp(e) * q) / -mpmath.expm1(-h))
+            error = abs(float(pmf.atoms[j] - (ups[0] + p - ups[1])))
+        bounded.append(error <= pmf.roundoff[j - 1] + pmf.roundoff[j])
+    assert all(bounded)
+    # Which is not much: the probabilities of these cells are about 1e-4.
+    assert 0 <= pmf.roundoff.min() and pmf.roundoff.max() < 1e-11
+
+
+def _moved(pmf):
+    """Returns the losses with as much moved from every atom to the next as their bound allows."""
+    atoms = pmf.atoms - pmf.roundoff
+    atoms[1:] += pmf.roundoff[:-1]
+    return pmf._replace(atoms=atoms, roundoff=np.zeros_like(atoms))
+
+
+@pytest.mark.parametrize("tilt", [0.3, 2.0])
+def test_bounds_of_a_sum_hold_whatever_rounding_has_moved(tilt):
+    pairs = [_pairs(SampledGaussian(0.05, 1.0))[0], _pairs(PureEpsilon(0.3))[0]]
+    rounded = [round_losses(pair, 0.05, LOG_TAIL) for pair in pairs]
+    # As if cells had lost most of their digits.
+    rounded = [pmf._replace(roundoff=1e-3 * pmf.atoms) for pmf in rounded]
+    steps = [(rounded[0], 3), (rounded[1], 5)]
+    others = [(_moved(pmf), count) for pmf, count in steps]
+    window = make_window(steps, tilt, -40.0)
+    bounds, other = DeltaBounds(add_losses(steps, window)), DeltaBounds(add_losses(others, window))
+    for epsilon in (0.2, 1.0, 1.6):
+        delta = other.upper_delta(epsilon)
+        assert other.upper_delta(epsilon) > DeltaBounds(
+            add_losses([(pmf._replace(roundoff=0 * pmf.atoms), n) for pmf, n in steps], window)
+        ).upper_delta(epsilon) * (1 + 1e-5)
+        assert delta <= bounds.upper_delta(epsilon) < 2 * delta
