@@ -172,6 +172,48 @@ def test_keras_tuner_draws_the_candidates():
         assert values["units"] in (2, 3)
 
 
+class NumbersByHand:
+    """Stands in for KerasTuner's `HyperParameters`; `draws` are the values to come, by name."""
+
+    def __init__(self, draws):
+        self.draws, self.space, self.values = draws, [], {}
+
+    def copy(self):
+        copied = NumbersByHand(self.draws)
+        copied.space, copied.values = list(self.space), dict(self.values)
+        return copied
+
+    def is_active(self, one):
+        return one.condition is None or self.values[one.condition[0]] == one.condition[1]
+
+    def ask(self, name, default, condition=None):
+        if name not in [one.name for one in self.space]:
+            sample = self.draws[name].pop
+            self.space.append(
+                types.SimpleNamespace(name=name, condition=condition, random_sample=sample)
+            )
+            if self.is_active(self.space[-1]):
+                self.values[name] = default
+
+
+def test_each_number_that_is_asked_for_is_drawn_once():
+    numbers = NumbersByHand({"units": [2, 3, 2], "more": [True, False], "rate": [0.2, 0.1]})
+
+    def build(hp):
+        hp.ask("units", 2)
+        hp.ask("more", None, ("units", 3))
+        if hp.values["units"] == 3:
+            hp.ask("rate", None)
+
+    draw = keras_tuner_values(numbers, build)
+    # The last of a list comes first.
+    assert draw().values == {"units": 2}
+    assert draw().values == {"units": 3, "more": False, "rate": 0.1}
+    assert draw().values == {"units": 2}
+    assert numbers.draws == {"units": [], "more": [True], "rate": [0.2]}
+    assert numbers.values == {"units": 2}
+
+
 @pytest.mark.parametrize(
     "make",
     [
