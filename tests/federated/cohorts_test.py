@@ -148,6 +148,18 @@ def test_what_are_no_names_is_refused(clients):
         registered(clients)
 
 
+@pytest.mark.parametrize("clients", [[], ["a", "b", "a"]])
+def test_nobody_and_the_same_client_twice_are_refused(clients):
+    with pytest.raises(ValueError, match="clients must be different names, at least one"):
+        registered(clients)
+
+
+def test_a_size_that_hidden_clients_do_not_have_is_refused():
+    sampling = Poisson(0.5, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+    with pytest.raises(ValueError, match="leave cohort_size out"):
+        policy_of(sampling, 6, 3)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name):
     make, error = REFUSED[name]
