@@ -1,5 +1,6 @@
 """tfdp.accounting.losses.bounds: the truth, where it is known exactly, lies between the bounds."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -120,3 +121,37 @@ def test_outside_its_window_nothing_is_claimed():
     assert 0 < bounds.upper_delta(1e3) < 1e-9
     assert bounds.upper_epsilon(1e-300) == math.inf
     assert bounds.lower_epsilon(1e-300) == 0
+
+
+def test_every_error_of_a_sum_is_in_its_bounds():
+    steps = [(round_losses(PAIRS[SampledGaussian](SampledGaussian(1.0, 1.0))[0], 2e-3, -60.0), 2)]
+    losses = add_losses(steps, make_window(steps, 3.0, -40.0))
+    names = ("wrapped", "lost", "transformed", "moved", "scaled", "infinite", "cut")
+    losses = dataclasses.replace(losses, **dict.fromkeys(names, 0.0))
+    k = np.searchsorted(losses.first + np.arange(len(losses.atoms)), 750)
+    epsilon = float(losses.first + k) * losses.interval
+    upper, lower = (
+        DeltaBounds(losses).upper_delta(epsilon),
+        DeltaBounds(losses).lower_delta(epsilon),
+    )
+    assert 0.9 * upper < lower < upper
+    unit = math.exp(losses.log_scale - losses.tilt * epsilon)
+    above = losses.interval * np.arange(len(losses.atoms) - k)
+    kernel = np.exp(-losses.tilt * above) * -np.expm1(-above)
+    # By so much each may change delta, once up and once down.
+    errors = {
+        "wrapped": (0, unit),
+        "lost": (1, 0),
+        "transformed": (unit * np.linalg.norm(kernel),) * 2,
+        "moved": (unit, unit),
+        "scaled": (upper, lower),
+        "infinite": (1, 0),
+        "cut": (0, 1),
+    }
+    for name, (up, down) in errors.items():
+        size = 1e-3 * upper / max(up, down)
+        wider = DeltaBounds(dataclasses.replace(losses, **{name: size}))
+        raised, lowered = wider.upper_delta(epsilon) - upper, lower - wider.lower_delta(epsilon)
+        for found, change in ((raised, up * size), (lowered, down * size)):
+            assert change * (1 - 1e-6) <= found, name
+            assert found <= 30 * change or not change, name
