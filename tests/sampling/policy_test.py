@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_under_add_or_remove_nothing_is_described_by_the_population():
         assert len(next(full.draw(host_generator()))) == population
     assert described[0] == described[1]
     assert described[0] == (PoissonSampling(0.1), 10, FullBatchSampling())
+
+
+@pytest.mark.parametrize("policy", [Poisson(1.0, 1000), FullBatch(1000)])
+def test_an_error_tells_the_number_of_units_where_it_is_public_alone(policy):
+    with pytest.raises(ValueError, match="the data have population_size=1234"):
+        policy.resolve(1234, 1234)
+    add = NeighboringRelation.ADD_OR_REMOVE_ONE
+    with pytest.raises(ValueError, match="population_size, which is not public") as error:
+        dataclasses.replace(policy, neighboring_relation=add).resolve(1234, 1234)
+    assert "1234" not in str(error.value)
 
 
 @pytest.mark.parametrize("policy", DRAWN)
