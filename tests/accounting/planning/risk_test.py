@@ -24,6 +24,13 @@ class Nothing:
         return 0.0
 
 
+class Everything(Nothing):
+    """An accountant for which no noise is enough."""
+
+    def get_delta(self, target_epsilon):
+        return 1.0
+
+
 WHOLE = {"population_size": 1000, "batch_size": 1000, "steps": 4}
 # Target -> noise multiplier that riskcal 1.5.1 finds: find_noise_multiplier_for_advantage_dpsgd and
 # ..._for_err_rates_dpsgd (alpha the FPR, beta 1 - TPR), 2000 steps at sampling rate 0.01, to 1e-6.
@@ -108,6 +115,7 @@ def test_epochs_accountants_and_samplings():
         ({"advantage": 0.1, "epochs": 2.0}, ValueError, "steps or epochs"),
         ({"advantage": 0.1, "batch_size": 1, "steps": 1}, UnreachableBudgetError, "sampling"),
         ({"advantage": 0.1, "accountant": Nothing}, TypeError, "get_delta"),
+        ({"advantage": 0.1, "accountant": Everything}, UnreachableBudgetError, "No noise .* 1"),
     ],
 )
 def test_what_cannot_be_found_is_refused(changes, error, text):
