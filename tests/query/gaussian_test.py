@@ -156,8 +156,14 @@ def test_queries_without_a_source_do_not_repeat_each_other(check_independent):
     check_independent(left, right)
 
 
+class NeverAsked(SeededRandomSource):
+    def normal(self, shape, dtype):
+        raise AssertionError("Nothing is to be drawn.")
+
+
 def test_zero_stddev_adds_nothing():
-    result, _, event = _release(GaussianSumQuery(1.0, 0.0), [tf.constant([0.5])])
+    query = GaussianSumQuery(1.0, 0.0, random_source=NeverAsked(0))
+    result, _, event = _release(query, [tf.constant([0.5])])
     np.testing.assert_array_equal(result, [0.5])
     assert event.noise_multiplier == 0
 
