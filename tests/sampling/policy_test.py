@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -29,6 +30,21 @@ SIZED = [FixedSize, Shuffled]
 
 
 DRAWN = [Poisson, FixedSize, Shuffled]
+
+
+POLICIES = [
+    BallsInBins,
+    functools.partial(CyclicPoisson, 3),
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    functools.partial(MinSeparationPoisson, 3),
+    Poisson,
+    RandomAllocation,
+    Shuffled,
+    TruncatedPoisson,
+    Unknown,
+]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +127,18 @@ def test_resolve_refuses_sizes_that_contradict(policy):
 def test_refuses_bad_sizes(policy, name, value, error):
     with pytest.raises(error, match=f"{name} must be"):
         policy(**{name: value})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_relation_and_population_are_checked_by_every_policy(policy):
+    for relation in ("add_or_remove_one", None, NeighboringRelation):
+        with pytest.raises(TypeError, match="neighboring_relation must be a tfdp.Neighboring"):
+            policy(neighboring_relation=relation)
+    if hasattr(policy(), "population_size"):
+        for size, error in [(0, ValueError), (2.0, TypeError), (True, TypeError)]:
+            with pytest.raises(error, match="population_size must be"):
+                policy(population_size=size)
+        assert type(policy(population_size=np.int64(7)).population_size) is int
 
 
 @pytest.mark.parametrize("policy", [Poisson(), FixedSize(4), FixedSize(None, 10), Shuffled(4)])
