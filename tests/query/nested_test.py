@@ -7,13 +7,17 @@ import tensorflow as tf
 from tfdp.events import ComposedEvent, GaussianSumEvent, NonPrivateEvent
 from tfdp.noise import SeededRandomSource
 from tfdp.query import (
+    DistributedDiscreteGaussianSumQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
+    HistogramQuery,
     NestedQuery,
     NestedSumQuery,
     NoPrivacyAverageQuery,
     NoPrivacySumQuery,
     NormalizedQuery,
+    QuantileAdaptiveClipSumQuery,
+    WeightedSumQuery,
 )
 
 
@@ -184,3 +188,29 @@ def test_structure_mismatch_prints_both_structures(record):
     assert expected == "  Expected: {'a': '.', 'b': ['.']}"
     assert received.startswith("  Received: ")
     assert "(2,)" in received
+
+
+def _adaptive():
+    return QuantileAdaptiveClipSumQuery(1.0, 1.0, 0.5, 0.2, 1.0, 10.0)
+
+
+def test_what_one_part_is_all_parts_are_together():
+    plain, weighted = GaussianSumQuery(1.0, 1.0), WeightedSumQuery(GaussianSumQuery(2.0, 1.0), 3.0)
+    assert NestedQuery([plain, weighted]).takes_weights
+    assert not NestedQuery([plain, plain]).takes_weights
+    histogram = NestedQuery([plain, HistogramQuery(1.0)])
+    assert not histogram.has_results_like_records and not histogram.has_numeric_result
+    assert NestedQuery([plain, weighted]).has_results_like_records
+    shares = [DistributedDiscreteGaussianSumQuery(1.0, 1.0, min_contributors=n) for n in (2, 3)]
+    assert NestedQuery([plain, *shares]).min_contributors == 3
+
+
+def test_factors_and_statistics_of_a_batch_are_those_of_its_records():
+    # The clips are 1, 2 and 1; norms are [records, parts].
+    query = NestedQuery([_adaptive(), [GaussianSumQuery(2.0, 1.0), _adaptive()]])
+    assert (query.num_norm_groups, query.num_norm_statistics) == (3, 2)
+    params = query.derive_sample_params(query.initial_global_state())
+    norms = tf.constant([[2.0, 1.0, 0.5], [0.5, 8.0, 4.0]])
+    factors, counts = query.scale_factors(params, norms), query.norm_statistics(params, norms)
+    np.testing.assert_allclose(factors, [[0.5, 1.0, 1.0], [1.0, 0.25, 0.25]], rtol=1e-6)
+    np.testing.assert_array_equal(counts, [[-0.5, 0.5], [0.5, -0.5]])
