@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -102,6 +103,22 @@ def test_ends_are_the_pairs_themselves():
             assert found == pytest.approx(renyi_curve([(end, 1)])(orders[:4]), rel=1e-9)
     half = truncated_gaussian_curve([TruncatedGaussian(0.1, 0.5, 1.5, True)], np.array([3.0]))
     assert np.all(np.diff(half(orders)) > 0)
+
+
+@pytest.mark.parametrize(("z", "order"), [(0.5, 24.0), (1.5, 24.0), (1.5, 1.5)])
+def test_moments_are_mixed(z, order):
+    usual, crowded = (
+        float(renyi_curve([(mechanism, 1)])(np.array([order]))[0])
+        for mechanism in (SampledGaussian(0.1, z), SampledGaussian(0.1, z / 2))
+    )
+    # Where the first has it, both parts of the moment are of one size; with z = 0.5 both are huge.
+    for tau in (math.exp((order - 1) * (usual - crowded)), 1e-3, 0.3):
+        mixed = truncated_gaussian_curve([TruncatedGaussian(0.1, tau, z, False)], np.array([1.0]))
+        with mpmath.workdps(30):
+            parts = (mpmath.exp((order - 1) * rdp) for rdp in (usual, crowded))
+            moment = sum(w * part for w, part in zip((1 - tau, tau), parts, strict=True))
+            expected = float(mpmath.log(moment) / (order - 1))
+        assert mixed(np.array([order])) == pytest.approx([expected], rel=1e-9)
 
 
 @pytest.mark.parametrize("keeps_places", [False, True])
