@@ -9,12 +9,14 @@ from scipy import integrate, stats
 from tfdp.accounting.losses.groups import GROUP_PAIRS
 from tfdp.accounting.losses.pairs import PAIRS
 from tfdp.accounting.mechanisms import (
+    AllocatedGaussian,
     BoundedRange,
     FixedSizeGaussian,
     PureEpsilon,
     RemoveThenAdd,
     SampledGaussian,
     SampledLaplace,
+    TruncatedGaussian,
 )
 
 EPSILONS = (-3.0, -0.5, -0.01, 0.0, 0.003, 0.2, 1.0, 4.0)
@@ -40,6 +42,15 @@ def test_group_of_sampled_gaussian_equals_the_integral(q, size, epsilon):
         assert _delta(pair, epsilon) == pytest.approx(exact, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize(("q", "size", "z"), [(0.3, 2, 0.9), (0.01, 5, 0.9), (0.9, 8, 3.0)])
+def test_losses_of_a_group_are_hardly_ever_beyond_their_bounds(q, size, z):
+    for pair in GROUP_PAIRS[SampledGaussian](SampledGaussian(q, z), size):
+        for log_tail in (-3.0, -20.0):
+            for side, (low, high) in enumerate(pair.bounds(log_tail)):
+                cells = pair.cells(np.array([low, high]))[side]
+                assert cells[0] <= math.exp(log_tail) and cells[2] <= math.exp(log_tail)
+
+
 def test_groups_of_what_sees_everything_are_moved_further():
     cases = [
         (SampledGaussian(1.0, 6.0), SampledGaussian(1.0, 2.0)),
@@ -49,6 +60,10 @@ def test_groups_of_what_sees_everything_are_moved_further():
         # Without amplification.
         (FixedSizeGaussian(1, 10, 6.0), SampledGaussian(1.0, 2.0)),
         (RemoveThenAdd(SampledGaussian(0.1, 12.0)), SampledGaussian(1.0, 2.0)),
+        (AllocatedGaussian(10, 6.0), SampledGaussian(1.0, 2.0)),
+        # Without it, and each unit may drive another one out.
+        (TruncatedGaussian(0.1, 1e-3, 12.0, False), SampledGaussian(1.0, 2.0)),
+        (TruncatedGaussian(0.1, 1e-3, 12.0, True), SampledGaussian(1.0, 2.0)),
     ]
     for mechanism, expected in cases:
         (pair,) = GROUP_PAIRS[type(mechanism)](mechanism, 3)
