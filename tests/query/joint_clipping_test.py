@@ -138,3 +138,17 @@ def test_structure_mismatch_prints_both_structures():
         _preprocess(query, {"x": tf.zeros([2])})
     assert "Expected: {'x': '.', 'y': '.'}" in str(error.value)
     assert "(2,)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scale", "multiplier", "clip", "name"),
+    [
+        (1e10, 1.0, 1e10, r"scales \* l2_norm_clip"),
+        (1e-10, 1.0, 1e-10, r"scales \* l2_norm_clip"),
+        (1e-5, 1e20, 1e12, r"noise_multiplier \* l2_norm_clip"),
+        (1e8, 1e15, 1e8, r"scales \* noise_multiplier \* l2_norm_clip"),
+    ],
+)
+def test_products_that_float32_cannot_hold_are_refused(scale, multiplier, clip, name):
+    with pytest.raises(ValueError, match=f"^{name} must be finite"):
+        JointClippingQuery([1.0, scale], clip, multiplier)
