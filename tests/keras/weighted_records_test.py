@@ -208,6 +208,13 @@ def test_microbatches_of_several_examples_have_no_weight_and_are_not_charged():
     assert model.ledger.total_count == 0
 
 
+def test_views_of_an_example_have_no_weight_and_the_error_says_which_argument_makes_them():
+    model = toy.private(optimizer=tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), average()))
+    with pytest.raises(ValueError, match="all views of an example.*in fit privacy_unit and views"):
+        model.fit(X, Y, batch_size=6, views=2, verbose=0)
+    assert model.ledger.total_count == 0
+
+
 def test_as_many_microbatches_as_examples_are_records():
     optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), average(), num_microbatches=6)
     model = toy.private(optimizer=optimizer)

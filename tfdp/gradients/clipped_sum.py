@@ -347,7 +347,9 @@ def check_weights(query: DPQuery, given: bool, in_microbatches: bool) -> None:
     if query.takes_weights and in_microbatches:
         raise ValueError(
             f"{type(query).__name__} weights each example, and a microbatch of several examples "
-            "has no weight. Leave num_microbatches out."
+            "has no weight; nor have all rows of a user, or all views of an example. Leave out "
+            "what makes a record of several: num_microbatches, examples_per_record, or in fit "
+            "privacy_unit and views."
         )
 
 
