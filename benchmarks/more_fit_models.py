@@ -5,6 +5,7 @@ They are small forms of what is published, with group normalization for batch no
 
 import keras
 import numpy as np
+import tensorflow as tf
 from fit_model import Data, FitModel, images, next_tokens, tokens
 from keras import layers, ops
 
@@ -38,6 +39,33 @@ def recommender() -> keras.Model:
 def clicks(rng, n) -> Data:
     categories = rng.integers(0, 1000, (n, 26), dtype=np.int32)
     return (rng.standard_normal((n, 13), np.float32), categories), rng.integers(0, CLASSES, n)
+
+
+def columns() -> keras.Model:
+    """Columns of a table as they come: words, ids, numbers, lists of ids and pairs of words."""
+    words = [keras.Input((1,), dtype="string") for _ in range(6)]
+    ids, numbers = keras.Input((4,), dtype="int64"), keras.Input((6,))
+    several = keras.Input((5,), dtype="int64")
+    vocabulary = [f"word {i}" for i in range(200)]
+    flat = layers.Flatten()
+    parts = [layers.Embedding(201, 8)(layers.StringLookup(vocabulary=vocabulary)(w)) for w in words]
+    known = layers.IntegerLookup(vocabulary=list(range(50)))(ids)
+    hashed = layers.Hashing(100)(words[0])
+    parts += [layers.Embedding(51, 8)(known), layers.Embedding(100, 8)(hashed)]
+    bins = layers.Discretization([-1.0, 0.0, 1.0], output_mode="one_hot")(numbers)
+    parts = [flat(part) for part in (*parts, bins)]
+    parts += [numbers, layers.CategoryEncoding(20, output_mode="multi_hot")(several)]
+    parts.append(layers.HashedCrossing(50, output_mode="one_hot")(words[1:3]))
+    x = layers.Dense(64, "relu")(layers.concatenate(parts))
+    return keras.Model([*words, ids, numbers, several], layers.Dense(2)(x))
+
+
+def rows_of_columns(rng, n) -> Data:
+    # Keras takes texts as tensors only.
+    words = [tf.constant([f"word {i}" for i in rng.integers(0, 210, n)])[:, None] for _ in range(6)]
+    ids, several = rng.integers(0, 60, (n, 4)), rng.integers(0, 20, (n, 5))
+    numbers = rng.standard_normal((n, 6), np.float32)
+    return (*words, ids, numbers, several), rng.integers(0, 2, n)
 
 
 def siamese() -> keras.Model:
@@ -226,6 +254,7 @@ MODELS = {
     "logistic_regression": FitModel(logistic_regression, images(100), 64, 200),
     "self_normalizing": FitModel(self_normalizing, images(200), 128, 200),
     "recommender": FitModel(recommender, clicks, 256, 200),
+    "columns": FitModel(columns, rows_of_columns, 64, 200),
     "siamese": FitModel(siamese, pairs_of_images, 64, 200),
     "vgg": FitModel(vgg, images(32, 32, 3), 64),
     "dense_net": FitModel(dense_net, images(32, 32, 3), 32, 20),

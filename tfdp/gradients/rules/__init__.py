@@ -28,6 +28,9 @@ from tfdp.gradients.rules import (
     prelu as prelu,
 )
 from tfdp.gradients.rules import (
+    preprocessing as preprocessing,
+)
+from tfdp.gradients.rules import (
     recurrent as recurrent,
 )
 from tfdp.gradients.rules import (

@@ -22,6 +22,12 @@ def _is_dense(layer: Any) -> bool:
     return not layer.sparse and layer.output_mode in _MODES
 
 
+def _can_be_nan(encoding: Any) -> bool:
+    """Returns whether an encoding makes numbers, where it counts ids, that can be NaN."""
+    is_floating = keras.backend.is_float_dtype(encoding.dtype)
+    return _is_dense(encoding) and (is_floating or encoding.output_mode == "one_hot")
+
+
 def _takes_every_value(lookup: Any) -> bool:
     """Returns whether a lookup has a place for each value. Where it has none for those that are not
     in its vocabulary, it stops at them.
@@ -43,7 +49,8 @@ def _encoded(
     if encoding.output_mode == "one_hot":
         return call(ids, *args)
     if not ids.dtype.is_integer:  # In a graph Keras makes them floating-point numbers.
-        ids = tf.cast(tf.where(tf.abs(ids) < 2**31, ids, -tf.ones_like(ids)), tf.int64)
+        ids = tf.cast(ids, tf.float32)
+        ids = tf.cast(tf.where(tf.abs(ids) < 2**31, ids, -1.0), tf.int64)
     outputs = call(tf.maximum(ids, 0), *args)
     is_good = tf.reduce_all(ids >= 0, axis=list(range(1, ids.shape.rank)))
     is_good = tf.reshape(is_good, [-1] + [1] * (outputs.shape.rank - 1))
@@ -60,6 +67,6 @@ for _layer in (_layers.Discretization, _layers.Hashing):
 for _layer in (_layers.IntegerLookup, _layers.StringLookup):
     register_rule(_layer, RecordWise(when=_takes_every_value))
 register_rule(
-    _layers.CategoryEncoding, RecordWise(when=_is_dense, called_on=_gets_ids_alone, run=_encoded)
+    _layers.CategoryEncoding, RecordWise(when=_can_be_nan, called_on=_gets_ids_alone, run=_encoded)
 )
 register_rule(_layers.HashedCrossing, RecordWise(when=_is_dense, called_on=_crosses_columns))
