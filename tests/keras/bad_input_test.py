@@ -283,6 +283,21 @@ def test_models_of_strings_take_strings():
     assert model.ledger.total_count == 1
 
 
+def test_texts_come_as_the_tensors_that_keras_takes():
+    words = np.array([["a"], ["é"], ["c"], ["b"]])
+    lookup = L.StringLookup(vocabulary=["a", "b", "é"], output_mode="one_hot")
+    inputs = keras.Input((1,), dtype="string")
+    weights = []
+    for x in (words, tf.constant(words), np.char.encode(words, "utf-8")):
+        keras.utils.set_random_seed(0)
+        model = toy.private(keras.Model(inputs, L.Dense(2)(lookup(inputs))))
+        toy.fit_step(model, x, np.array([0, 1, 0, 1]))
+        weights.append(toy.weights(model))
+    for others in weights[1:]:
+        for ours, theirs in zip(weights[0], others, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("text", ["é", "\U0001f600", "\ud800", "\x1b", ""])
 @pytest.mark.parametrize("way", ["fit", "eager", "split", "train_on_batch"])
 def test_no_text_ends_the_run(way, text):

@@ -109,6 +109,8 @@ def check_beside_dataset(arguments: dict[str, Any]) -> None:
 def as_array(name: str, leaf: Any) -> np.ndarray:
     """Returns data as an array of numbers, truth values or strings.
 
+    A tensor of strings becomes an array of bytes, in which NumPy drops zeros at the end of each.
+
     Args:
         name: "x", "y" or "sample_weight".
         leaf: An array, tensor or nested list of numbers.
@@ -120,6 +122,8 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
     _check_dense(name, leaf)
     try:
         array = np.asarray(leaf)
+        if tf.is_tensor(leaf) and leaf.dtype == tf.string:
+            array = array.astype(np.bytes_)
     except ValueError as error:
         raise TypeError(
             f"{name} must hold arrays of numbers. Received lists of different lengths. "

@@ -201,5 +201,5 @@ def _is_of_memory(leaf: Any) -> bool:
     if isinstance(leaf, Source):
         return leaf.is_plain and all(map(_is_of_memory, leaf.columns))
     if isinstance(leaf, (np.ndarray, Chunks)):
-        return leaf.dtype.kind in "biuf" and (can_ask() or not is_mapped(leaf))
+        return leaf.dtype.kind in "biufSU" and (can_ask() or not is_mapped(leaf))
     return False
