@@ -1,5 +1,6 @@
 """Records of files by position are those that TensorFlow reads one after another."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -133,6 +134,35 @@ def test_a_torn_index_is_refused(paths, tmp_path, seed):
     except SourceError:
         return
     assert [found[i] for i in range(len(found))] == FIRST + SECOND
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"version": 1, "files": ' + "[" * 100_000])
+def test_an_index_that_is_nested_too_deeply_is_refused(paths, tmp_path, text):
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(SourceError, match="no index of TFRecord files. Delete it"):
+        TFRecords(paths, index=tmp_path / "index.json")
+
+
+@contextlib.contextmanager
+def _full_disk():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("what", ["index", "map"])
+def test_a_full_disk_is_an_error_of_ours_and_leaves_nothing(paths, tmp_path, what):
+    place = tmp_path / "new" / what
+    place.parent.mkdir()
+    data = tf.data.Dataset.from_tensor_slices(np.ones([5, 1000]))
+    with pytest.raises(SourceError, match=f"new/{what} cannot be written: .*Free the disk"):
+        with _full_disk():
+            memory_map(data, place) if what == "map" else TFRecords(paths, index=place)
+    assert not list(place.parent.iterdir())
 
 
 def test_no_file_is_refused():
@@ -277,6 +307,9 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
     (folder / "examples.json").write_text(json.dumps({}))
     with pytest.raises(SourceError, match="another data set"):
         memory_map(_dataset(), folder)
+    (folder / "examples.json").write_text("[" * 100_000)
+    with pytest.raises(SourceError, match="something else"):
+        memory_map(_dataset(), folder)
     pathlib.Path(tmp_path / "file").write_text("")
     with pytest.raises(SourceError, match="something else"):
         memory_map(_dataset(), tmp_path / "file")
@@ -288,6 +321,10 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
         (lambda file: file.unlink(), "has lost a file"),
         (lambda file: file.write_bytes(file.read_bytes()[:-1]), "has lost a file"),
         (lambda file: file.write_bytes(b""), "has lost a file"),
+        (
+            lambda file: file.write_bytes(file.read_bytes().replace(b"}", b" ", 1)),
+            "has lost a file",
+        ),
         (lambda file: np.save(file, np.zeros([6, 2, 3], np.float32)), "something else"),
         (lambda file: np.save(file, np.zeros([7, 2, 3])), "something else"),
     ],

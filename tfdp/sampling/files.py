@@ -1,11 +1,13 @@
 """Files whose examples can be read by position: TFRecords, and what a data set was written to."""
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+import tokenize
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,8 @@ class TFRecords:
         index: Of the file that says where the records are. Where there is none, it is written.
 
     Raises:
-        SourceError: a file is damaged, or is not what `index` describes.
+        SourceError: a file is damaged, or is not what `index` describes, or the index cannot be
+            written.
         ValueError: there is no file, or one is there twice: its records would be, too.
 
     Edge cases:
@@ -117,7 +120,8 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
         ValueError: the number of elements or a shape is not known before they are read, a part is
             no number, or the data set repeats, batches, cuts up or has `take_while` in it.
         SourceError: there are more or fewer elements than the data set says, or the folder holds
-            others than this data set's, by number, structure, shape or dtype, or lacks a file.
+            others than this data set's, by number, structure, shape or dtype, or lacks a file, or
+            cannot be written.
 
     Example:
         >>> data = tf.data.Dataset.range(5).map(lambda i: (tf.fill([2], i), i % 2))
@@ -153,7 +157,7 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
         _write_elements(dataset, folder, described)
     try:
         found = json.loads((folder / _SPEC).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{folder} holds something else than elements of a data set.") from error
     if found != described:
         raise SourceError(
@@ -162,7 +166,7 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
         )
     try:
         maps = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in range(len(specs))]
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:
         raise SourceError(f"{folder} has lost a file, or one is damaged. Delete it.") from error
     forms = [[each.dtype, each.shape] for each in maps]
     if forms != [[np.dtype(name), (size, *shape)] for name, shape in described["parts"]]:
@@ -174,28 +178,34 @@ def _write_elements(
     dataset: tf.data.Dataset, folder: pathlib.Path, described: dict[str, Any]
 ) -> None:
     size, written = described["size"], 0
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # What is there under its name is whole.
-    draft = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
+    with _errors_of_writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # What is there under its name is whole.
+        draft = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
     try:
-        maps = [
-            np.lib.format.open_memmap(
-                draft / f"{part}.npy", "w+", np.dtype(dtype), (size, *map(int, shape))
-            )
-            for part, (dtype, shape) in enumerate(described["parts"])
-        ]
-        for batch in dataset.batch(_ROWS).prefetch(1).as_numpy_iterator():
-            parts = tf.nest.flatten(batch)
-            end = written + len(parts[0])
-            if end <= size:
-                for place, part in zip(maps, parts, strict=True):
-                    place[written:end] = part
-            written = end
-        if written != size:
-            raise SourceError(f"There are {written} elements, and not {size} as the data set says.")
-        for place in maps:
-            place.flush()
-        (draft / _SPEC).write_text(json.dumps(described), encoding="utf-8")
+        with _errors_of_writing(folder), contextlib.ExitStack() as stack:
+            # Where the disk is full, a write to a memory map would end the process.
+            files = []
+            for part, (dtype, shape) in enumerate(described["parts"]):
+                files.append(stack.enter_context((draft / f"{part}.npy").open("wb")))
+                header = np.lib.format.header_data_from_array_1_0(np.empty(0, dtype))
+                header["shape"] = (size, *map(int, shape))
+                np.lib.format.write_array_header_1_0(files[part], header)
+            for batch in dataset.batch(_ROWS).prefetch(1).as_numpy_iterator():
+                parts = tf.nest.flatten(batch)
+                written += len(parts[0])
+                if written <= size:
+                    for file, array in zip(files, parts, strict=True):
+                        file.write(array.tobytes())
+            if written != size:
+                raise SourceError(
+                    f"There are {written} elements, and not {size} as the data set says."
+                )
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        with _errors_of_writing(folder):
+            (draft / _SPEC).write_text(json.dumps(described), encoding="utf-8")
         try:
             os.rename(draft, folder)
         except OSError:
@@ -221,11 +231,28 @@ def _lengths(path: pathlib.Path) -> np.ndarray:
 
 
 def _write_index(path: pathlib.Path, described: list[list[int]], lengths: list[np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     found = {"version": 1, "files": described, "lengths": [part.tolist() for part in lengths]}
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        json.dump(found, file)
-    os.replace(file.name, path)
+    with _errors_of_writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(found, file)
+            os.replace(draft, path)
+        except OSError:
+            os.unlink(draft)
+            raise
+
+
+@contextlib.contextmanager
+def _errors_of_writing(path: pathlib.Path) -> Iterator[None]:
+    """Names what cannot be written: a full disk says only that it is full."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be written: {error}. Free the disk, or give another place."
+        ) from error
 
 
 def _read_index(path: pathlib.Path, described: list[list[int]]) -> list[np.ndarray]:
@@ -234,7 +261,7 @@ def _read_index(path: pathlib.Path, described: list[list[int]]) -> list[np.ndarr
         version, files, lengths = (found[name] for name in ("version", "files", "lengths"))
         # Numbers that are no integers, or none at all, have another dtype.
         parts = [np.array(part) if part else np.zeros([0], np.int64) for part in lengths]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SourceError(f"{path} is no index of TFRecord files. Delete it.") from error
     if version != 1 or files != described:
         raise SourceError(f"{path} is the index of other files, or they changed. Delete it.")
