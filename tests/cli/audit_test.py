@@ -1,6 +1,7 @@
 """`tfdp audit`: attacks on predictions and bounds from canaries, beside what a ledger claims."""
 
 import json
+import pathlib
 import re
 import zipfile
 
@@ -58,6 +59,29 @@ def damaged(tmp_path, labels):
 def header(length):
     text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({length},)}}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def repacked(tmp_path, place, value):
+    """Returns the path of compressed predictions, with a byte of the first entry changed in the
+    list at the end and, if it is there, too, in front of the entry.
+    """
+    path, arrays = predictions(tmp_path)
+    np.savez_compressed(path, **arrays)
+    data = bytearray(pathlib.Path(path).read_bytes())
+    data[data.index(b"PK\1\2") + place] = value
+    data[place - 2] = value
+    pathlib.Path(path).write_bytes(data)
+    return path
+
+
+def with_damaged_data(tmp_path):
+    path, arrays = predictions(tmp_path)
+    np.savez_compressed(path, **arrays)
+    data = bytearray(pathlib.Path(path).read_bytes())
+    begin = data.index(b"logits.npy") + len("logits.npy")
+    data[begin + 20 : begin + 100] = bytes(80)  # Beyond the extra field of a large file.
+    pathlib.Path(path).write_bytes(data)
+    return path
 
 
 def canaries(tmp_path, mu=1.0, **changes):
@@ -336,6 +360,12 @@ def test_files_that_say_something_else_are_refused(tmp_path, capsys):
         ([*membership, predictions(tmp_path)[0], "--score", "luck"], "loss, confidence, entropy"),
         ([*membership, damaged(tmp_path, b"no array")], "labels is no array"),
         ([*membership, damaged(tmp_path, header(10**12))], "too large for the memory"),
+        ([*membership, damaged(tmp_path, header(10**30))], "is damaged"),
+        ([*membership, damaged(tmp_path, header("7").replace(b"}", b" "))], "is damaged"),
+        ([*membership, with_damaged_data(tmp_path)], "is damaged"),
+        ([*membership, repacked(tmp_path, 8, 1)], "is damaged"),  # Encrypted, it says.
+        ([*membership, repacked(tmp_path, 10, 12)], "packed as NumPy packs nothing"),
+        ([*membership, repacked(tmp_path, 10, 99)], "packed as NumPy packs nothing"),
         ([*membership, predictions(tmp_path, labels=None)[0], "--per-class"], "needs labels"),
         ([*membership, predictions(tmp_path)[0], "--confidence", "1"], "confidence"),
         ([*epsilon, canaries(tmp_path, inserted=None), "--delta", "1e-5"], "lacks inserted"),

@@ -1,7 +1,9 @@
 """What several commands share: files of predictions, and the attacks on them."""
 
 import argparse
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,19 @@ FILE_HELP = (
 )
 
 _CONFIDENCE = 0.95
+# How NumPy packs arrays.
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What NumPy and zipfile raise where a file is damaged: RuntimeError where it says that it is
+# encrypted, or needs a newer zipfile.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    tokenize.TokenError,
+)
 
 
 def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +99,10 @@ def load_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} is no *.npz file; write it with numpy.savez.")
     try:
         with np.load(path, allow_pickle=False) as file:
+            if any(info.compress_type not in _PACKED for info in file.zip.infolist()):
+                raise zipfile.BadZipFile("it is packed as NumPy packs nothing.")
             found = {name: file[name] for name in names if name in file}
-    except (zipfile.BadZipFile, EOFError, MemoryError) as error:
+    except _DAMAGED as error:
         raise ValueError(f"{path} is damaged, or too large for the memory: {error}") from error
     except ValueError as error:
         raise ValueError(
