@@ -253,6 +253,43 @@ def test_forked_process_must_open_it_again(path):
     assert entries(on_disk(path)) == [(A, 2)]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_process_that_is_forked_while_a_thread_writes_ends(path):
+    code = (
+        "import os, signal, sys, threading\n"
+        "from tfdp.events import GaussianSumEvent\n"
+        "from tfdp.ledger import LedgerWriteError, PrivacyLedger\n"
+        "ledger = PrivacyLedger.open(sys.argv[1], create=True)\n"
+        "event = GaussianSumEvent(1.0, 1.1)\n"
+        "asked, forked = threading.Event(), threading.Event()\n"
+        "def permit(*_):\n"
+        "    asked.set()\n"
+        "    forked.wait()\n"
+        "write = lambda: ledger.append(event, permit=permit)\n"
+        "thread = threading.Thread(target=write)\n"
+        "thread.start()\n"
+        "asked.wait()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    signal.alarm(30)\n"
+        "    try:\n"
+        "        ledger.append(event)\n"
+        "    except LedgerWriteError as error:\n"
+        "        assert 'Open it again here' in str(error)\n"
+        "        sys.exit(7)\n"
+        "    sys.exit(8)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "forked.set()\n"
+        "thread.join()\n"
+        "ledger.close()\n"
+    )
+    parent = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120
+    )
+    assert (parent.returncode, parent.stdout) == (0, "7\n"), parent.stderr
+    assert on_disk(path).total_count == 1
+
+
 def test_full_disk_stops_the_step_and_harms_nothing(path):
     code = (
         "import resource, signal, sys\n"

@@ -134,6 +134,7 @@ class DurableLedger(PrivacyLedger):
             undo.callback(self._file.connection.close)
             self._begin()
             undo.pop_all()
+        _opened[id(self)] = self
         atexit.register(_close_at_exit, weakref.ref(self))
 
     def _identify(self, book: storage.Book, dataset_id: str | None) -> None:
@@ -407,6 +408,20 @@ class DurableLedger(PrivacyLedger):
 def _passes(event: Event) -> set[int]:
     index = pass_index(event)
     return set() if index < 0 else {index}
+
+
+# All that are alive, by their ids.
+_opened: "weakref.WeakValueDictionary[int, DurableLedger]" = weakref.WeakValueDictionary()
+
+
+def _renew_locks() -> None:
+    """In a process that was forked: a thread that had a lock is not there to give it back."""
+    for ledger in tuple(_opened.values()):
+        ledger._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork.
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _close_at_exit(reference: "weakref.ref[DurableLedger]") -> None:
