@@ -117,8 +117,10 @@ def test_weights_are_loaded_before_it_is_known_which_ledger_goes_on(path, tmp_pa
         train(resumed, 1)
         assert ledger.total_count == 4
     for other in ({}, {"ledger": PrivacyLedger()}, {"ledger": PrivacyLedger.load(path)}):
-        with pytest.raises(LedgerMismatchError, match="not this one"):
+        with pytest.raises(LedgerMismatchError, match="not this one") as refused:
             toy.private(read(), toy.dp(stddev=1.0, **other))
+        # The copy in the file is not continued, whether a ledger is given or not.
+        assert "It was opened" in str(refused.value) and "leave" not in str(refused.value)
     # What is here already comes from somewhere else.
     other = private(PrivacyLedger())
     train(other, 1)
