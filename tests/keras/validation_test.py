@@ -233,3 +233,22 @@ def test_accepted_callbacks_act(tmp_path):
     )
     assert len(history.history["loss"]) == model.ledger.total_count == 2
     assert path.exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"epoch": 2, "ba', "[]", "{}"])
+def test_a_backup_that_was_cut_short_is_named_and_its_weights_go_on(tmp_path, text):
+    def fit(model, epochs, **kwargs):
+        backup = keras.callbacks.BackupAndRestore(tmp_path, delete_checkpoint=False)
+        model.fit(X, Y, batch_size=4, epochs=epochs, verbose=0, callbacks=[backup], **kwargs)
+
+    first = toy.private()
+    fit(first, 2)
+    steps = first.ledger.total_count
+    (tmp_path / "training_metadata.json").write_text(text)
+    model = toy.private()
+    with pytest.raises(ValueError, match="does not say which epoch comes next.*Delete this file"):
+        fit(model, 3)
+    assert model.ledger.total_count == 0
+    (tmp_path / "training_metadata.json").unlink()
+    fit(model, 3, initial_epoch=2)
+    assert model.ledger.total_count == steps * 3 // 2

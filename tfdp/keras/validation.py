@@ -1,5 +1,7 @@
 """Which models and callbacks private training takes."""
 
+import json
+import pathlib
 import string
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -42,7 +44,7 @@ def check_callbacks(
         NotPrivateError: a callback acts on a raw statistic of the training data, or saves weights
             without their ledger.
         TypeError: something is no callback.
-        ValueError: a callback would overwrite a private metric.
+        ValueError: a callback would overwrite a private metric, or a backup was cut short.
     """
     callbacks = getattr(callbacks, "callbacks", None) or keras.tree.flatten(callbacks)
     for callback in callbacks:
@@ -64,6 +66,8 @@ def check_callbacks(
 
     for callback in callbacks:
         name = type(callback).__name__
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            _check_backup(callback)
         if isinstance(callback, _LOSES_LEDGER):
             raise NotPrivateError(
                 f"{name} writes weights without their ledger: another process would load them as "
@@ -97,6 +101,22 @@ def check_callbacks(
                 f"{name} writes {named}, raw statistics of the private training data, into the "
                 "names of the files that it saves. Leave them out of filepath."
             )
+
+
+def _check_backup(callback: keras.callbacks.BackupAndRestore) -> None:
+    """Says what to do where a process was ended while Keras wrote which epoch comes next."""
+    path = pathlib.Path(callback.backup_dir, "training_metadata.json")
+    if not path.is_file():
+        return
+    try:
+        json.loads(path.read_text(encoding="utf-8"))["epoch"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} does not say which epoch comes next: the process that wrote it was ended "
+            "meanwhile, or the file was damaged. The weights beside it are checked when they are "
+            "read. Delete this file. `fit` then goes on from those weights, and counts epochs from "
+            "initial_epoch."
+        ) from error
 
 
 def check_logs(private_metrics: Collection[str], public_validation: bool) -> None:
