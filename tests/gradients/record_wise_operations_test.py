@@ -111,6 +111,15 @@ MIXED = {
     "unstacked": lambda x: tf.raw_ops.Unpack(
         value=tf.ensure_shape(x, [None, 4, 4]), num=4, axis=-3
     ),
+    "chosen_numbers": lambda x: (
+        x * tf.boolean_mask(tf.reshape(tf.range(4.0), [4, 1, 1]), [True] * 4)
+    ),
+    "chosen_tables": lambda x: tf.matmul(
+        x, tf.gather(tf.ones([4, 4, 4]), tf.where(tf.eye(4) > 0)[:, 0])
+    ),
+    "chosen_tables_broadcast": lambda x: tf.broadcast_to(
+        tf.boolean_mask(tf.reshape(tf.range(4.0), [4, 1]), [True] * 4), [tf.shape(x)[0], 4]
+    ),
     "constant_of_records": lambda x: x * tf.reshape(tf.range(4.0), [4, 1, 1]),
     "first_axis": lambda x: tf.reduce_sum(x, -3),
     "first_record": lambda x: x + x[:1],

@@ -1,7 +1,7 @@
 """Operations of TensorFlow that are known to treat every record separately.
 
 The first axis of a tensor that holds records has an unknown length, so it is none that a constant
-could have. Whatever is not known to keep the records apart is refused.
+could have: one of unknown length is refused, as is whatever is not known to keep the records apart.
 """
 
 import math
@@ -112,6 +112,9 @@ class Kinds:
             self._use_of_records(op, inputs)
         elif self._makes_a_constant(op, inputs):
             for tensor in op.outputs:
+                if holds_records(tensor):
+                    # Its rows could be as many as there are records, and each would meet another.
+                    raise MixesError(f"{_named(op)} makes a constant of an unknown length")
                 self.add_constant(tensor)
         else:
             raise MixesError(f"{_named(op)} is not known to keep records apart")
