@@ -7,9 +7,13 @@ import tensorflow as tf
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value
 
+# Smaller ones would be copied into the graph.
+OUTSIDE = tf.range(200.0)
+
 APART = {
     "band": lambda x: tf.linalg.band_part(x, 1, 0),
     "bias": lambda x: tf.nn.bias_add(x, tf.ones([4])),
+    "constants_from_outside": lambda x: x * tf.reduce_sum(OUTSIDE),
     "constants_met": lambda x: x * tf.reshape(tf.range(16.0), [1, 4, 4]),
     "counted_ones": lambda x: x + tf.fill([tf.shape(x)[0], 1, 4], 2.0),
     "cumulative": lambda x: tf.cumsum(x, -1),
@@ -27,9 +31,13 @@ APART = {
     ),
     "merged_by_length": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 2])), [-1, 16]),
     "padded": lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], mode="REFLECT"),
+    "merged_and_back_by_both_shapes": lambda x: tf.reshape(
+        tf.reshape(x, [-1, 4]), [tf.shape(x)[0], 4, tf.shape(tf.reshape(x, [-1, 4]))[1]]
+    ),
     "part": lambda x: tf.slice(x, [0, 1, 0], [-1, 2, 4]),
     "part_of_all": lambda x: tf.slice(x, [0, 1, 0], [tf.shape(x)[0], 2, 4]),
     "product": lambda x: tf.matmul(x, x),
+    "product_of_constants": lambda x: tf.matmul(tf.ones([2, 4]), x),
     "repeated": lambda x: tf.repeat(x, 2, axis=1),
     "tensordot": lambda x: tf.tensordot(x, tf.ones([4, 4, 3]), [[1, 2], [1, 0]]),
     "tensordot_last": lambda x: tf.tensordot(x, tf.ones([4, 3]), 1),
@@ -37,7 +45,9 @@ APART = {
     "rolled": lambda x: tf.roll(x, [1, 2], [1, -1]),
     "slice": lambda x: x[:, 1],
     "smooth_unit": lambda x: tf.nn.silu(x),
+    "softmax": lambda x: tf.nn.softmax(x),
     "split": lambda x: tf.stack(tf.split(x, 2, axis=-1), axis=1),
+    "split_unevenly": lambda x: tf.split(x, [1, 3], axis=1)[1],
     "swapped_positions": lambda x: tf.transpose(x, [0, 2, 1]),
     "table": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [tf.shape(x)[0], 4, 1]),
     "tiled": lambda x: tf.tile(x, [1, 2, 1]),
@@ -60,7 +70,8 @@ def swish(x):
 
 def nobody_knows(number):
     """Returns a constant integer that is not known when a graph is built."""
-    return tf.cast(tf.exp(tf.zeros([])), tf.int32) * number
+    one = tf.raw_ops.PlaceholderWithDefault(input=1.0, shape=[])
+    return tf.cast(one, tf.int32) * number
 
 
 MIXED = {
@@ -76,6 +87,7 @@ MIXED = {
     "cumulative": lambda x: tf.cumsum(x, 0),
     "cumulative_negative_axis": lambda x: tf.math.cumprod(x, -3),
     "dots_for_nothing": lambda x: x[:, 0, 0][..., 0],
+    "dots_for_no_more": lambda x: x[:, 0][..., :2, 0],
     "draws": lambda x: x * tf.random.uniform(tf.shape(x)),
     "draws_for_all": lambda x: x * tf.random.stateless_uniform([4, 4], [1, 2]),
     "einsum_over_records": lambda x: tf.einsum("bij,bkj->ik", x, x),
@@ -93,7 +105,12 @@ MIXED = {
     "gathered_by_records": lambda x: tf.gather(x, tf.cast(x[:, 0, 0], tf.int32), axis=1),
     "gathered_for_each": lambda x: tf.gather(x, [[0], [1], [2], [3]], axis=1, batch_dims=1),
     "gathered_from_a_table": lambda x: tf.gather(tf.eye(4), tf.cast(x[:, 0, 0], tf.int32)),
+    "halves": lambda x: tf.split(x, 2, axis=0)[0],
     "hot_in_front": lambda x: tf.one_hot(tf.cast(x[:, 0, 0], tf.int32), 3, axis=0),
+    "hot_in_front_of_unknown_depth": lambda x: tf.one_hot(
+        tf.cast(x[:, 0, 0], tf.int32), nobody_knows(3), axis=0
+    ),
+    "largest_of_an_unknown_number": lambda x: tf.math.top_k(x[:, 0, 0], nobody_knows(1))[0],
     "largest_of_records": lambda x: tf.math.top_k(x[:, 0, 0], 1)[0],
     "padded": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0]]),
     "padded_with_a_record": lambda x: tf.raw_ops.PadV2(
@@ -101,12 +118,15 @@ MIXED = {
     ),
     "part": lambda x: tf.slice(x, [0, 0, 0], [1, 4, 4]),
     "part_from_the_second": lambda x: tf.slice(x, [1, 0, 0], [-1, 4, 4]),
+    "product_of_records": lambda x: tf.matmul(x[:, 0], x[:, 0]),
     "python": lambda x: tf.numpy_function(lambda y: y[::-1], [x], tf.float32),
     "repeated": lambda x: tf.repeat(x, 2, axis=0),
     "rolled": lambda x: tf.roll(x, [1, 1], [1, -3]),
     "rolled_by_a_record": lambda x: tf.roll(x, tf.cast(x[:, 0, 0], tf.int32), [1]),
     "softmax": lambda x: tf.nn.softmax(x, 0),
+    "softmax_of_records": lambda x: tf.nn.softmax(x[:, 0, 0]),
     "split": lambda x: tf.split(x, [1, -1], axis=0)[0],
+    "squeezed": lambda x: tf.squeeze(x[:, :1], [0, 1]),
     "stacked": lambda x: tf.stack([x, x], axis=0),
     "stacked_negative_axis": lambda x: tf.stack([x, x], axis=-4),
     "table_of_several": lambda x: tf.tile(tf.eye(4)[:, :1], [tf.shape(x)[0], 1]),
@@ -115,9 +135,7 @@ MIXED = {
     "transposed_product": lambda x: tf.raw_ops.BatchMatMulV2(
         x=x[:, 0], y=tf.ones([1, 2]), adj_x=True
     ),
-    "unstacked": lambda x: tf.raw_ops.Unpack(
-        value=tf.ensure_shape(x, [None, 4, 4]), num=4, axis=-3
-    ),
+    "unstacked": lambda x: tf.raw_ops.Unpack(value=x, num=4, axis=-3)[0],
     "chosen_numbers": lambda x: (
         x * tf.boolean_mask(tf.reshape(tf.range(4.0), [4, 1, 1]), [True] * 4)
     ),
@@ -127,10 +145,15 @@ MIXED = {
     "chosen_tables_broadcast": lambda x: tf.broadcast_to(
         tf.boolean_mask(tf.reshape(tf.range(4.0), [4, 1]), [True] * 4), [tf.shape(x)[0], 4]
     ),
+    "constants_as_records": lambda x: x * tf.reshape(tf.range(4.0), [tf.shape(x)[0], 1, 1]),
     "constant_of_records": lambda x: x * tf.reshape(tf.range(4.0), [4, 1, 1]),
     "first_axis": lambda x: tf.reduce_sum(x, -3),
+    "first_alone": lambda x: tf.raw_ops.StridedSlice(
+        input=x, begin=[0], end=[1], strides=[1], begin_mask=1, end_mask=1, shrink_axis_mask=1
+    ),
     "first_record": lambda x: x + x[:1],
     "lined_up_with_positions": lambda x: x + x[:, 0],
+    "length_of_their_number": lambda x: tf.reshape(x, [tf.shape(x)[0], 4, tf.shape(x)[0]]),
     "merged_and_not_back": lambda x: tf.reshape(tf.tanh(tf.reshape(x, [-1, 4])), [-1, 8]),
     "merged_gram": lambda x: tf.matmul(tf.reshape(x, [-1, 4]), tf.reshape(x, [-1, 4]), False, True),
     "merged_softmax": lambda x: tf.reshape(
@@ -141,11 +164,14 @@ MIXED = {
         tf.reshape(x, [-1, 4]) + tf.reshape(x[:, :1], [-1, 4]), [-1, 4, 4]
     ),
     "merged_part": lambda x: tf.reshape(tf.reshape(x, [-1, 4])[::2], [-1, 2, 4]),
+    "moved_as_nobody_knows": lambda x: tf.reshape(x, [nobody_knows(-1), 4, 4]),
+    "number_of_records_and_more": lambda x: tf.reshape(x, [tf.shape(x)[0] + 0, 4, 4]),
     "moved_rows": lambda x: tf.reshape(x, [-1, 4]),
     "tensordot_of_records": lambda x: tf.tensordot(x, x, [[0], [0]]),
     "reversed": lambda x: tf.reverse(x, [0]),
     "swapped": lambda x: tf.transpose(x, [1, 0, 2]),
     "turned_around": lambda x: x[::-1],
+    "turned_around_in_part": lambda x: x[::-1, 1:2],
     "where": lambda x: tf.where(x[:, 0, 0] > 0),
     "which": lambda x: tf.argmax(x, axis=0),
 }
