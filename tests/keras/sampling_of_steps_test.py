@@ -393,3 +393,64 @@ def test_declared_samples_go_on_in_another_ledger():
     for step, number in enumerate(numbers):
         real_of.setdefault(number, set()).add(step // 3)
     assert all(len(real) == 1 for real in real_of.values())
+
+
+def taken(samples, size=4):
+    """Takes a step of fit, as far as the ledger is concerned, and returns its sampling."""
+    batch = Batch(of_fit=True, size=size)
+    with samples.step_of_fit():
+        event = samples.sampled(GaussianSumEvent(1.0, 1.0), "example", batch)
+        samples._clock.ledger.append(event)
+        samples.advance(batch, event.sampling)
+    return event.sampling
+
+
+def test_samples_of_fit_go_on_in_another_ledger():
+    """The rest of a pass shares no number there with a pass of somebody else."""
+    ledger = PrivacyLedger()
+    numbers = []
+    for samples in (SamplingOfSteps(ledger), SamplingOfSteps(PrivacyLedger())):
+        with samples.fitting(Shuffled(4, 12), drawn=True) as fit:
+            for number in range(2):
+                if number == 1:
+                    samples.continue_in(ledger)
+                samples.expect_step_of_fit(fit)
+                numbers.append((samples._clock.ledger, taken(samples).pass_index))
+    (_, first), (_, rest), _, (now, other) = numbers
+    assert now is ledger and other not in (first, rest)
+
+
+def test_of_two_fits_the_one_that_began_first_may_end_first():
+    samples = SamplingOfSteps(PrivacyLedger())
+    first = samples.fitting(Shuffled(4, 12), drawn=True)
+    second = samples.fitting(Poisson(0.25, 12), drawn=True)
+    first.__enter__()
+    fit = second.__enter__()
+    first.__exit__(None, None, None)
+    samples.expect_step_of_fit(fit)
+    assert isinstance(taken(samples), PoissonSampling)
+    second.__exit__(None, None, None)
+    assert not samples.fit_goes_on
+
+
+def test_a_fit_begins_once():
+    samples = SamplingOfSteps(PrivacyLedger())
+    begins = []
+    with samples.fitting(Shuffled(4, 12), drawn=True) as fit:
+        for _ in range(2):
+            samples.expect_step_of_fit(fit)
+            with samples.step_of_fit():
+                begins.append(samples.fit_begins)
+            samples.expect_step_of_fit(fit)
+            taken(samples)
+    assert begins == [True, False]
+
+
+def test_declared_samples_are_taken_in_turn_by_whoever_declared_them():
+    samples = SamplingOfSteps(PrivacyLedger())
+    with samples.fitting(FixedOrder(4, 12), drawn=False) as fit:
+        samples.expect_step_of_fit(fit)
+        first = taken(samples)
+        samples.end_epoch(fit)
+        samples.expect_step_of_fit(fit)
+        assert (first.place, taken(samples).place) == ((0, 3), (1, 3))
