@@ -97,7 +97,7 @@ def round_losses(pair: LossPair, interval: float, log_tail: float) -> GridPMF:
     variance = np.zeros(len(atoms))
     np.divide(up * (inner - up), inner, out=variance[1:], where=inner > 0)
     # The probability of a cell is a difference of the probabilities of two tails.
-    tails = _nearer_tail(p)[1:-1] + ratio * _nearer_tail(q)[1:-1]
+    tails = _rounded(_nearer_tail(p)[1:-1]) + ratio * _rounded(_nearer_tail(q)[1:-1])
     roundoff = np.append(_ROUNDOFF * tails / -math.expm1(-interval), 0.0)
     return GridPMF(
         interval, first, atoms, float(p[-1]), float(p[0]), variance * interval**2, roundoff
@@ -106,6 +106,15 @@ def round_losses(pair: LossPair, interval: float, log_tail: float) -> GridPMF:
 
 def _nearer_tail(cells: np.ndarray) -> np.ndarray:
     return np.minimum(np.cumsum(cells), np.cumsum(cells[::-1])[::-1])
+
+
+def _rounded(tails: np.ndarray) -> np.ndarray:
+    """Returns tails times how many roundings they have. If x is rounded, the tail of a normal
+    distribution beyond x is off by about x^2 roundings, where log(tail) is about -x^2 / 2; other
+    distributions have heavier tails.
+    """
+    logarithms = np.log(tails, out=np.zeros_like(tails), where=tails > 0)
+    return tails * (1 - np.minimum(logarithms, 0.0) / 2)
 
 
 class Window(NamedTuple):
