@@ -1,6 +1,7 @@
 """What `fit` takes as data: lengths, splits, weights of classes, and first looks at data sets."""
 
 import collections
+import os
 import types
 import warnings
 
@@ -65,6 +66,34 @@ def test_validation_data_may_not_be_the_training_data():
     assert not shares_memory(X, (X.copy(), Y))
     assert shares_memory(Source((X, Y)), (X[3:], Y))
     assert not shares_memory(Source((X, Y)), (X.copy(), Y.copy()))
+
+
+def test_validation_data_may_not_be_mapped_from_what_is_trained_on(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(40.0).reshape(10, 4))
+    np.save(tmp_path / "other.npy", np.arange(40.0).reshape(10, 4))
+    os.symlink(tmp_path / "x.npy", tmp_path / "same.npy")
+
+    def mapped(name="x"):
+        return np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+
+    for x, other, shared in [
+        (mapped(), mapped(), True),
+        (mapped(), mapped("same"), True),
+        (mapped(), mapped("other"), False),
+        (mapped()[:6], mapped()[6:], False),
+        (mapped()[:6], mapped()[5:], True),
+        (mapped()[:6][::-1], mapped()[5:], True),
+        (mapped()[6:][::-1], mapped()[:6], False),
+        (mapped()[2:4][1:], mapped()[3:], True),
+        (mapped()[:0], mapped(), False),
+        (mapped()[:6], np.array(mapped()), False),
+    ]:
+        assert shares_memory(x, (other, None)) == shared
+        if len(x):
+            assert shares_memory(Source((x, Y[: len(x)])), (other, None)) == shared
+    header = mapped().offset
+    raw = np.memmap(tmp_path / "x.npy", np.uint8, "r", offset=header + 8 * 4 * 6)
+    assert shares_memory(mapped()[5:7], raw) and not shares_memory(mapped()[:6], raw)
 
 
 def test_first_look_at_an_iterator_takes_nothing_away():

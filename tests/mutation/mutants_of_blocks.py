@@ -141,6 +141,32 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/rules/images_test.py",
     ),
     (
+        "unknown_words_end_the_run",
+        "a lookup that stops at words that it does not know runs on the batch",
+        "rules/preprocessing.py",
+        "_is_dense(lookup) and bool(lookup.invert or lookup.num_oov_indices)",
+        "_is_dense(lookup)",
+        f"{GRADIENTS}/rules/preprocessing_test.py::test_other_layers_run_record_by_record",
+    ),
+    (
+        "ids_below_zero_are_counted",
+        "an id below zero ends the run where ids are counted on the batch",
+        "rules/preprocessing.py",
+        "call(tf.maximum(ids, 0), *args)",
+        "call(ids, *args)",
+        f"{GRADIENTS}/rules/preprocessing_test.py",
+    ),
+    (
+        "constants_as_long_as_there_are_records",
+        "a constant of unknown length in a block meets records row by row",
+        "record_wise_operations.py",
+        """                if holds_records(tensor):
+                    # Its""",
+        """                if False:
+                    # Its""",
+        f"{GRADIENTS}/record_wise_operations_test.py",
+    ),
+    (
         "jitter_of_anything",
         "a layer that jitters colours calls replaced code of the layers in it on the batch",
         "rules/images.py",

@@ -129,6 +129,14 @@ RANDOMNESS = in_folder(
 ) + in_folder(
     "sampling",
     (
+        "texts_of_ascii_alone",
+        "a letter that is not ASCII ends the run at the step that draws its record",
+        "arrays.py",
+        "parts = [*map(encoded, found), draw.mask]",
+        "parts = [*found, draw.mask]",
+        "tests/sampling/arrays_test.py::test_texts_come_in_utf_8_whatever_their_letters",
+    ),
+    (
         "sample_of_fixed_size",
         "Poisson samples all have the expected size",
         "poisson.py",
@@ -367,6 +375,14 @@ RANDOMNESS = in_folder(
 
 TRAINING = in_folder(
     "keras",
+    (
+        "validation_mapped_from_training",
+        "training data that are mapped from their file once more pass for public ones",
+        "data.py",
+        "np.may_share_memory(a, b) or _is_same_part_of_a_file(a, b)",
+        "np.may_share_memory(a, b)",
+        f"{KERAS}/data_test.py",
+    ),
     (
         "factor_of_microbatches_forgotten",
         "a microbatch of several examples is charged as if it were one record",

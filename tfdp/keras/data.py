@@ -1,5 +1,6 @@
 """What `fit` accepts as data, in the form that sampling needs."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -209,8 +210,39 @@ def shares_memory(x: Any, validation_data: Any) -> bool:
 
 
 def _is_same_memory(a: Any, b: Any) -> bool:
-    are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return a is b or (are_arrays and np.may_share_memory(a, b))
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return a is b
+    return np.may_share_memory(a, b) or _is_same_part_of_a_file(a, b)
+
+
+def _is_same_part_of_a_file(a: np.ndarray, b: np.ndarray) -> bool:
+    """Returns whether two arrays, mapped one by one, may hold bytes of one file in common."""
+    one, other = _place_in_file(a), _place_in_file(b)
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    return one[1] < other[2] and other[1] < one[2]
+
+
+def _place_in_file(array: np.ndarray) -> tuple[str, int, int] | None:
+    """Returns (file, first byte, byte behind the last) of an array that is mapped from a file."""
+    if not isinstance(array, np.memmap) or array.filename is None:
+        return None
+    whole = array
+    while isinstance(whole.base, np.memmap):  # A slice says where the array that it is of begins.
+        whole = whole.base
+    first, last = _addresses(array)
+    begin = whole.offset + first - _addresses(whole)[0]
+    return os.path.realpath(array.filename), begin, begin + last - first
+
+
+def _addresses(array: np.ndarray) -> tuple[int, int]:
+    """Returns where in memory an array begins, and where it is at its end."""
+    address = array.__array_interface__["data"][0]
+    if not array.size:
+        return address, address
+    steps = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)]
+    low, high = (sum(limit(step, 0) for step in steps) for limit in (min, max))
+    return address + low, address + high + array.itemsize
 
 
 def length(*parts: Any) -> int:
