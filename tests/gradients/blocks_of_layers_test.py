@@ -144,10 +144,41 @@ class SameTwice(L.Layer):
         return self.difference(value=h, query=h) + self.attention(h, h)
 
 
+class Mixer(L.Layer):
+    """Mixes positions by Fourier transforms, and looks for the largest (FNet)."""
+
+    def __init__(self):
+        super().__init__(name="block")
+        self.dense = L.Dense(4)
+
+    def call(self, inputs):
+        h = self.dense(inputs)
+        mixed = K.fft2((h, K.zeros_like(h)))[0] + K.sort(h, axis=-1)
+        first = K.take(h, [0, -1, 1], axis=-1)
+        largest = K.one_hot(K.argmax(h, axis=-1), 4)
+        heads = h[:, :, None]
+        attended = K.dot_product_attention(heads, heads, heads)[:, :, 0]
+        return K.concatenate([mixed, first, h * largest, attended, K.mod(h, 0.7)], axis=-1)
+
+
+class Pools(L.Layer):
+    """Pools what a layer in it makes, by Keras' operations."""
+
+    def __init__(self):
+        super().__init__(name="block")
+        self.dense = L.Dense(3)
+
+    def call(self, inputs):
+        h = self.dense(inputs)
+        return K.max_pool(h, 2, 1, "same") - K.average_pool(h, 2, 1, "same")
+
+
 EXACT = {
     "blocks_in_blocks": blocks_in_blocks,
     "dropout_of_nothing": lambda: Encoder(dropout=0.0, name="block"),
     "keyword": lambda: Keyword(Encoder(name="inner")),
+    "mixer": Mixer,
+    "pools": Pools,
     "same_twice": SameTwice,
     "shared": Shared,
     "training": InTraining,

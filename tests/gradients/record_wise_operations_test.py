@@ -1,5 +1,6 @@
 """Which operations are known to keep the records apart."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +11,20 @@ from tfdp.gradients.static_values import static_value
 # Smaller ones would be copied into the graph.
 OUTSIDE = tf.range(200.0)
 
+K = keras.ops
+
 APART = {
+    "attention": lambda x: K.dot_product_attention(*[x[:, :, tf.newaxis]] * 3),
+    "bins": lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 1.0]),
+    "bits": lambda x: tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), -2), x.dtype),
+    "remainder": lambda x: tf.math.floormod(x, 0.3) + x // x[:, :1],
+    "remainder_of_integers": lambda x: tf.cast(x, tf.int32) % 3 // tf.constant([1, 2, 3, -4]),
+    "resized": lambda x: tf.image.resize(x[..., tf.newaxis], [2, 7]),
+    "sorted": lambda x: tf.sort(x, axis=-1),
+    "spectrum": lambda x: tf.signal.irfft(tf.signal.rfft(x, [3]), [4]),
+    "spectrum_along_two_axes": lambda x: tf.math.real(tf.signal.fft2d(tf.complex(x, x))),
+    "taken": lambda x: K.take(x, [0, -1], axis=1),
+    "where_the_largest_is": lambda x: K.one_hot(K.argmax(x, axis=-1), 4),
     "band": lambda x: tf.linalg.band_part(x, 1, 0),
     "bias": lambda x: tf.nn.bias_add(x, tf.ones([4])),
     "constants_from_outside": lambda x: x * tf.reduce_sum(OUTSIDE),
@@ -36,6 +50,12 @@ APART = {
     ),
     "part": lambda x: tf.slice(x, [0, 1, 0], [-1, 2, 4]),
     "part_of_all": lambda x: tf.slice(x, [0, 1, 0], [tf.shape(x)[0], 2, 4]),
+    "pooled": lambda x: tf.nn.max_pool1d(
+        tf.nn.avg_pool2d(x[..., tf.newaxis], 2, 1, "SAME")[..., 0], 2, 2, "VALID"
+    ),
+    "pooled_along_three_axes": lambda x: tf.nn.avg_pool3d(
+        tf.nn.max_pool3d(x[:, tf.newaxis, ..., tf.newaxis], 2, 1, "SAME"), 1, 2, "VALID"
+    ),
     "product": lambda x: tf.matmul(x, x),
     "product_of_constants": lambda x: tf.matmul(tf.ones([2, 4]), x),
     "repeated": lambda x: tf.repeat(x, 2, axis=1),
@@ -75,6 +95,8 @@ def nobody_knows(number):
 
 
 MIXED = {
+    "bits_in_parts": lambda x: tf.bitcast(x[:, 0, 0], tf.uint8),
+    "bits_put_together": lambda x: tf.bitcast(tf.cast(x[:, 0, :2], tf.int32), tf.int64),
     "all_axes": tf.reduce_sum,
     "along_what_nobody_knows": lambda x: tf.cumsum(x, nobody_knows(0)),
     "another_gradient": swish,
@@ -118,8 +140,17 @@ MIXED = {
     ),
     "part": lambda x: tf.slice(x, [0, 0, 0], [1, 4, 4]),
     "part_from_the_second": lambda x: tf.slice(x, [1, 0, 0], [-1, 4, 4]),
+    "pooled_by_twos": lambda x: tf.raw_ops.MaxPool(
+        input=x[..., tf.newaxis], ksize=[2, 1, 1, 1], strides=[1, 1, 1, 1], padding="SAME"
+    ),
+    "pooled_every_second": lambda x: tf.raw_ops.AvgPool(
+        value=x[..., tf.newaxis], ksize=[1, 1, 1, 1], strides=[2, 1, 1, 1], padding="SAME"
+    ),
     "product_of_records": lambda x: tf.matmul(x[:, 0], x[:, 0]),
     "python": lambda x: tf.numpy_function(lambda y: y[::-1], [x], tf.float32),
+    "remainder_of_zero": lambda x: tf.cast(x, tf.int32) % tf.constant([1, 0, 2, 3]),
+    "remainder_of_what_nobody_knows": lambda x: tf.cast(x, tf.int32) // nobody_knows(3),
+    "remainder_of_records": lambda x: 5 // tf.cast(x, tf.int32),
     "repeated": lambda x: tf.repeat(x, 2, axis=0),
     "rolled": lambda x: tf.roll(x, [1, 1], [1, -3]),
     "rolled_by_a_record": lambda x: tf.roll(x, tf.cast(x[:, 0, 0], tf.int32), [1]),
@@ -127,6 +158,11 @@ MIXED = {
     "softmax_of_records": lambda x: tf.nn.softmax(x[:, 0, 0]),
     "split": lambda x: tf.split(x, [1, -1], axis=0)[0],
     "squeezed": lambda x: tf.squeeze(x[:, :1], [0, 1]),
+    "spectrum_over_records": lambda x: tf.math.real(tf.signal.fft(tf.complex(x, x)[:, 0, 0])),
+    "spectrum_over_records_and_positions": lambda x: tf.math.real(
+        tf.signal.fft2d(tf.complex(x, x)[:, 0])
+    ),
+    "spectrum_of_their_number": lambda x: tf.signal.rfft(x, [tf.shape(x)[0]]),
     "stacked": lambda x: tf.stack([x, x], axis=0),
     "stacked_negative_axis": lambda x: tf.stack([x, x], axis=-4),
     "table_of_several": lambda x: tf.tile(tf.eye(4)[:, :1], [tf.shape(x)[0], 1]),
@@ -287,6 +323,12 @@ def _programs(rng, count):
         count = int(rng.integers(1, x.shape.rank + 1))
         return (..., *(last[rng.integers(4)] for _ in range(count)))
 
+    def pooled(x):
+        images = x if x.shape.rank == 4 else x[..., tf.newaxis]
+        sizes = [[int(rng.random() < 0.2) + 1, 2, 2, 1], [int(rng.random() < 0.2) + 1, 1, 1, 1]]
+        found = tf.raw_ops.MaxPool(input=images, ksize=sizes[0], strides=sizes[1], padding="SAME")
+        return found if x.shape.rank == 4 else found[..., 0]
+
     operations = [
         lambda x, y: x + constant(x),
         lambda x, y: x * y,
@@ -324,6 +366,17 @@ def _programs(rng, count):
         lambda x, y: x[dots(x)],
         lambda x, y: tf.tile(constant(x), shape(x)[: x.shape.rank]),
         lambda x, y: x + tf.fill(shape(x), tf.cast(1.5, x.dtype)),
+        lambda x, y: pooled(x),
+        lambda x, y: tf.sort(x, axis=axis(x)),
+        lambda x, y: K.take(x, [0, -1], axis=axis(x)),
+        lambda x, y: tf.math.floormod(x, y),
+        lambda x, y: tf.bitcast(tf.bitcast(x, tf.int64), x.dtype),
+        lambda x, y: K.one_hot(K.argmax(x, axis=axis(x)), 4, dtype="float64"),
+        lambda x, y: tf.math.real(tf.signal.fft(tf.cast(x, tf.complex128))),
+        lambda x, y: tf.math.imag(tf.signal.ifft2d(tf.cast(x, tf.complex128))),
+        lambda x, y: tf.signal.irfft(tf.signal.rfft(x, [4]), [4]),
+        lambda x, y: tf.cast(tf.image.resize(x, [4, 4]), x.dtype),
+        lambda x, y: K.dot_product_attention(x[:, :, None], x[:, :, None], x[:, :, None])[:, :, 0],
     ]
     for _ in range(count):
         chosen = rng.integers(len(operations), size=rng.integers(1, 5))
@@ -355,7 +408,7 @@ def test_programs_that_are_accepted_keep_records_apart():
             assert len(found) == n
             alone = [function(tf.constant(records[i : i + 1]))[0] for i in range(n)]
             np.testing.assert_allclose(
-                found, np.stack(alone), rtol=1e-9, atol=1e-9 * np.max(np.abs(found))
+                found, np.stack(alone), rtol=1e-9, atol=1e-9 * np.max(np.abs(found), initial=0)
             )
             accepted += 1
     assert accepted > 1000

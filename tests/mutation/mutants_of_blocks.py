@@ -167,6 +167,22 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (
+        "zero_divides_on_the_batch",
+        "whole numbers of records that are divided by zero end the run of a block",
+        "record_wise_checks.py",
+        "if divisor is None or not divisor.all():",
+        "if divisor is None:",
+        f"{GRADIENTS}/record_wise_operations_test.py",
+    ),
+    (
+        "spectra_over_records",
+        "a Fourier transform in a block goes over records",
+        "record_wise_checks.py",
+        "return inputs[0].shape.rank > axes and",
+        "return inputs[0].shape.rank >= axes and",
+        f"{GRADIENTS}/record_wise_operations_test.py",
+    ),
+    (
         "jitter_of_anything",
         "a layer that jitters colours calls replaced code of the layers in it on the batch",
         "rules/images.py",

@@ -20,6 +20,20 @@ def _elementwise(op, inputs, is_records):
     return all(t.shape.rank == rank if is_records(t) else meets_records(t, rank) for t in inputs)
 
 
+def _of_as_many_bits(op, inputs, is_records):
+    # Other sizes add an axis, or take the last one away.
+    return inputs[0].dtype.size == op.outputs[0].dtype.size
+
+
+def _remainder(op, inputs, is_records):
+    # A whole number that is divided by zero ends the run.
+    if not inputs[1].dtype.is_floating:
+        divisor = static_value(inputs[1])
+        if divisor is None or not divisor.all():
+            return False
+    return _elementwise(op, inputs, is_records)
+
+
 def _constants(inputs, is_records):
     return not any(map(is_records, inputs))
 
@@ -140,6 +154,19 @@ def _band(op, inputs, is_records):
     return inputs[0].shape.rank > 2 and _constants(inputs[1:], is_records)
 
 
+def _pooled(op, inputs, is_records):
+    return op.get_attr("ksize")[0] == op.get_attr("strides")[0] == 1
+
+
+def _resized(op, inputs, is_records):
+    return _constants(inputs[1:], is_records)
+
+
+def _spectrum(op, inputs, is_records):
+    axes = 2 if "2D" in op.type else 1
+    return inputs[0].shape.rank > axes and _constants(inputs[1:], is_records)
+
+
 def _largest(op, inputs, is_records):
     return inputs[0].shape.rank > 1 and _constants(inputs[1:], is_records)
 
@@ -170,12 +197,12 @@ def _einsum(op, inputs, is_records):
 
 ELEMENTWISE = frozenset(
     """
-    Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil Cos Cosh DivNoNan Elu
-    Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Identity Inv IsFinite IsInf IsNan
-    LeakyRelu Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul
-    Neg NotEqual OnesLike Pow RealDiv Reciprocal Relu Relu6 Rint Round Rsqrt SelectV2 Selu
-    Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference StopGradient Sub
-    Tan Tanh Xdivy Xlogy ZerosLike
+    Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Bucketize
+    Cast Ceil Complex ComplexAbs Conj Cos Cosh DivNoNan Elu Equal Erf Erfc Exp Expm1 Floor Greater
+    GreaterEqual Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Pow Real RealDiv
+    Reciprocal Relu Relu6 Rint Round Rsqrt SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign
+    Sqrt Square SquaredDifference StopGradient Sub Tan Tanh Xdivy Xlogy ZerosLike
     """.split()
 )
 CHECKS: dict[str, Check] = {
@@ -184,9 +211,15 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("LogSoftmax", "Softmax"), _last_axis),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"), _matmul),
     **dict.fromkeys(("ArgMax", "ArgMin", "Cumprod", "Cumsum", "ReverseV2", "Roll"), _along_axes),
+    **dict.fromkeys(("FFT", "FFT2D", "IFFT", "IFFT2D"), _spectrum),
+    **dict.fromkeys(("IRFFT", "IRFFT2D", "RFFT", "RFFT2D"), _spectrum),
+    **dict.fromkeys(("FloorDiv", "FloorMod"), _remainder),
+    **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _resized),
+    **dict.fromkeys(("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"), _pooled),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
     **dict.fromkeys(("Split", "SplitV"), _parts),
     "BiasAdd": _bias,
+    "Bitcast": _of_as_many_bits,
     "ConcatV2": _concatenation,
     "Einsum": _einsum,
     "ExpandDims": _expansion,

@@ -11,6 +11,9 @@ from tfdp.gradients.keras_internals import is_stateful
 
 # Larger tensors are no shapes, axes or places.
 _MOST = 64
+# Operations that choose among the numbers of their first operand.
+_CHOICES = ("GatherV2", "Slice", "StridedSlice")
+_UNKNOWN = -1
 
 
 def value_from_outside(tensor: tf.Tensor) -> Any:
@@ -48,6 +51,9 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
     ):
         return None
     values = [static_value(t) for t in op.inputs]
+    is_choice = op.type in _CHOICES and values[0] is None
+    if is_choice:
+        values[0] = _known_lengths(op.inputs[0])
     function = getattr(tf.raw_ops, op.type, None)
     if function is None or any(value is None for value in values):
         return None
@@ -66,7 +72,16 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
         results = function(**_as_named(given, function))
         result = (results if isinstance(results, (list, tuple)) else [results])[tensor.value_index]
         # In a graph that belongs to no function, nothing is computed before a session runs.
-        return result.numpy() if tf.executing_eagerly() else None
+        value = result.numpy() if tf.executing_eagerly() else None
+    return None if is_choice and value is not None and (value == _UNKNOWN).any() else value
+
+
+def _known_lengths(tensor: tf.Tensor) -> np.ndarray | None:
+    """Returns a shape of which some lengths are known, with `_UNKNOWN` for the others."""
+    if tensor.op.type != "Shape" or tensor.op.inputs[0].shape.rank is None:
+        return None
+    lengths = [_UNKNOWN if n is None else n for n in tensor.op.inputs[0].shape]
+    return np.array(lengths, tensor.dtype.as_numpy_dtype)
 
 
 def _as_named(given: dict[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -5,9 +5,24 @@ import pytest
 import tensorflow as tf
 
 from tests.gradients.problems import assert_layer_is_exact
+from tfdp.gradients import explain
 from tfdp.gradients.rules.rule import RecordWise, rule_for
 
 L = keras.layers
+
+
+@pytest.mark.skipif(not hasattr(L, "AdaptiveMaxPooling1D"), reason="Keras has none before 3.13")
+@pytest.mark.parametrize("size", [2, 3])
+def test_adaptive_pooling_runs_on_the_batch(size):
+    for make, shape in (
+        (lambda: L.AdaptiveAveragePooling1D(size), (7, 3)),
+        (lambda: L.AdaptiveMaxPooling2D((size, 2)), (7, 5, 3)),
+        (lambda: L.AdaptiveAveragePooling2D(size), (7, 6, 2)),
+    ):
+        assert_layer_is_exact(make, shape)
+        inputs = keras.Input(shape)
+        model = keras.Model(inputs, L.Dense(2)(L.Flatten()(make()(inputs))))
+        assert "record by record" not in explain(model)
 
 
 def test_unit_normalization():
