@@ -320,20 +320,19 @@ def mismatch(charges: Sequence[Charge], ledger: PrivacyLedger) -> str:
             "that nobody knows what was paid for them. Restore the file from a copy, and load it "
             "into a new model."
         )
-    # A file of weights holds a copy of the ledger, which is no file that others may write to.
-    was_opened = any(not c.is_held_by(c.ledger) for c in missing)
+    # A file of weights has a copy of a ledger that was opened, which nobody may go on with.
+    is_there = all(c.is_held_by(c.ledger) for c in missing)
     way = (
-        "tfdp.PrivacyLedger.open(path), or give it to the optimizer: DPOptimizer(..., "
-        "ledger=ledger). It was opened, and the copy of it that is beside the weights is not "
-        "continued"
-        if was_opened
-        else "tfdp.PrivacyLedger.load(path) if it was saved, tfdp.PrivacyLedger.open(path) if it "
-        "was opened; or leave `ledger` out, and a new optimizer continues it"
+        "or leave `ledger` out, and a new optimizer continues it"
+        if is_there
+        else "or give it to a new optimizer: DPOptimizer(..., ledger=ledger). It is not beside the "
+        "weights, or only a copy of it is"
     )
     return (
         f"The weights come from a run that had written {position} events to its ledger, steps "
         f"reserved ahead included, which is not this one (of {ledger.total_count} events). Set "
-        f"`model.ledger` to the ledger of that run: {way}. If the weights do not depend on the "
-        "data that this ledger is about: tfdp.keras.declare_weights(model, 'fresh_start'), and "
+        "`model.ledger` to the ledger of that run: tfdp.PrivacyLedger.load(path) if it was saved, "
+        f"tfdp.PrivacyLedger.open(path) if it was opened; {way}. If the weights do not depend on "
+        "the data that this ledger is about: tfdp.keras.declare_weights(model, 'fresh_start'), and "
         "compile again with a new DPOptimizer around a new optimizer of Keras."
     )
