@@ -59,6 +59,41 @@ def qwen3(dropout, dtype):
     return models.Qwen3CausalLM(backbone, preprocessor=None), IDS
 
 
+def roberta(dropout, dtype):
+    backbone = models.RobertaBackbone(**ENCODER, dropout=dropout, dtype=dtype)
+    return models.RobertaTextClassifier(backbone, 2, preprocessor=None, dropout=dropout), IDS
+
+
+def albert(dropout, dtype):
+    sizes = {**ENCODER, "embedding_dim": 8, "num_groups": 1}
+    backbone = models.AlbertBackbone(**sizes, dropout=dropout, dtype=dtype)
+    model = models.AlbertTextClassifier(backbone, 2, preprocessor=None, dropout=dropout)
+    return model, {**IDS, "segment_ids": 0 * TOKENS}
+
+
+def fnet(dropout, dtype):
+    sizes = {**TEXT, "max_sequence_length": LENGTH}
+    backbone = models.FNetBackbone(**sizes, dropout=dropout, dtype=dtype)
+    model = models.FNetTextClassifier(backbone, 2, preprocessor=None, dropout=dropout)
+    return model, {"token_ids": TOKENS, "segment_ids": 0 * TOKENS}
+
+
+def opt(dropout, dtype):
+    backbone = models.OPTBackbone(**ENCODER, dropout=dropout, dtype=dtype)
+    return models.OPTCausalLM(backbone, preprocessor=None), IDS
+
+
+def bloom(dropout, dtype):
+    sizes = {**TEXT, "num_heads": 2}
+    backbone = models.BloomBackbone(**sizes, dropout=dropout, dtype=dtype)
+    return models.BloomCausalLM(backbone, preprocessor=None), IDS
+
+
+def phi3(dropout, dtype):
+    backbone = models.Phi3Backbone(**DECODER, dropout=dropout, dtype=dtype)
+    return models.Phi3CausalLM(backbone, preprocessor=None), IDS
+
+
 def vit(dropout, dtype):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     backbone = models.ViTBackbone(
@@ -80,7 +115,12 @@ def model_of(build, lora, dropout=0.0, dtype="float32"):
 
 
 BUILD = pytest.mark.parametrize(
-    "build", [bert, gpt2, gemma, gemma3, llama, mistral, qwen3, vit], ids=lambda f: f.__name__
+    "build",
+    [
+        *(albert, bert, bloom, fnet, gemma, gemma3, gpt2, llama, mistral, opt, phi3, qwen3),
+        *(roberta, vit),
+    ],
+    ids=lambda f: f.__name__,
 )
 LORA = pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 

@@ -216,3 +216,28 @@ def test_ids_in_half_precision_are_those_that_they_are():
     wanted[4, 2] = 1
     wanted[1:3] = np.nan
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_columns_of_a_feature_space_run_on_the_batch():
+    of = keras.utils.FeatureSpace
+    space = of(
+        {
+            "word": of.string_categorical(num_oov_indices=1),
+            "id": of.integer_categorical(output_mode="one_hot"),
+            "hashed": of.string_hashed(num_bins=4),
+            "number": of.float_normalized(),
+            "bin": of.float_discretized(num_bins=3),
+        },
+        crosses=[of.cross(("word", "hashed"), crossing_dim=5)],
+        output_mode="concat",
+    )
+    columns = {
+        "word": words()[:, 0],
+        "id": integers()[:, 0],
+        "hashed": words(seed=1)[:, 0],
+        "number": numbers()[:, 0],
+        "bin": numbers(seed=1)[:, 0],
+    }
+    space.adapt(tf.data.Dataset.from_tensor_slices(columns))
+    model = keras.Model(space.get_inputs(), L.Dense(2, name="head")(space.get_encoded_features()))
+    assert explain(model) == "head: DenseRule"
