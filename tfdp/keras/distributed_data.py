@@ -35,10 +35,10 @@ class Raised:
 
     error: Exception | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> "Raised":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception):
             self.error = error
 
