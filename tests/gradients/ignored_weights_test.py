@@ -33,7 +33,7 @@ class Block(L.Layer):
 
     def call(self, inputs, others=None):
         if not self.is_known:
-            inputs = tf.linalg.diag_part(tf.linalg.diag(inputs))
+            inputs = tf.math.bessel_i0e(inputs)
         if self.way == "not called":
             return self.used(inputs)
         if self.way == "called for nothing":
@@ -65,7 +65,7 @@ class Takes(L.Layer):
     def call(self, inputs):
         first, second = inputs
         if not self.is_known:
-            first = tf.linalg.diag_part(tf.linalg.diag(first))
+            first = tf.math.bessel_i0e(first)
         return (first, tf.square(second)) if self.second else tf.square(first)
 
 
