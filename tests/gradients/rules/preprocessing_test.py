@@ -171,6 +171,35 @@ def test_other_layers_run_record_by_record(name):
     assert rule_for(WITHOUT[name]()) is None
 
 
+class Mixing:
+    """Takes the place of an object that a layer asks."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def __getattr__(self, name):
+        return getattr(self.part, name)
+
+    def lookup(self, words):
+        return tf.reverse(self.part.lookup(words), [0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (lambda: L.StringLookup(vocabulary=WORDS), "lookup_table"),
+        (lambda: L.IntegerLookup(vocabulary=[3]), "lookup_table"),
+        (lambda: L.Discretization([0.0]), "backend"),
+        (lambda: L.CategoryEncoding(5), "backend"),
+    ],
+)
+def test_objects_of_others_in_a_layer_do_not_run_on_the_batch(layer, name):
+    layer = layer()
+    assert rule_for(layer) is not None
+    object.__setattr__(layer, name, Mixing(getattr(layer, name)))
+    assert rule_for(layer) is None
+
+
 def test_integers_and_one_hot_are_never_nan():
     for layer in (
         L.CategoryEncoding(5, output_mode="one_hot", dtype="int32"),

@@ -18,8 +18,15 @@ _MODES = ("count", "int", "multi_hot", "one_hot")
 
 
 def _is_dense(layer: Any) -> bool:
-    """Returns whether a layer makes tensors, and none that are sparse."""
-    return not layer.sparse and layer.output_mode in _MODES
+    """Returns whether a layer makes tensors, and none that are sparse, by nobody else's code."""
+    return not layer.sparse and layer.output_mode in _MODES and _has_known_parts(layer)
+
+
+def _has_known_parts(layer: Any) -> bool:
+    """Returns whether the objects that a layer asks are Keras' and TensorFlow's own."""
+    parts = [getattr(layer, name, None) for name in ("backend", "lookup_table")]
+    packages = {type(part).__module__.split(".")[0] for part in parts if part is not None}
+    return packages <= {"keras", "tensorflow"}
 
 
 def _can_be_nan(encoding: Any) -> bool:
