@@ -250,6 +250,51 @@ def language_model(name: str, **options):
 gpt2 = language_model("GPT2Backbone", num_heads=4, max_sequence_length=64)
 llama = language_model("LlamaBackbone", num_query_heads=4, num_key_value_heads=2)
 
+
+class StochasticDepth(layers.Layer):
+    """Leaves a branch out for some images (Huang et al. 2016)."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(1)
+
+    def call(self, inputs, training=None):
+        if not training:
+            return inputs
+        shape = (ops.shape(inputs)[0], *(1,) * (len(inputs.shape) - 1))
+        return inputs / 0.8 * ops.floor(0.8 + keras.random.uniform(shape, seed=self.generator))
+
+
+class Sampling(layers.Layer):
+    """Draws from a normal distribution of the mean and the log-variance that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        mean, log_variance = inputs
+        draw = keras.random.normal(ops.shape(mean), seed=self.generator)
+        return mean + ops.exp(0.5 * log_variance) * draw
+
+
+def stochastic_depth() -> keras.Model:
+    inputs = keras.Input((16, 16, 16))
+    x = inputs
+    for _ in range(4):
+        branch = layers.Conv2D(16, 3, padding="same", activation="relu")
+        x = x + StochasticDepth()(branch(layers.LayerNormalization()(x)))
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
+
+
+def variational() -> keras.Model:
+    """The encoder of a variational autoencoder, and a decoder to classes (Kingma, Welling 2014)."""
+    inputs = keras.Input((784,))
+    x = layers.Dense(256, "relu")(inputs)
+    code = Sampling()([layers.Dense(16)(x), layers.Dense(16)(x)])
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.Dense(256, "relu")(code)))
+
+
 MODELS = {
     "logistic_regression": FitModel(logistic_regression, images(100), 64, 200),
     "self_normalizing": FitModel(self_normalizing, images(200), 128, 200),
@@ -260,6 +305,8 @@ MODELS = {
     "dense_net": FitModel(dense_net, images(32, 32, 3), 32, 20),
     "mobile_net": FitModel(mobile_net, images(64, 64, 3), 16),
     "autoencoder": FitModel(autoencoder, tones, 32, 200),
+    "stochastic_depth": FitModel(stochastic_depth, images(16, 16, 16), 64, 100),
+    "variational": FitModel(variational, images(784), 64, 200),
     "films": FitModel(films, images(8, 32, 32, 1), 16, 200),
     "wave_net": FitModel(wave_net, images(1024, 1), 16),
     "text_cnn": FitModel(text_cnn, tokens(128, 5000), 64, 200),

@@ -116,6 +116,7 @@ ATTACKS = {
     "batch_size": lambda x: x / tf.cast(tf.shape(x)[0], x.dtype),
     "branch": lambda x: x if x.shape[0] == 1 else 2 * x,
     "draw": lambda x: x + tf.random.normal([3]),
+    "draw_for_each_row": lambda x: x + keras.random.normal(tf.shape(x)),
     "draw_of_keras": lambda x: x + keras.random.normal([3]),
     "fewer_numbers": lambda x: x[:, :1],
     "gradient_of_its_own": with_a_gradient_of_its_own,

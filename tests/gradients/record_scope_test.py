@@ -196,8 +196,13 @@ tfdp.gradients.register_rule(Counted, tfdp.gradients.RecordWise())
 
 @pytest.mark.parametrize(
     ("last", "times"),
-    # Whether it draws is known of dropout alone. Of another layer it is found out at its call.
-    [(lambda: L.Dropout(0.5), 1), (lambda: L.Dropout(0.0), 1), (lambda: Noisy(by_generator), 2)],
+    # Of a layer without a seed generator it is found out at its call.
+    [
+        (lambda: L.Dropout(0.5), 1),
+        (lambda: L.Dropout(0.0), 1),
+        (lambda: Noisy(by_generator), 1),
+        (lambda: L.Lambda(lambda x: x + keras.random.normal(tf.shape(x))), 2),
+    ],
 )
 def test_a_model_that_drops_out_is_not_traced_until_then_for_nothing(last, times):
     first, own = Counted(), [L.Dense(WIDTH, kernel_initializer="ones"), last()]

@@ -791,7 +791,7 @@ SUMS = in_folder(
         "seeds_by_row",
         "what a record draws follows from its row",
         "record_scope.py",
-        "numbers = system_random_source().integers([rows, 2], _MODULUS)",
+        "numbers = system_random_source().integers([rows, 2], MODULUS)",
         "numbers = tf.reshape(tf.range(2 * rows), [-1, 2])",
         f"{GRADIENTS}/record_scope_test.py::test_draws_follow_neither_row_nor_step",
     ),

@@ -4,7 +4,7 @@ The code of a block is traced on a batch of unknown length. What it does between
 layers is looked at, operation by operation. If all of that is known to keep the records apart, and
 the same happens with a batch of one, the block runs on the batch. Every layer in it then runs as
 its own rule says. Otherwise the block runs record by record. A block may have no layers in it, and
-it may have weights of its own (`own_weights`).
+it may have weights of its own (`own_weights`) or draw random numbers (`draws`), not both.
 
 A block that is like one that was tried out is not tried out again. Its operations are looked at
 nevertheless when it runs on the batch.
@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, tensors_of
+from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -55,11 +56,12 @@ class Blocks:
 
     Args:
         reading: Makes variables read as other values.
+        secret: The seed of a batch that draws as a whole; None where nothing draws.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, secret: tf.Tensor | None = None) -> None:
         self.reasons: dict[int, str] = {}
-        self._reading = reading
+        self._reading, self._secret = reading, secret
         self._tried: dict[Any, tuple[Any, Trial]] = {}  # By what blocks that are alike share.
         self._regions: list[Region] = []
         self._trying = False
@@ -176,7 +178,12 @@ class Blocks:
                 values = [tf.identity(value) for _, value in weights]
                 runner = returned.note if rows is None else returned.give_back
                 region = Region(
-                    (new_args, new_kwargs), values, parts, checked=rows is None, runner=runner
+                    (new_args, new_kwargs),
+                    values,
+                    parts,
+                    checked=rows is None,
+                    runner=runner,
+                    secret=self._secret,
                 )
                 pairs = [(v, value) for (v, _), value in zip(weights, values, strict=True)]
                 try:
@@ -195,6 +202,9 @@ class Blocks:
                 self._trying = before
         if steps[0] != steps[1]:
             raise MixesError("it does something else with a batch of one")
+        if weights and draws_in(steps[0]):
+            # Its code is run again for the gradients of these, and would draw other numbers.
+            raise MixesError("it draws random numbers, and has weights of its own")
         return steps[0]
 
 

@@ -17,7 +17,7 @@ from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.indices import in_range
 from tfdp.gradients.inputs import check_call
 from tfdp.gradients.keras_internals import (
-    drops_out,
+    draws_when_called,
     is_compiled_by_xla,
     loops_in,
     refuse_unknown_versions,
@@ -187,8 +187,8 @@ def clipped_gradient_sum(
 
     if seeds is not None:
         return total(seeds)
-    drops = isinstance(loss_fn, LayeredLoss) and drops_out(loss_fn.model)
-    return with_seeds(total, tf.shape(mask)[0], likely=drops)
+    draws = isinstance(loss_fn, LayeredLoss) and draws_when_called(loss_fn.model)
+    return with_seeds(total, tf.shape(mask)[0], likely=draws)
 
 
 class _Task(NamedTuple):

@@ -207,12 +207,16 @@ def layers_in(layer: keras.Layer, *, deep: bool = False) -> list[Any]:
     return list(layer._flatten_layers(include_self=deep, recursive=deep))
 
 
-def drops_out(layer: keras.Layer) -> bool:
-    """Returns whether a layer of dropout is in a layer, which draws when it is called."""
-    return any(
-        isinstance(one, keras.layers.Dropout) and one.rate > 0
-        for one in layers_in(layer, deep=True)
-    )
+def draws_when_called(layer: keras.Layer) -> bool:
+    """Returns whether a layer, or one in it, seems to draw when it is called: it has a seed
+    generator, and is no recurrent cell, which always has one, without dropout.
+    """
+
+    def draws(one):
+        shares = [getattr(one, name, 1) for name in ("dropout", "recurrent_dropout")]
+        return bool(getattr(one, "_seed_generators", ())) and any(shares)
+
+    return any(map(draws, layers_in(layer, deep=True)))
 
 
 def loops_in(layer: keras.Layer) -> list[Any]:

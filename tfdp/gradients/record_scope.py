@@ -14,7 +14,7 @@ from tfdp.noise import system_random_source
 from tfdp.noise.attempts import attempt
 
 # Keras takes the numbers of a seed modulo this before it draws.
-_MODULUS = 2**31 - 2
+MODULUS = 2**31 - 2
 # How many draws one block of seeds serves, and how many blocks there are.
 _BLOCK = 2**16
 _BLOCKS = 2**14
@@ -40,7 +40,7 @@ def draw_seeds(rows: int | tf.Tensor) -> tf.Tensor:
     runs. So the numbers that a record draws depend neither on its row nor on which other records
     are there.
     """
-    numbers = system_random_source().integers([rows, 2], _MODULUS)
+    numbers = system_random_source().integers([rows, 2], MODULUS)
     return tf.reshape(tf.cast(numbers, tf.int64), [-1, 2])
 
 

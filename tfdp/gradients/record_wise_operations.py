@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.draws import DRAWS
 from tfdp.gradients.keras_internals import (
     CUSTOM_GRADIENT,
     HOST_OPERATIONS,
@@ -87,8 +88,13 @@ class Kinds:
             return True
         return tensor.name in self._constants or tensor.op.type == "Const"
 
-    def add(self, op: tf.Operation) -> None:
+    def add(self, op: tf.Operation, drawn: bool = False) -> None:
         """Finds out what the results of an operation are.
+
+        Args:
+            op: The operation.
+            drawn: Whether it draws from a seed of its own, which nobody knows, a number of a given
+                distribution for every place of a shape.
 
         Raises:
             MixesError: it is not known to keep the records apart.
@@ -98,6 +104,10 @@ class Kinds:
             return
         if CUSTOM_GRADIENT in op.node_def.attr:
             self._own_gradient(op, inputs)
+        elif drawn:
+            self._drawn(op, inputs)
+        elif op.type in DRAWS:
+            raise MixesError(f"{_named(op)} draws from a seed that is not known to be its own")
         elif op.type == "Shape" and self.is_records(inputs[0]):
             self._set_shape(op, [Rows(1), *inputs[0].shape[1:]])
         elif op.type == "Shape" and inputs[0].name in self._merged:
@@ -126,6 +136,14 @@ class Kinds:
         if value_from_outside(op.outputs[0]) is not None:
             return True
         return pure and bool(inputs) and all(map(self.is_constant, inputs))
+
+    def _drawn(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        # What is drawn for all records at once is none of a record's own.
+        shape, _, _, *others = inputs
+        if not self.is_shape(shape) or not all(map(self.is_constant, others)):
+            raise MixesError(f"{_named(op)} does not draw for each record")
+        self._check_target(op, shape)
+        self.add_records(op.outputs[0])
 
     def _own_gradient(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         known = op.type == "IdentityN" and gradient_in_tensorflow(op) in _ELEMENTWISE_GRADIENTS

@@ -102,7 +102,7 @@ class Recording:
         # The number of each row in its record, or [1] where all are the first.
         self._row_in_record = tf.zeros([1], tf.int64)
         self.inside_layer = False
-        self.blocks = Blocks(self.values)
+        self.blocks = Blocks(self.values, self.seeds_of_batch)
         self.treatments: list[Treatment] = []
         self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside
 
@@ -19,6 +20,7 @@ _OPERANDS = {
     "Reshape": slice(1),
     "Slice": slice(2),
     "Tile": slice(1),
+    **dict.fromkeys(DRAWS, slice(4, None)),
 }
 
 # Runs a layer in a block, given the layer, its call, args and kwargs.
@@ -43,6 +45,7 @@ class Region:
         parts: Identities of layers whose code is a part of the block's.
         checked: Whether the operations must be known to keep the records apart.
         runner: Runs the layers.
+        secret: The seed of a batch that draws as a whole, if the block may draw from it.
     """
 
     def __init__(
@@ -52,10 +55,12 @@ class Region:
         parts: Collection[int] = (),
         checked: bool = True,
         runner: Runner = _run,
+        secret: tf.Tensor | None = None,
     ):
         self._graph = tf.compat.v1.get_default_graph()
         self._seen = len(self._graph.get_operations())
         self._kinds = Kinds() if checked else None
+        self._draws = Draws(secret)
         self._labels: dict[str, Any] = {}
         self._weights, self._parts, self._runner = weights, parts, runner
         self.steps: list[Any] = []
@@ -96,8 +101,10 @@ class Region:
         """
         operations = self._graph.get_operations()
         for op in operations[self._seen :]:
+            if self._draws.makes_a_seed(op):
+                continue
             if self._kinds is not None:
-                self._kinds.add(op)
+                self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
             if self._is_plumbing(op):
                 continue
             if _stays_as_it_is(op):

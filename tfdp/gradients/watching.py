@@ -184,7 +184,8 @@ def _on_batch(
     pairs = list(zip(trial.weights, values, strict=True))
     try:
         if not any(id(v) in recording.wanted for v in trial.weights):
-            region = Region((args, kwargs), values, trial.parts)
+            secret = recording.seeds_of_batch
+            region = Region((args, kwargs), values, trial.parts, secret=secret)
             outputs = recording.blocks.run(region, pairs, call, args, kwargs)
             _check_same(region, trial)
             return outputs
