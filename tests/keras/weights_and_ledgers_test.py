@@ -595,6 +595,20 @@ def test_moving_statistics_carry_their_ledger(copied):
     assert other.ledger is model.ledger and model.ledger.total_count == 2
 
 
+def test_a_step_pays_for_the_moving_statistics_of_its_own_model():
+    def private():
+        norm = toy.L.BatchNormalization(center=False, scale=False, name="norm")
+        plain = keras.Sequential([keras.Input((4,)), norm, toy.L.Dense(2)])
+        return tfdp.keras.make_private(plain, batch_norm="private")
+
+    models, optimizer = [private(), private()], noisy(batch_norm_noise_multiplier=1.0)
+    for model in models:
+        model.compile(optimizer, toy.LOGITS_LOSS)
+    train(models[0])
+    paid = [charges.charges_of(model.layers[0].non_trainable_variables) for model in models]
+    assert [len(each) for each in paid] == [1, 0]
+
+
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize`:UserWarning")
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_quantized_weights_carry_their_ledger(use_bias):

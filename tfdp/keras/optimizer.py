@@ -161,7 +161,8 @@ class DPOptimizer(WrappingOptimizer):
         return self._released.batch_moments
 
     def release_moments_of(self, layers: Sequence[Any]) -> None:
-        """Makes steps release the moments of these layers' inputs; `compile` calls it.
+        """Makes steps release the moments of these layers' inputs, and pay for their moving
+        statistics; `compile` and the step of a model call it.
 
         Args:
             layers: All layers of private batch normalization that the model has.

@@ -483,6 +483,9 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         weights = inputs.weights_of_records(data.sample_weight) if record_loss.is_weighed else None
         # The loss of these weights, which the step will change.
         penalty = record_loss.penalty() if record_loss.has_penalty else 0.0
+        norms = private_norms(self)
+        # Another model may have been compiled with this optimizer since.
+        optimizer.release_moments_of(norms)
         of_metrics = metric_updates.variables_of_metrics(self)
         with metric_updates.unread(of_metrics):
             step_arguments = StepArguments(
@@ -504,7 +507,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
             )
             aux, released = optimizer._step_of_fit(step_arguments)
         count = len(optimizer.private_metrics)
-        optimizer.move_statistics(private_norms(self), released[count:])
+        optimizer.move_statistics(norms, released[count:])
         if shown is not None:
             shown.update(released[:count], penalty)
             return distribution.for_keras(shown.result())
