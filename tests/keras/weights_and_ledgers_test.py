@@ -174,6 +174,36 @@ def test_a_loop_on_top_of_a_private_base_continues_its_ledger():
     assert base.ledger.total_count == 2
 
 
+def _train_base(model):
+    kernel = model.layers[0].kernel
+    noisy().private_step(toy.squared_error(kernel), [kernel], toy.examples())
+
+
+def _by_hand(model):
+    _train_base(model)
+    model.make_train_function()(iter([(X, Y)]))
+
+
+def _in_a_callback(model):
+    def trains(batch, logs):
+        _train_base(model)
+
+    toy.fit_step(model, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_begin=trains)])
+
+
+@pytest.mark.parametrize("step", [_by_hand, _in_a_callback])
+def test_a_frozen_base_that_is_trained_meanwhile_is_asked_for_in_every_step(step):
+    base = toy.linear()
+    base.trainable = False
+    model = compiled(keras.Sequential([keras.Input((4,)), base.layers[0], L.Dense(2)]))
+    ledger = train(model).ledger
+    before = toy.weights(model)
+    with pytest.raises(LedgerMismatchError, match="which is not this one"):
+        step(model)
+    toy.assert_weights(model, before, 0)
+    assert model.ledger is ledger and ledger.total_count == 1
+
+
 @pytest.mark.parametrize("end", ["compile", "declare_weights"])
 def test_what_changes_weights_after_a_loop_of_ones_own_is_noticed(end):
     plain = toy.linear()

@@ -392,8 +392,8 @@ def _other_weights(arguments: StepArguments) -> list[Any]:
     """Returns the weights of the model that the loss is of, but those that the step trains. Whoever
     releases gradients of a model releases what the model knows.
     """
-    if arguments.of_fit or not isinstance(arguments.loss_fn, LayeredLoss):
-        return []  # `fit` has asked before.
+    if not isinstance(arguments.loss_fn, LayeredLoss):
+        return []
     trained = {id(charges.holder(v)) for v in arguments.variables}
     holders = map(charges.holder, arguments.loss_fn.model.weights)
     return [weight for weight in holders if id(weight) not in trained]
