@@ -10,10 +10,12 @@ import toy
 from toy import X, Y
 
 import tfdp
+from tfdp.events import CorrelatedGaussianSumEvent
 from tfdp.keras import (
     LedgerMismatchError,
 )
 from tfdp.keras.charging import Charging
+from tfdp.keras.sampling_of_steps import Batch
 from tfdp.sampling import FullBatch, Shuffled
 
 EXAMPLES = toy.examples()
@@ -196,3 +198,16 @@ def test_a_guard_that_was_added_twice_is_removed_once():
     charging.remove_guard(guard)
     charging.remove_guard(guard)
     assert charging.guards == (other,)
+
+
+@pytest.mark.parametrize(("of_run", "on_disk"), [(False, 4), (True, 1)])
+def test_no_step_of_a_run_is_reserved(of_run, on_disk, tmp_path):
+    """After a crash it would be a step that was taken twice, and so another run."""
+    event = tfdp.GaussianSumEvent(1.0, 2.0)
+    if of_run:
+        event = CorrelatedGaussianSumEvent(1.0, 2.0, (1.0,), (1.0, -0.5), 20, 1, 0, 1)
+    with tfdp.PrivacyLedger.open(tmp_path / "run.ledger", create=True, lease=4) as ledger:
+        charging = Charging(ledger)
+        batch = Batch(size=12)
+        charging.commit(lambda: charging.samples.sampled(event, "example", batch), [], 0, 0, batch)
+        assert tfdp.PrivacyLedger.load(tmp_path / "run.ledger").total_count == on_disk
