@@ -602,6 +602,16 @@ def test_counters_of_an_inner_optimizer_are_nobodys_copy():
     assert [bool(charges.past(copy).charges) for copy in copies] == [False, False, True]
 
 
+def test_a_variable_of_keras_and_that_of_tensorflow_in_it_carry_the_same():
+    ledger, variable = tfdp.PrivacyLedger(), keras.Variable([0.1, 0.2])
+    charge = charges.Charge(ledger, *ledger.watermark())
+    for paid, asked in ((variable, variable.value), (variable.value, variable)):
+        charges.paid([paid], charge)
+        assert charges.charges_of([asked]) == [charge]
+        charges.forget([asked])
+        assert not charges.charges_of([paid])
+
+
 @pytest.mark.parametrize("copied", [False, True])
 def test_moving_statistics_carry_their_ledger(copied):
     def private(layer):
