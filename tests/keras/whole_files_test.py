@@ -190,9 +190,12 @@ def test_whoever_is_asked_decides_whether_a_model_is_overwritten(tmp_path, monke
     assert (path.read_bytes() == before) is (answer == "n")
 
 
-def test_a_model_may_be_saved_as_a_folder(tmp_path):
+def test_a_model_may_be_saved_as_a_folder(tmp_path, monkeypatch):
     model = trained(toy.linear)
     model.save(tmp_path / "folder", zipped=False)
+    monkeypatch.setattr("builtins.input", lambda text: "n")
+    new = tfdp.keras.make_private(toy.linear())
+    new.save(tmp_path / "folder", overwrite=False, zipped=False)
     toy.assert_weights(keras.models.load_model(tmp_path / "folder"), toy.weights(model), 0)
 
 
