@@ -193,6 +193,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(arguments, erro
     assert len(model.ledger) == 0
 
 
+@pytest.mark.parametrize(
+    ("norms", "beside"),
+    [
+        ([], {"private_metrics": [PrivateLoss(noise_multiplier=9.0)]}),
+        ([L.BatchNormalization], {"batch_norm_noise_multiplier": 9.0}),
+    ],
+    ids=["metrics", "moments"],
+)
+def test_what_is_released_as_means_over_rows_is_not_beside_sums_of_gradients(norms, beside):
+    plain = keras.Sequential([keras.Input((4,)), L.Dense(2), *(norm() for norm in norms)])
+    model = tfdp.keras.make_private(plain, batch_norm="private")
+    model.compile(user_optimizer(stddev=1.0, **beside), toy.LOGITS_LOSS)
+    with pytest.raises(ValueError, match="take means over a user's rows"):
+        toy.fit_step(model, **GIVEN, user_gradient="sum")
+    assert len(model.ledger) == 0
+
+
 def test_optimizers_of_other_units_and_data_sets_are_refused():
     model = toy.private()
     with pytest.raises(ValueError, match="privacy_unit='user'"):
