@@ -31,6 +31,16 @@ def test_curve_is_that_of_scikit_learn():
         assert found.advantage == pytest.approx(np.max(tpr - fpr))
 
 
+@pytest.mark.parametrize("score", [np.inf, -np.inf])
+def test_equal_scores_that_are_infinite_are_one_threshold(score):
+    # The members come first, so that an order of equals would tell them apart.
+    members = np.arange(8) < 4
+    found = membership.roc(np.full(8, score), members)
+    assert (found.auc, found.advantage, found.true_positive_rate(0.5)) == (0.5, 0.0, 0.0)
+    half = membership.roc(np.array([score, score, 0, 0] * 2), members)
+    assert (half.auc, half.advantage) == (0.5, 0.0)
+
+
 def test_area_is_how_often_a_member_is_above_another_record():
     rng = np.random.default_rng(1)
     scores, members = np.round(rng.normal(size=60), 1), rng.integers(0, 2, 60) == 1

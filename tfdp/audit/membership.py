@@ -103,7 +103,8 @@ def roc(scores: Any, members: Any) -> Roc:
     """
     scores, members = _checked(scores, members)
     order = np.argsort(-scores, kind="stable")
-    last_of_equals = np.append(np.diff(scores[order]) != 0, True)
+    ranked = scores[order]  # Compared, as infinite ones that are equal have no difference.
+    last_of_equals = np.append(ranked[1:] != ranked[:-1], True)
     found = np.cumsum(members[order])[last_of_equals]
     called = np.arange(1, len(scores) + 1)[last_of_equals]
     count = int(members.sum())
