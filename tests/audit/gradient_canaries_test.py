@@ -124,6 +124,20 @@ def test_inputs_and_labels_may_be_dicts():
     np.testing.assert_allclose(sums[0], inserted, atol=2e-3)
 
 
+def test_dicts_go_by_the_names_of_a_model_that_has_lists():
+    parts = [keras.Input((2,), name=name) for name in ("b", "a")]
+    outputs = [keras.layers.Dense(1, name=f"of_{part.name}")(part) for part in parts]
+    model, (x, _) = keras.Model(parts, outputs), data(5)
+    canaries = GradientCanaries(model, 10)
+    named = {"b": x[:, :2], "a": x[:, 2:], "unused": x}
+    labels = {"of_b": np.zeros([5, 1]), "of_a": np.ones([5, 1])}
+    inputs, found = canaries.records(named, labels, fair_coins(10, seed=0))
+    for part, name in zip(inputs[:2], ("b", "a"), strict=True):
+        np.testing.assert_array_equal(part[:5], named[name])
+    for part, name in zip(found[:2], ("of_b", "of_a"), strict=True):
+        np.testing.assert_array_equal(part[:5], labels[name])
+
+
 def guessed(scores, inserted, share):
     guesses = round(share * len(scores))
     return correct_guesses(scores, inserted, guesses), guesses, len(scores)

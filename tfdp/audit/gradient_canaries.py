@@ -125,8 +125,9 @@ class GradientCanaries:
         that are copies of one are not seen. Scale the labels of a regression.
 
         Args:
-            x: [records, ...] array, or a list or dict of one for every input.
-            y: [records, ...] array, or a list or dict of one for every output.
+            x: [records, ...] array, or a list or dict of one for every input. In a dict they go by
+                the names of the inputs, where all of these are in it.
+            y: [records, ...] array, or a list or dict of one for every output, likewise.
             inserted: One boolean per canary.
 
         Raises:
@@ -139,7 +140,8 @@ class GradientCanaries:
                 f"inserted must be {self.canaries} booleans. "
                 f"Received: dtype={inserted.dtype}, shape={inserted.shape}."
             )
-        inputs, outputs = _arrays(x), _arrays(y)
+        inputs = _arrays(x, [tensor.name for tensor in self._audited.inputs])
+        outputs = _arrays(y, getattr(self._audited, "output_names", []))
         counts = {len(array) for array in (*inputs, *outputs)}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(
@@ -216,10 +218,12 @@ class CanarySums(keras.callbacks.Callback):
         self._position = position
 
 
-def _arrays(parts: Any) -> list[np.ndarray]:
+def _arrays(parts: Any, names: Sequence[str]) -> list[np.ndarray]:
     """Returns the arrays of all inputs or outputs, in the order in which a model has them."""
     if isinstance(parts, dict):
-        parts = keras.tree.flatten(parts)
+        # Of a model that was made from dicts, the names of tensors and layers may be others.
+        by_name = bool(names) and set(names) <= set(parts)
+        parts = [parts[name] for name in names] if by_name else keras.tree.flatten(parts)
     return [np.asarray(part) for part in (parts if isinstance(parts, list | tuple) else [parts])]
 
 
