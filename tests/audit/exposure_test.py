@@ -22,6 +22,17 @@ def known_model(tokens):
     return np.broadcast_to(np.log(PROBABILITIES), (*np.shape(tokens), 4))
 
 
+def test_each_token_has_the_distribution_after_the_one_before():
+    def model(tokens):  # After the token k in place i, each of 4 has the logarithm 10 i + k.
+        told = 10.0 * np.arange(tokens.shape[1]) + tokens
+        return np.broadcast_to(told[..., None], (*tokens.shape, 4))
+
+    texts = np.array([[3, 1, 2, 0], [0, 0, 1, 3]])
+    # 3 + 11 + 22 and 0 + 10 + 21; what follows the last token is not asked.
+    assert log_perplexities(model, texts).tolist() == [-36.0, -31.0]
+    assert log_perplexities(model, texts, start=3).tolist() == [-22.0, -21.0]
+
+
 def test_exposure_of_a_known_model_is_its_rank():
     # After a common beginning, a text is less probable the larger the sum of its digits is.
     space = np.array([(3, *digits) for digits in itertools.product(range(4), repeat=3)])
