@@ -315,6 +315,10 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
         memory_map(_dataset(), tmp_path / "file")
 
 
+def _with_shape(words):
+    return lambda file: file.write_bytes(file.read_bytes().replace(b"(7, 2, 3)", words))
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -325,6 +329,8 @@ def test_the_elements_of_another_data_set_are_refused(tmp_path):
             lambda file: file.write_bytes(file.read_bytes().replace(b"}", b" ", 1)),
             "has lost a file",
         ),
+        (_with_shape(b"(7, True)"), "has lost a file"),
+        (_with_shape(b"(9" + b"9" * 30 + b",)"), "has lost a file"),
         (lambda file: np.save(file, np.zeros([6, 2, 3], np.float32)), "something else"),
         (lambda file: np.save(file, np.zeros([7, 2, 3])), "something else"),
     ],

@@ -166,7 +166,7 @@ def memory_map(dataset: tf.data.Dataset, folder: str | os.PathLike[str]) -> Any:
         )
     try:
         maps = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in range(len(specs))]
-    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:
+    except (OSError, ValueError, EOFError, TypeError, OverflowError, tokenize.TokenError) as error:
         raise SourceError(f"{folder} has lost a file, or one is damaged. Delete it.") from error
     forms = [[each.dtype, each.shape] for each in maps]
     if forms != [[np.dtype(name), (size, *shape)] for name, shape in described["parts"]]:
