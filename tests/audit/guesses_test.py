@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tfdp.audit import correct_guesses
+from tfdp.audit.guesses import check_counts
 
 
 def test_guesses_are_at_both_ends_of_the_scores():
@@ -36,3 +37,23 @@ def test_equal_scores_are_guessed_by_lot():
 def test_scores_are_validated(arguments, error, text):
     with pytest.raises(error, match=text):
         correct_guesses(*arguments)
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 1), (1, 1, 1), (2, 5, 5), (3, 4, 9)])
+def test_counts_of_a_run_stay_what_they_are(counts):
+    assert check_counts(*counts) == counts
+
+
+@pytest.mark.parametrize(
+    ("counts", "error"),
+    [
+        ((5, 4, 9), ValueError),
+        ((1, 5, 4), ValueError),
+        ((0, 0, 9), ValueError),
+        ((-1, 4, 9), ValueError),
+        ((1.5, 4, 9), TypeError),
+    ],
+)
+def test_counts_that_no_run_has_are_refused(counts, error):
+    with pytest.raises(error):
+        check_counts(*counts)
