@@ -106,6 +106,8 @@ def test_what_cannot_be_compared_is_refused():
         lambda: extrapolated_exposure(1.0, np.zeros(200), 1e3),
         lambda: extrapolated_exposure(1.0, np.arange(200.0), 100),
         lambda: log_perplexities(known_model, [[1, 2]], start=2),
+        lambda: log_perplexities(known_model, [[1, 2, -1]]),
+        lambda: log_perplexities(known_model, [[1, 2, 4]]),
         lambda: log_perplexities(lambda tokens: np.zeros((1, 2)), [[1, 2]]),
     ):
         with pytest.raises(ValueError, match=r"Received|finite|equally"):

@@ -169,7 +169,8 @@ def log_perplexities(
             says nothing.
 
     Raises:
-        ValueError: shapes are not those, or `start` leaves no token.
+        ValueError: shapes are not those, `start` leaves no token, or a token is not in the
+            vocabulary, such as one that stands for the end of a shorter text.
     """
     tokens = np.asarray(texts)
     start = positive_integer("start", start)
@@ -184,7 +185,13 @@ def log_perplexities(
             "log_probabilities must return [texts, length, vocabulary]. "
             f"Received: shape={found.shape} for texts {tokens.shape}."
         )
-    told = np.take_along_axis(found[:, :-1], tokens[:, 1:, None], axis=2)[..., 0]
+    asked = tokens[:, 1:]
+    if asked.size and not 0 <= asked.min() <= asked.max() < found.shape[2]:
+        raise ValueError(
+            f"texts must hold tokens of the vocabulary, 0 .. {found.shape[2] - 1}. "
+            f"Received: {asked.min()} .. {asked.max()}."
+        )
+    told = np.take_along_axis(found[:, :-1], asked[..., None], axis=2)[..., 0]
     return -told[:, start - 1 :].sum(axis=1)
 
 
