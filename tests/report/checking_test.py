@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tfdp.events import GaussianSumEvent
+from tfdp.events import FullBatchSampling, GaussianSumEvent, SampledEvent
 from tfdp.ledger import PrivacyLedger
 from tfdp.report import checking, gather
 
@@ -55,3 +55,13 @@ def test_what_was_given_is_printed():
 def test_the_fingerprint_of_an_export_needs_no_export():
     fingerprint, *_ = _commands(source="my run.jsonl", accountants=["rdp"])
     assert fingerprint.endswith("'my run.jsonl' | sha256sum") and "tfdp export" not in fingerprint
+
+
+def test_no_number_is_replayed_where_the_report_has_none():
+    ledger = PrivacyLedger()
+    for unit in ("user", "example"):  # No epsilon is about both.
+        ledger.append(
+            SampledEvent(FullBatchSampling(), GaussianSumEvent(1.0, 2.0), privacy_unit=unit)
+        )
+    fingerprint, again = gather(ledger, 1e-5, ["rdp"]).commands("again.md")
+    assert fingerprint.startswith("tfdp export") and again.startswith("tfdp report")
