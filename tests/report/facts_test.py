@@ -23,6 +23,7 @@ def ledger_of(*populations):
         ((60_000,), 1e-5),
         ((1000, 60_000), 1e-5),  # The largest population counts.
         ((None,), 1e-5),  # What is customary.
+        ((), 1e-5),
     ],
 )
 def test_default_delta_is_the_largest_power_of_ten_below_one_in_the_population(populations, delta):

@@ -219,6 +219,7 @@ def test_rows_are_asked_for_until_a_few_are_found_in_memory(watched, monkeypatch
 def test_nothing_is_asked_for_a_small_one_or_none(watched, waits):
     ask_for(np.ndarray((100, 784), np.uint8, watched), np.arange(3))
     ask_for(np.ndarray((1 << 17, 1 << 10), np.uint8, watched), np.arange(0))
+    ask_for(np.empty((1 << 17, 1 << 10), np.uint8), np.arange(3))  # It lies in no file.
     ask_for([1, 2, 3], np.arange(3))
     assert watched.asked == []
 
