@@ -6,6 +6,7 @@ import dp_accounting as dpa
 import pytest
 
 from tfdp.accounting import PLDAccountant, RDPAccountant, make_accountant
+from tfdp.accounting.normal_form import effective_noise_multiplier
 from tfdp.events import (
     ComposedEvent,
     ExponentialMechanismEvent,
@@ -87,6 +88,13 @@ def test_from_dp_event_composes_on_one_sample():
     # Four Gaussians with multiplier 4 are one with multiplier 4 / sqrt(4) = 2.
     expected = dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(2.0))
     assert ledger.to_dp_event().events[0].event == expected
+
+
+@pytest.mark.parametrize(("count", "z"), [(0, math.inf), (1, 4.0), (4, 2.0)])
+def test_what_is_released_several_times_about_one_sample_counts_so_often(count, z):
+    inner = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(4.0), count)
+    [(found, _)] = PrivacyLedger.from_dp_event(dpa.PoissonSampledDpEvent(0.2, inner))
+    assert effective_noise_multiplier(found) == z
 
 
 def test_from_dp_event_under_zero_out():
