@@ -45,3 +45,4 @@ def test_population_is_the_largest_that_is_recorded_anywhere_in_the_events():
     assert largest_population([RunEvent((small, large), (3, 2)), passes]) == 5000
     unknown = SampledEvent(PoissonSampling(0.01), ComposedEvent((SUM, SUM)))
     assert largest_population([SUM, unknown]) is None and largest_population([]) is None
+    assert largest_population([unknown, small]) == 1000
