@@ -405,3 +405,19 @@ def test_state_is_not_made_anew_in_every_step():
         model.train_on_batch(X, Y)
     assert len(made) == before
     assert len(toy.events(model)) == 4
+
+
+@pytest.mark.parametrize(("width", "jit_compile"), [(2, True), (5_000, False), (5_000, True)])
+def test_trees_that_are_restarted_by_the_clock_train_whatever_xla_compiles(width, jit_compile):
+    # XLA has no clock, and compiles the noise of large models unasked.
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(width, use_bias=False)])
+    tree = tfdp.query.TreeResidualSumQuery(
+        1.0, 1.0, tfdp.factorizations.BinaryTree(), 9, 1, model.trainable_variables
+    )
+    restarted = tfdp.query.RestartQuery(tree, tfdp.query.PeriodicTimeRestartIndicator(1e-9))
+    optimizer = DPOptimizer(keras.optimizers.SGD(0.1), tfdp.NormalizedQuery(restarted, N))
+    model = toy.private(model, optimizer, loss="mse", jit_compile=jit_compile)
+    model.fit(X, np.zeros([N, width]), sampling=FullBatch(), epochs=3, verbose=0)
+    events = [event.event for event in toy.events(model)]
+    assert len({event.run_id for event in events}) == len(events) == 3
+    assert [event.position for event in events] == [0, 0, 0]

@@ -94,6 +94,17 @@ def test_function_that_calls_the_host_itself_is_not_compiled():
         assert_all_differ(function(x), function(x))
 
 
+def test_function_that_asks_for_the_time_is_not_compiled():
+    def compute(x):
+        return x + SOURCE.normal(x.shape, x.dtype), tf.timestamp()
+
+    function = tf.function(lambda x: staged(compute, x, jit_compile=True))
+    x = tf.zeros([50], tf.float64)
+    (first, then), (second, later) = function(x), function(x)
+    assert_all_differ(first, second)
+    assert then < later
+
+
 def test_what_is_not_staged_asks_for_nothing():
     source = Counting()
 

@@ -210,9 +210,11 @@ class PrivateStep:
         It is kept because the host needs it in every step, and a state may be many times as large
         as the model.
         """
-        return tf.nest.map_structure(
-            lambda leaf: _TENSOR if tf.is_tensor(leaf) else leaf, self.query.initial_global_state()
-        )
+        # Outside of the graph, which XLA may not compile with the operations that a state begins by
+        # (such as the time of day).
+        with tf.init_scope():
+            state = self.query.initial_global_state()
+        return tf.nest.map_structure(lambda leaf: _TENSOR if tf.is_tensor(leaf) else leaf, state)
 
     def _global_state(self, values: Sequence[Any] | None) -> Any:
         """Returns the query's state, with its tensors taken from `values`. Without values it is the

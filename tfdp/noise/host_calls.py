@@ -8,7 +8,8 @@ import tensorflow as tf
 # XLA fails where it meets a draw, and its message holds the name of the operation. So the name says
 # what to do.
 _OPERATION = "host_draw__use_tfdp.noise.staged"
-_HOST_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+# XLA does not know the host's clock either.
+_HOST_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc", "Timestamp")
 
 
 def on_host(
@@ -19,7 +20,7 @@ def on_host(
 
 
 def calls_host(graph: tf.Graph) -> bool:
-    """Returns whether a graph, or a function that it calls, calls the host."""
+    """Returns whether a graph, or a function that it calls, calls the host or asks for its time."""
     definition = graph.as_graph_def()
     nodes = list(definition.node)
     for function in definition.library.function:
