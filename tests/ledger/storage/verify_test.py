@@ -39,6 +39,17 @@ def test_head_that_never_was_is_refused(grown):
         verify(grown[0], KEY, "0" * 64)
 
 
+def test_a_saved_ledger_that_grew_by_its_last_event_lost_its_head_and_says_why(tmp_path):
+    path, ledger = tmp_path / "saved.ledger", PrivacyLedger()
+    ledger.append(EVENT, 3)
+    ledger.save(path)
+    head = verify(path).header.head
+    ledger.append(EVENT, 2)
+    ledger.save(path)
+    with pytest.raises(LedgerFormatError, match="PrivacyLedger.save rewrites a file, too"):
+        verify(path, head=head)
+
+
 def test_heads_need_the_key(grown):
     path, head = grown
     with pytest.raises(ValueError, match="written with a key"):

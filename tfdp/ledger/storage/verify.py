@@ -72,6 +72,8 @@ def _count_at(book: Book, head: str) -> int:
             count = reader.total_count
     if count is None:
         raise LedgerFormatError(
-            f"{book.path} never had the head {head}: it was rolled back, or rewritten."
+            f"{book.path} never had the head {head}: it was rolled back, or rewritten. "
+            "PrivacyLedger.save rewrites a file, too, where more of its last event came; a ledger "
+            "of PrivacyLedger.open keeps all of its heads."
         )
     return count
