@@ -293,6 +293,11 @@ def _compile(model, **kwargs):
     model.compile(DPOptimizer(keras.optimizers.SGD(0.1), query, **kwargs), "mse")
 
 
+WEIGHTED = tfdp.query.WeightedAverageQuery(
+    1.0, noise_multiplier=1.0, denominator=12, max_weight=2.0
+)
+
+
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
@@ -328,6 +333,13 @@ def _compile(model, **kwargs):
             "cannot be replaced there",
         ),
         (lambda: _private(noise=0.0), ValueError, "batch_norm_noise_multiplier"),
+        (
+            lambda: make_private(_plain(), batch_norm="private").compile(
+                DPOptimizer(keras.optimizers.SGD(0.1), WEIGHTED, batch_norm_noise_multiplier=1.0)
+            ),
+            TypeError,
+            "Private batch normalization divides by the expected number of records",
+        ),
     ],
 )
 def test_refuses(act, error, message):

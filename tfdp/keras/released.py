@@ -112,6 +112,13 @@ def _joined(query: DPQuery, metrics: Sequence[PrivateMetric]) -> DPQuery:
     leaves = []
     for metric in metrics:
         if metric.denominator is None and len(numbers) != 1:
+            if isinstance(metric, BatchMoments):
+                raise TypeError(
+                    "Private batch normalization divides by the expected number of records in a "
+                    "step. The query of the gradients has several such numbers, or none, as where "
+                    "records have weights. Use a GaussianAverageQuery, or NormalizedQuery around a "
+                    f"sum of records without weights. Received: query={query!r}."
+                )
             raise TypeError(
                 f"The private metric {metric.name!r} needs denominator=<the expected number of "
                 "records in a step>: the query of the gradients has no number that it could take. "
