@@ -18,7 +18,8 @@ class SamplingPolicy(abc.ABC):
 
     The same object does two things: `fit(x, y, sampling=policy)` draws from arrays by it, and
     `fit(dataset, sampling=policy)` declares that the data set was built so. What was declared is
-    recorded as declared; nobody can check it.
+    recorded as declared; nobody can check more of it than the sizes of batches. Policies that take
+    parts of the data in turn (`is_ordered`) cannot be declared.
 
     Attributes:
         neighboring_relation: The relation under which the ledger's entries are to be read.
