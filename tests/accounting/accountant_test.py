@@ -372,6 +372,17 @@ def test_counts_that_are_refused_leave_everything_as_it_was(make):
     assert accountant.compose(step(1)).get_epsilon(1e-5) == before
 
 
+def test_a_pass_of_separated_samples_costs_at_most_the_steps_of_a_unit(make):
+    # A unit is in at most ceil(n / b) = 10 of the 95 steps of a pass.
+    release = GaussianSumEvent(1.0, 8.0)
+    most = make().compose(SampledEvent(FullBatchSampling(), release, ZERO), 20).get_epsilon(1e-4)
+    accountant = make()
+    for index in range(2):
+        samples = MinSeparationSampling(0.1, 10, 95, None, index)
+        accountant.compose(SampledEvent(samples, release, ZERO), 95)
+    assert 0 < accountant.get_epsilon(1e-4) <= most * (1 + 1e-9)
+
+
 def test_delta_of_a_release_goes_into_delta(make):
     # Alone at its own delta it costs its own epsilon, and at a smaller one there is none.
     alone = make().compose(EpsilonDeltaEvent(0.5, 1e-6))

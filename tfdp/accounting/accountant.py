@@ -13,6 +13,8 @@ from tfdp.accounting.mechanisms import (
     Mechanism,
     NoPrivacy,
     PureEpsilon,
+    SampledGaussian,
+    SeparatedGaussian,
     WorstPart,
     without_parts,
 )
@@ -315,6 +317,9 @@ class Accountant:
         mechanisms = form.mechanisms
         if WorstPart not in self.prices:
             mechanisms = tuple(without_parts(mechanisms))
+        if form.run is None and SeparatedGaussian not in self.prices:
+            # What is charged in its place counts for each step of a pass that a unit may be in.
+            mechanisms = tuple(map(_once, mechanisms))
         form = form._replace(mechanisms=tuple(self._priced(m, event) for m in mechanisms))
         before = [] if self._protection is None else [self._protection]
         return form, common_protection([*before, protection(event)])
@@ -377,6 +382,13 @@ class Accountant:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _once(mechanism: Mechanism) -> Mechanism:
+    """Returns what one step costs, of all those that a `SeparatedGaussian` stands for."""
+    if type(mechanism) is not SeparatedGaussian:
+        return mechanism
+    return SampledGaussian(1.0, mechanism.noise_multiplier)
 
 
 def _sort_key(term: tuple[Mechanism, int]) -> tuple[Any, ...]:
