@@ -610,6 +610,28 @@ def test_negative_categories(mode):
     )
 
 
+class _Powers(keras.layers.Layer):
+    """Without a rule; its code is looked at."""
+
+    def call(self, inputs):
+        return 2**inputs
+
+
+@pytest.mark.parametrize("power", [lambda x: keras.ops.power(x + 2, x), _Powers()])
+def test_negative_exponents(power):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((3,), dtype="int32")
+    outputs = keras.layers.Dense(1)(keras.ops.cast(power(inputs), "float32"))
+    loss = tfdp.gradients.ModelLoss(
+        keras.Model(inputs, outputs), lambda y, p: tf.reduce_sum(tf.square(p - 1.0))
+    )
+    total = summing(loss, loss.model.trainable_variables, "bookkeeping", False)
+    x = np.random.default_rng(0).integers(0, 3, (N, 3)).astype("int32")
+    y, bad_x = np.zeros([N, 1], "float32"), x.copy()
+    bad_x[0, 1] = -1
+    assert_attackers_move_nothing(total, x, y, lambda row: [(bad_x, y)], (0,))
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_examples_of_microbatches_that_are_not_there_are_left_out(engine, jit_compile):

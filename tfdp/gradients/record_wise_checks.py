@@ -34,6 +34,15 @@ def _remainder(op, inputs, is_records):
     return _elementwise(op, inputs, is_records)
 
 
+def _power(op, inputs, is_records):
+    # A whole number with a negative exponent ends the run.
+    if inputs[1].dtype.is_integer:
+        exponent = static_value(inputs[1])
+        if exponent is None or (exponent < 0).any():
+            return False
+    return _elementwise(op, inputs, is_records)
+
+
 def _constants(inputs, is_records):
     return not any(map(is_records, inputs))
 
@@ -200,7 +209,7 @@ ELEMENTWISE = frozenset(
     Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Bucketize
     Cast Ceil Complex ComplexAbs Conj Cos Cosh DivNoNan Elu Equal Erf Erfc Exp Expm1 Floor Greater
     GreaterEqual Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p
-    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Pow Real RealDiv
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Real RealDiv
     Reciprocal Relu Relu6 Rint Round Rsqrt SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign
     Sqrt Square SquaredDifference StopGradient Sub Tan Tanh Xdivy Xlogy ZerosLike
     """.split()
@@ -227,6 +236,7 @@ CHECKS: dict[str, Check] = {
     "MatrixBandPart": _band,
     "OneHot": _one_hot,
     "Pack": _stacked,
+    "Pow": _power,
     "Slice": _part,
     "Squeeze": _squeeze,
     "StridedSlice": _slice,

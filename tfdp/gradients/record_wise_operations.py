@@ -27,7 +27,7 @@ from tfdp.gradients.static_values import static_value, value_from_outside
 # Functions of TensorFlow that have gradients of their own, elementwise ones.
 _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
 # Operations that treat every row of a merged tensor separately, if nothing else has such rows.
-_OF_ROWS = ("BiasAdd", "MatMul", *ELEMENTWISE)
+_OF_ROWS = ("BiasAdd", "MatMul", "Pow", *ELEMENTWISE)
 # Operations that make records of a shape, and which operand that is.
 _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.

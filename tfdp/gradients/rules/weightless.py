@@ -88,7 +88,7 @@ _ELEMENTWISE_OF_ONE = (
     *("abs", "cos", "elu", "exp", "gelu", "leaky_relu", "log", "log1p", "negative", "relu"),
     *("rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "square", "tanh"),
 )
-_ELEMENTWISE_OF_TWO = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract")
+_ELEMENTWISE_OF_TWO = ("add", "divide", "maximum", "minimum", "multiply", "subtract")
 
 
 def _along_records(operation: Any) -> bool:
