@@ -468,14 +468,19 @@ class Chain(keras.Model):
         return inputs
 
 
-def masks_replaced():
+def masks_replaced(make=L.Masking):
     """A layer of Keras whose method somebody has replaced."""
-    layer = L.Masking()
+    layer = make()
     layer.compute_mask = AboveMean().compute_mask
     return layer
 
 
-@pytest.mark.parametrize("layer", [AboveMean, NoMask, masks_replaced])
+def masks_that_count_replaced():
+    """Keras asks this layer for its mask: `L.Masking` makes its own in its `call`."""
+    return masks_replaced(L.ReLU)
+
+
+@pytest.mark.parametrize("layer", [AboveMean, NoMask, masks_replaced, masks_that_count_replaced])
 def test_masks_are_computed_record_by_record(layer):
     register_rule(Chain, RecordWise())
     keras.utils.set_random_seed(1)
