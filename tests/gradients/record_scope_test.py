@@ -286,6 +286,12 @@ def test_constant_seeds_of_a_batch_are_refused(way):
     np.testing.assert_array_equal(result, np.broadcast_to(result[:1], result.shape))
 
 
+def test_constant_seeds_of_a_batch_are_refused_beside_secret_ones():
+    both = keras.Sequential([L.Dropout(0.5), Promised(CONSTANT["tensorflow"])])
+    with pytest.raises(UnsupportedModelError, match="row"):
+        drawn(chain(both), "bookkeeping")
+
+
 def test_mask_of_dropout_is_each_records_own():
     # With this noise_shape a batch would share one.
     model = chain(L.Dropout(0.5, noise_shape=(1, WIDTH), seed=1))
