@@ -144,6 +144,9 @@ RECORD_BY_RECORD = {
     "own_gradient": lambda b, x: own_gradient(b.dense(x)),
     "positions_as_records": lambda b, x: K.transpose(b.dense(K.transpose(x, (1, 0, 2))), (1, 0, 2)),
     "rolled": lambda b, x: K.roll(b.dense(x), 1, 0),
+    "turned_by_length": lambda b, x: (
+        b.dense(x) + (x if x.shape[0] == 1 else K.transpose(x, (0, 2, 1)))
+    ),
     "all_in_one": lambda b, x: K.reshape(K.reshape(b.dense(x), (1, -1, 4)), K.shape(x)),
 }
 

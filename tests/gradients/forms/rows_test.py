@@ -74,6 +74,16 @@ def test_scaled_rows_are_the_gradient_times_the_scales():
     np.testing.assert_allclose(scaled.weighted_sum(factors), total, rtol=1e-12)
 
 
+def test_groups_of_records_of_any_length():
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def grouped(ids):
+        rows = tf.ones([*tf.unstack(tf.shape(ids)), 3])
+        return Rows(ids, rows, 4).grouped(None, 2).explicit()[..., 0]
+
+    found = grouped(tf.constant([[0, 1, 1], [1, 2, 0], [2, 2, 2], [3, 3, 1]]))
+    np.testing.assert_array_equal(found, [[2, 3, 1, 0], [0, 1, 3, 2]])
+
+
 @pytest.mark.parametrize("size", [2, tf.constant(2)], ids=["known", "unknown"])
 def test_groups_are_weighted_sums_of_records(size):
     rng = np.random.default_rng(2)

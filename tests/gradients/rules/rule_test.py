@@ -103,6 +103,22 @@ def test_promise_holds_where_it_is_meant_to():
     assert not wide.holds_on(L.Dense(2), tf.zeros([3, 1]))
 
 
+def test_promise_for_ones_own_layer_is_meant_for_all_calls():
+    class Own(L.Layer):
+        pass
+
+    with tf.Graph().as_default():
+        one_number, several = (
+            tf.compat.v1.placeholder(tf.float32, shape) for shape in ([None], [None, 2])
+        )
+        assert RecordWise().holds_on(Own(), one_number)
+        assert not RecordWise().looks_at_calls(Own())
+        # The last axis of [n] is that of records.
+        assert not RecordWise().holds_on(L.ReLU(), one_number)
+        assert RecordWise().holds_on(L.ReLU(), several)
+        assert RecordWise().looks_at_calls(L.ReLU())
+
+
 def test_parts_are_the_layers_inside():
     inner = L.Dense(2)
     model = keras.Sequential([keras.Input((2,)), inner])
