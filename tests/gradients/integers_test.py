@@ -592,6 +592,18 @@ def test_every_kind_of_embedding_and_of_ids(build, dtype, engine):
     assert_attackers_move_nothing(total, x, y, attacked, (N - 1,))
 
 
+def test_wide_ids_are_not_made_narrow():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((3,), dtype="int64")
+    model = keras.Model(inputs, keras.layers.Flatten()(keras.layers.Embedding(ROWS, 2)(inputs)))
+    loss = tfdp.gradients.ModelLoss(model, lambda y, p: tf.reduce_sum(tf.square(p - 1.0)))
+    total = summing(loss, model.trainable_variables, "bookkeeping", False)
+    x = np.random.default_rng(0).integers(0, ROWS, (N, 3))
+    y, bad_x = np.zeros([N, 1], "float32"), x.copy()
+    bad_x[0, 1] = 2**32  # Zero, in 32 bits.
+    assert_attackers_move_nothing(total, x, y, lambda row: [(bad_x, y)], (0,))
+
+
 @pytest.mark.parametrize("mode", ["count", "multi_hot"])
 def test_negative_categories(mode):
     keras.utils.set_random_seed(1)

@@ -175,6 +175,20 @@ def assert_agrees_with_xla(loss, variables, examples):
     assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
 
 
+def assert_agrees_for_any_length(loss, variables, examples):
+    """Checks book-keeping in a graph for records of any number and length of the first axis."""
+    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    x, y = examples
+    specs = tf.TensorSpec([None, None, *x.shape[2:]], x.dtype), tf.TensorSpec([None, *y.shape[1:]])
+    total = tf.function(
+        traced_sum(loss, variables, query),
+        autograph=False,
+        input_signature=[specs, tf.TensorSpec([None], tf.bool)],
+    )
+    actual = total(examples, tf.ones([BATCH], tf.bool))
+    assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
+
+
 def assert_sums_agree(actual, expected, tolerance=1e-5):
     scale = max(np.abs(leaf).max() for leaf in expected)
     assert scale > 0

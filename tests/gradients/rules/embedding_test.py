@@ -6,7 +6,15 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tests.gradients.problems import BATCH, TOKENS, assert_tokens_agree, problem, token_model
+from tests.gradients.problems import (
+    BATCH,
+    TOKENS,
+    assert_agrees_for_any_length,
+    assert_engines_agree,
+    assert_tokens_agree,
+    problem,
+    token_model,
+)
 
 L = keras.layers
 
@@ -40,6 +48,16 @@ def test_embedding(name):
     if name in ("tied", "untied") and not hasattr(L, "ReversibleEmbedding"):
         pytest.skip("Keras before 3.13 has no ReversibleEmbedding.")
     assert_tokens_agree(MODELS[name](), TOKENS)
+
+
+def test_embedding_of_ids_along_two_axes():
+    keras.utils.set_random_seed(1)
+    ids = keras.Input((None, 5), dtype="int32")
+    rows = keras.ops.sum(L.Embedding(7, 4)(ids), (1, 2))
+    tokens = np.stack([TOKENS, TOKENS[::-1], TOKENS[:, ::-1]], 1).astype("int32")
+    example = problem(keras.Model(ids, L.Dense(2)(rows)), tokens)
+    assert_engines_agree(*example)
+    assert_agrees_for_any_length(*example)
 
 
 def test_embedding_of_long_sequences_is_sorted():

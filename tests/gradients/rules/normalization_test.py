@@ -4,7 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from tests.gradients.problems import assert_layer_is_exact
+from tests.gradients.problems import (
+    assert_agrees_for_any_length,
+    assert_layer_is_exact,
+    normal,
+    problem,
+)
 from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers
@@ -46,6 +51,14 @@ def test_layer(name):
         if layer.scale.shape != (5, 4):
             pytest.skip("Keras 3.12 has no RMSNormalization of axes in another order.")
     assert_layer_is_exact(*LAYERS[name])
+
+
+@pytest.mark.parametrize("make", [L.LayerNormalization, lambda: L.GroupNormalization(2)])
+def test_records_of_any_length(make):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, 4))
+    outputs = L.Dense(2)(L.GlobalAveragePooling1D()(make()(L.Dense(4)(inputs))))
+    assert_agrees_for_any_length(*problem(keras.Model(inputs, outputs), normal(5, 4)))
 
 
 @pytest.mark.parametrize(
