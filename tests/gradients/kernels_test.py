@@ -27,9 +27,9 @@ def _scalar(numbers):
     return tf.reshape(numbers, [-1])[0]
 
 
-def _draws(a):
+def _draws(a, more=2):
     seed = tf.constant([1, 2])
-    end = tf.cast(tf.clip_by_value(_scalar(a), -3.0, 3.0), tf.int32) + 2
+    end = tf.cast(tf.clip_by_value(_scalar(a), -3.0, 3.0), tf.int32) + more
     return a * tf.cast(tf.random.stateless_uniform([1, 3, 3], seed, 0, end, tf.int32) + 1, a.dtype)
 
 
@@ -80,6 +80,7 @@ OPERATIONS = {
     "check_numerics": (lambda a: tf.debugging.check_numerics(a, "bad"), {"nan", "one_nan"}),
     "banded": (lambda a: tf.linalg.banded_triangular_solve(a, EYE[None]), {"zeros", "nan"}),
     "uniform_int": (_draws, {"neg"}),
+    "uniform_int_of_none": (lambda a: _draws(a, 3), {"neg"}),
     "crop_and_resize": (_crop, {"zeros"}),
     "invert_permutation": (_permuted, {"zeros"}),
     "unravel_index": (_unravelled, {"zeros"}),

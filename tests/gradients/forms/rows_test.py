@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.forms.rows import Rows
 
 
@@ -72,6 +73,20 @@ def test_scaled_rows_are_the_gradient_times_the_scales():
     factors = tf.constant(rng.uniform(size=3))
     total = tf.tensordot(factors, expected, 1)
     np.testing.assert_allclose(scaled.weighted_sum(factors), total, rtol=1e-12)
+
+
+def test_rows_with_counts_are_those_of_the_explicit_gradients():
+    # A record counts once in a row that it uses twice, and not in one that it adds zeros to.
+    ids = tf.constant([[3, 1, 1], [1, 0, 2], [2, 1, 3]])
+    rows = tf.constant([[[0.0], [2.0], [1.0]], [[1.0], [0.0], [3.0]], [[5.0], [1.0], [7.0]]])
+    form, factors = Rows(ids, rows, 4), tf.constant([1.0, 0.5, 0.25])
+    keep = tf.constant([True, True, False])
+    found, expected = (
+        tf.convert_to_tensor(one.weighted_rows(factors, keep, 0.6))
+        for one in (form, Explicit(form.explicit()))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.count_nonzero(found[:, -1]) == 2
 
 
 def test_groups_of_records_of_any_length():
