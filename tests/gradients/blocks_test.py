@@ -160,6 +160,12 @@ def test_block_that_could_mix_records_runs_record_by_record(name, decisions):
     assert decisions and not any(decisions)
 
 
+def test_an_error_without_words_is_told_by_its_kind():
+    put_around = "Exception encountered when calling Code.call()."
+    assert blocks.in_words(ValueError()) == "ValueError"
+    assert blocks.in_words(TypeError(f"{put_around}\n\n\x1b[1mNo number\x1b[0m")) == "No number"
+
+
 @pytest.mark.parametrize("name", ["mean", "order"])
 def test_a_block_that_changes_its_mind_is_refused(name):
     # The first two calls try it out.

@@ -376,6 +376,12 @@ def test_only_loops_without_a_bound_are_refused():
     assert "number of iterations" in refused(lambda n: _rounds(n, n + 1), spec)
     assert "number of iterations" in refused(lambda n: _rounds(n, 5, step=-1), spec)
 
+    def of_another_number(n):
+        # What stands below the bound is each time one more than a number that stays.
+        return tf.while_loop(lambda i, j: (i < n) & (i < 5), lambda i, j: (j + 1, j), (0, 0))[0]
+
+    assert "number of iterations" in refused(of_another_number, spec)
+
 
 def _fixed_in_a_loop(n):
     """Sizes and places are the loop's own, and what is computed follows the record."""
