@@ -27,6 +27,20 @@ def test_uses_of_different_form_add_up(sign):
         assert not np.allclose(expected, sum(part.squared_norms() for part in parts), rtol=0.1)
 
 
+def test_groups_of_uses_of_different_form_add_up():
+    rng = np.random.default_rng(0)
+    left, right, rows = (tf.constant(rng.normal(size=(4, 3, k))) for k in (5, 2, 2))
+    forms = [
+        Product(left[:, None], right[:, None], [5, 2], gram=True),
+        Rows(tf.constant(rng.integers(0, 5, (4, 3))), rows, 5),
+    ]
+    each = Sum(forms).explicit().numpy()
+    grouped, expected = Sum(forms).grouped(None, 2), each[::2] + each[1::2]
+    np.testing.assert_allclose(grouped.explicit(), expected, rtol=1e-12)
+    squares = np.sum(expected**2, (1, 2))
+    np.testing.assert_allclose(grouped.squared_norms(), squares, rtol=1e-9)
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("shape", [(5003,), (3, 3, 64, 64)])
 def test_inner_products_are_never_too_small(shape, jit_compile):
