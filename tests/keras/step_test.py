@@ -1,6 +1,7 @@
 """A step charges first, then releases, and its event is that of the release."""
 
 import dataclasses
+import traceback
 from typing import Any
 
 import keras
@@ -38,6 +39,33 @@ def test_no_tape_finds_what_is_under_the_noise(engine):
         number = tf.reduce_sum(gradient**2)
     assert tape.gradient(number, [x, variables[0].value]) == [None, None]
     optimizer.apply([gradient], variables)
+
+
+def test_a_function_of_tensorflow_around_a_step_rewrites_nothing_in_it():
+    optimizer, variable = toy.dp(), matrix()
+    optimizer.build([variable])
+    rewritten = []
+
+    def loss(example):
+        frames = traceback.extract_stack()
+        rewritten.append([f.name for f in frames if f.name.startswith("tf__")])
+        return squared_error(variable)(example)
+
+    @tf.function
+    def by_hand(examples):
+        optimizer.apply(optimizer.private_gradients(loss, [variable], examples))
+
+    @tf.function
+    def in_one(examples):
+        optimizer.private_step(loss, [variable], examples)
+
+    @tf.function
+    def clipped(examples):
+        return tfdp.clipped_gradient_sum(loss, [variable], examples, optimizer.query)
+
+    for step in (by_hand, in_one, clipped):
+        step(EXAMPLES)
+    assert set(map(tuple, rewritten)) == {("tf__by_hand",), ("tf__in_one",), ("tf__clipped",)}
 
 
 @pytest.mark.parametrize("in_graph", [False, True])

@@ -55,6 +55,7 @@ class ClippedSum(NamedTuple):
     aux: Any
 
 
+@tf.autograph.experimental.do_not_convert
 def clipped_gradient_sum(
     loss_fn: LossFn,
     variables: Any,

@@ -337,8 +337,10 @@ class DPOptimizer(WrappingOptimizer):
     def _step_variables(self) -> StepVariables:
         return StepVariables(self._ledger_position, self._ledger_fingerprint, self.query_state)
 
-    # The step.
+    # The step. A `tf.function` around it does not rewrite it, which would take several times as long
+    # as to trace it.
 
+    @tf.autograph.experimental.do_not_convert
     def private_gradients(
         self,
         loss_fn: Callable[[Any], Any],
@@ -416,6 +418,7 @@ class DPOptimizer(WrappingOptimizer):
         self._issued.add(gradients, step_arguments.variables)
         return (gradients, aux) if has_aux else gradients
 
+    @tf.autograph.experimental.do_not_convert
     def private_step(
         self,
         loss_fn: Callable[[Any], Any],
@@ -509,6 +512,7 @@ class DPOptimizer(WrappingOptimizer):
             scale = arguments.loss_scale or self.loss_scale_factor
             return step.take(arguments._replace(loss_scale=scale), self._step_variables(), use)
 
+    @tf.autograph.experimental.do_not_convert
     def apply(
         self,
         grads: list[Any],
