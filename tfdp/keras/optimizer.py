@@ -337,8 +337,8 @@ class DPOptimizer(WrappingOptimizer):
     def _step_variables(self) -> StepVariables:
         return StepVariables(self._ledger_position, self._ledger_fingerprint, self.query_state)
 
-    # The step. A `tf.function` around it does not rewrite it, which would take several times as long
-    # as to trace it.
+    # The step. A `tf.function` around it does not rewrite it, which would take several times as
+    # long as to trace it.
 
     @tf.autograph.experimental.do_not_convert
     def private_gradients(
