@@ -169,7 +169,7 @@ class Blocks:
         leaves, rebuild = tensors_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
-        steps: list[list[Any]] = []
+        regions: list[Region] = []
         returned = _Returned()
         for rows in (None, 1):
 
@@ -190,7 +190,7 @@ class Blocks:
                     self.run(region, pairs, call, new_args, new_kwargs)
                 finally:
                     asked.extend([] if region.asks_for is None else [region.asks_for])
-                steps.append(region.steps)
+                regions.append(region)
                 return tf.zeros([])
 
             specs = [tf.TensorSpec([rows, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
@@ -200,12 +200,15 @@ class Blocks:
                     tf.function(run, autograph=False).get_concrete_function(*specs)
             finally:
                 self._trying = before
-        if steps[0] != steps[1]:
+        steps = regions[0].steps
+        if steps != regions[1].steps:
             raise MixesError("it does something else with a batch of one")
-        if weights and draws_in(steps[0]):
-            # Its code is run again for the gradients of these, and would draw other numbers.
+        # For the gradients of its weights the block's code is run again, on single records.
+        if weights and draws_in(steps):
             raise MixesError("it draws random numbers, and has weights of its own")
-        return steps[0]
+        if weights and regions[0].parts_records:
+            raise MixesError("it parts records into rows, and has weights of its own")
+        return steps
 
 
 class _Returned:
@@ -220,20 +223,28 @@ class _Returned:
     def note(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         outputs = call(*args, **kwargs)
         tensors, rebuild = tensors_of(outputs)
-        self._outputs.append(([(t.dtype, _of_one(t.shape)) for t in tensors], rebuild))
+        specs = [(t.dtype, t.shape) for t in tensors]
+        arguments = tensors_of((args, kwargs))[0]
+        of_records = next(i for i, tensor in enumerate(arguments) if holds_records(tensor))
+        self._outputs.append((specs, rebuild, of_records))
         return outputs
 
     def give_back(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._given == len(self._outputs):
             raise MixesError("it calls more layers with a batch of one")
-        specs, rebuild = self._outputs[self._given]
+        specs, rebuild, of_records = self._outputs[self._given]
         self._given += 1
-        return rebuild([tf.compat.v1.placeholder(dtype, shape) for dtype, shape in specs])
+        # One row, or the rows of one record.
+        arguments = tensors_of((args, kwargs))[0]
+        rows = arguments[of_records].shape[0] if of_records < len(arguments) else None
+        return rebuild(
+            [tf.compat.v1.placeholder(dtype, _of_rows(shape, rows)) for dtype, shape in specs]
+        )
 
 
-def _of_one(shape: tf.TensorShape) -> tf.TensorShape:
-    """Returns the shape that a tensor has for a batch of one, given that for any batch."""
-    return tf.TensorShape([1, *shape[1:]]) if shape.rank and shape[0] is None else shape
+def _of_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
+    """Returns the shape that a tensor has for so many rows, given that for any number of them."""
+    return tf.TensorShape([rows, *shape[1:]]) if shape.rank and shape[0] is None else shape
 
 
 def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> str | None:

@@ -9,6 +9,7 @@ from tfdp.gradients.keras_internals import is_quantized, is_recomputed, layers_i
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import wanted_of
+from tfdp.gradients.rules.images import DRAW_ONCE
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
@@ -74,6 +75,21 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
         if inside_blocks and is_layer and rule is None and why_no_block(operation, own) is None:
             pending.extend((part, True) for part in layers_in(operation))
     return list(watched.values())
+
+
+def treats_rows_alike(operation: Any, wanted: set[int]) -> bool:
+    """Returns whether an operation, and everything in it, treats every row of a batch separately by
+    a rule, so that a record may also be several rows.
+
+    What draws once for each call would draw once for the rows of all records.
+    """
+    rule = rule_for(operation)
+    if rule is None or isinstance(operation, DRAW_ONCE) or is_recomputed(operation):
+        return False
+    if isinstance(rule, RecordWise):
+        return all(treats_rows_alike(part, wanted) for part in rule.parts(operation))
+    own = wanted_of(operation, wanted)
+    return {id(v) for v in own} <= {id(v) for v in rule.variables(operation)}
 
 
 def _unknown_in(model: keras.Layer) -> keras.Layer:

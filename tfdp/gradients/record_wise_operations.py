@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -74,9 +75,24 @@ class Kinds:
         """Notes that a tensor depends neither on records nor on their number."""
         self._constants.add(tensor.name)
 
+    def add_rows(self, tensor: tf.Tensor, rows: int) -> None:
+        """Notes that so many rows of a tensor, one after the other, are functions of one record."""
+        if rows == 1:
+            self.add_records(tensor)
+        elif not holds_records(tensor) or tensor.shape.rank is None:
+            raise MixesError(f"{tensor.name} has no axis of rows of records in front")
+        else:
+            self._merged[tensor.name] = rows
+
     def is_records(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds records."""
         return tf.is_symbolic_tensor(tensor) and tensor.name in self._records
+
+    def rows_of(self, tensor: tf.Tensor) -> int | None:
+        """Returns how many rows of a tensor a record has, and None if it holds no records."""
+        if not tf.is_symbolic_tensor(tensor):
+            return None
+        return 1 if self.is_records(tensor) else self._merged.get(tensor.name)
 
     def is_shape(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds a shape, or lengths of it."""
@@ -114,7 +130,7 @@ class Kinds:
             self._set_shape(op, [Rows(self._merged[inputs[0].name]), *inputs[0].shape[1:]])
         elif any(map(self.is_shape, inputs)):
             self._use_of_shape(op, inputs)
-        elif op.type == "Reshape" and self._rows_in(inputs[0]) is not None:
+        elif op.type == "Reshape" and self.rows_of(inputs[0]) is not None:
             self._reshape(op, inputs[0], static_value(inputs[1]))
         elif any(tensor.name in self._merged for tensor in inputs):
             self._use_of_rows(op, inputs)
@@ -172,13 +188,9 @@ class Kinds:
         else:
             raise MixesError(f"{_named(op)} uses the number of records")
 
-    def _rows_in(self, tensor: tf.Tensor) -> int | None:
-        """Returns how many rows of a tensor a record has, and None if it holds no records."""
-        return 1 if self.is_records(tensor) else self._merged.get(tensor.name)
-
     def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
         """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
-        rows, sizes = self._rows_in(tensor), tensor.shape[1:]
+        rows, sizes = self.rows_of(tensor), tensor.shape[1:]
         if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         if isinstance(target[0], Rows):
@@ -192,7 +204,7 @@ class Kinds:
         if times == 1:
             self.add_records(op.outputs[0])
         elif times > 1 and holds_records(op.outputs[0]):
-            self._merged[op.outputs[0].name] = times
+            self.add_rows(op.outputs[0], times)
         else:
             raise MixesError(f"{_named(op)} moves the axis of records")
 
@@ -228,6 +240,10 @@ class Kinds:
         lists = [self._list(t) for t in inputs]
         if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
             return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
+        if op.type == "Mul" and sum(map(_has_rows, lists)) == 1:
+            rows, factors = sorted(lists, key=_has_rows, reverse=True)
+            if all(isinstance(factor, int) and factor > 0 for factor in factors):
+                return [_times(pair) for pair in _pairs(rows, factors)]
         if op.type == "Prod" and not _has_rows(lists[0][1:]):
             return [_times(lists[0])]
         if op.type == "Pack" and op.get_attr("axis") == 0 and all(len(n) == 1 for n in lists):
@@ -289,7 +305,7 @@ def _has_rows(numbers: Any) -> bool:
     return any(isinstance(number, Rows) for number in numbers)
 
 
-def _times(numbers: list[Any]) -> Any:
+def _times(numbers: Sequence[Any]) -> Any:
     """Returns the product of numbers of which only the first may be that of records."""
     if _has_rows(numbers[:1]):
         return Rows(numbers[0].times * math.prod(numbers[1:]))

@@ -60,6 +60,7 @@ class Recording:
         seeds_of_batch: As `seeds` below.
         seeds_of_records: Likewise.
         together: How many consecutive rows are one record: more than one in `rows_of_records`.
+        in_rows_of_blocks: Whether rows are such that a block's code made (`rows_of_blocks`).
         inside_layer: Whether a watched layer is running. Calls of the layers in it are then a part
             of its own call.
         blocks: Which blocks of the model run on the batch.
@@ -101,6 +102,7 @@ class Recording:
         self.together: int | tf.Tensor = 1
         # The number of each row in its record, or [1] where all are the first.
         self._row_in_record = tf.zeros([1], tf.int64)
+        self.in_rows_of_blocks = False
         self.inside_layer = False
         self.blocks = Blocks(self.values, self.seeds_of_batch)
         self.treatments: list[Treatment] = []
@@ -232,6 +234,18 @@ class Recording:
             yield
         finally:
             self.together, self.seeds_of_records, self._row_in_record = before
+
+    @contextlib.contextmanager
+    def rows_of_blocks(self, size: int) -> Iterator[None]:
+        """As `rows_of_records`, for a layer that the code of a block calls on such rows. There is
+        no running it record by record: in Keras it sees all rows of a record.
+        """
+        before, self.in_rows_of_blocks = self.in_rows_of_blocks, True
+        try:
+            with self.rows_of_records(size):
+                yield
+        finally:
+            self.in_rows_of_blocks = before
 
     def summed(self) -> Callable[[PerRecordGradient], PerRecordGradient]:
         """Returns what makes gradients of records from those of rows that are seen now."""

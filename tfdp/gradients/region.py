@@ -1,5 +1,6 @@
 """The operations that the code of a block makes between the calls of its layers."""
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ _OPERANDS = {
     **dict.fromkeys(DRAWS, slice(4, None)),
 }
 
+# Makes so many consecutive rows of a batch one record.
+InRows = Callable[[int], contextlib.AbstractContextManager[None]]
 # Runs a layer in a block, given the layer, its call, args and kwargs.
 Runner = Callable[[Any, Callable[..., Any], Any, Any], Any]
 
@@ -38,6 +41,7 @@ class Region:
         steps: What the block does, in terms that do not depend on the number of records.
         asks_for: The layer that was called on constants only, where there is one. Its code must be
             a part of the block's.
+        parts_records: Whether a layer was called on several rows of each record.
 
     Args:
         arguments: What the block is called with.
@@ -65,17 +69,18 @@ class Region:
         self._weights, self._parts, self._runner = weights, parts, runner
         self.steps: list[Any] = []
         self.asks_for: Any = None
+        self.parts_records = False
         for i, weight in enumerate(weights):
             self._labels[weight.name] = ("weight", i)
             if self._kinds is not None:
                 self._kinds.add_constant(weight)
         self._take(arguments, "argument")
 
-    def _take(self, structure: Any, label: Any) -> None:
+    def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
         for i, leaf in enumerate(flatten_with_attached(structure)[0]):
             if tf.is_tensor(leaf):
                 if self._kinds is not None:
-                    self._kinds.add_records(leaf)
+                    self._kinds.add_rows(leaf, rows)
                 self._labels[leaf.name] = (label, i)
 
     def _labelled(self, structure: Any) -> list[Any]:
@@ -140,6 +145,7 @@ class Region:
         code: Callable[..., Any],
         args: Any,
         kwargs: Any,
+        in_rows: InRows | None = None,
     ) -> Any:
         """Returns what a layer in the block returns.
 
@@ -149,37 +155,50 @@ class Region:
             code: Runs its code, which is then a part of the block's.
             args: Of the call.
             kwargs: Of the call.
+            in_rows: Makes so many consecutive rows of a batch one record while the layer runs; None
+                if it may not be called on such rows.
         """
         self.look()
         if id(layer) in self._parts:
             return code(*args, **kwargs)
-        self._check_records(layer, (args, kwargs))
+        rows = self._rows_of_call(layer, (args, kwargs))
         self.steps.append((id(layer), self._labelled((args, kwargs))))
-        outputs = self._runner(layer, run, args, kwargs)
+        if rows == 1:
+            outputs = self._runner(layer, run, args, kwargs)
+        elif in_rows is None:
+            raise MixesError(f"{layer.name} is called on rows of records, and has no rule for all")
+        else:
+            self.parts_records = True
+            with in_rows(rows):
+                outputs = self._runner(layer, run, args, kwargs)
         self._seen = len(self._graph.get_operations())
-        self._take(outputs, len(self.steps))
+        self._take(outputs, len(self.steps), rows)
         return outputs
 
-    def _check_records(self, layer: Any, arguments: Any) -> None:
+    def _rows_of_call(self, layer: Any, arguments: Any) -> int:
+        """Returns how many rows of what a layer is called on are one record."""
         if self._kinds is None:
-            return
+            return 1
         leaves = _tensors(arguments)
         for leaf in leaves:
             if isinstance(leaf, keras.Variable):
                 raise MixesError(f"{layer.name} is called on {leaf.name}, which holds no records")
-        if not any(map(self._kinds.is_records, leaves)):
+        rows = {self._kinds.rows_of(leaf) for leaf in leaves} - {None}
+        if len(rows) != 1:
             if all(map(self._kinds.is_constant, leaves)):
                 self.asks_for = layer
             raise MixesError(f"{layer.name} is called on something that holds no records")
+        number = rows.pop()
         for leaf in leaves:
             # Gradients of the block's weights are looked for at records only, and a rule for
             # weights of the layer needs records.
             smooth = leaf.dtype.is_floating or layer.weights
             if not (self._kinds.is_constant(leaf) and not smooth):
-                self._must_hold_records(leaf, f"{layer.name} is called on")
+                self._must_hold_records(leaf, f"{layer.name} is called on", number)
+        return number
 
-    def _must_hold_records(self, tensor: tf.Tensor, what: str) -> None:
-        if not self._kinds.is_records(tensor):
+    def _must_hold_records(self, tensor: tf.Tensor, what: str, rows: int = 1) -> None:
+        if self._kinds.rows_of(tensor) != rows:
             # A tensor that was made eagerly has no name.
             name = getattr(tensor, "name", "a constant")
             raise MixesError(f"{what} {name}, which holds no records")

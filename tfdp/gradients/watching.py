@@ -17,7 +17,13 @@ from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
 from tfdp.gradients.mapping import comes_from_records, map_records
 from tfdp.gradients.own_weights import OwnWeights
-from tfdp.gradients.plan import check_can_be_watched, check_records, plan, why_no_block
+from tfdp.gradients.plan import (
+    check_can_be_watched,
+    check_records,
+    plan,
+    treats_rows_alike,
+    why_no_block,
+)
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, refuse_hidden
 from tfdp.gradients.region import Region
@@ -47,10 +53,11 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with contextlib.ExitStack() as stack:
-        for operation, rule in plan(model, recording.wanted):
-            stack.enter_context(
-                replaced(operation, "call", _watched_call(recording, operation, rule))
-            )
+        watched = plan(model, recording.wanted)
+        of_rows = {id(o) for o, _ in watched if treats_rows_alike(o, recording.wanted)}
+        for operation, rule in watched:
+            call = _watched_call(recording, operation, rule, id(operation) in of_rows)
+            stack.enter_context(replaced(operation, "call", call))
             if rule is None and has_own(operation, "compute_mask"):
                 mask = _mask_by_record(operation.compute_mask)
                 stack.enter_context(replaced(operation, "compute_mask", mask))
@@ -65,7 +72,9 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
         )
 
 
-def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[..., Any]:
+def _watched_call(
+    recording: Recording, operation: Any, rule: Any, treats_rows_alike: bool
+) -> Callable[..., Any]:
     call = operation.call
     # Asked before this layer's `call` is replaced.
     no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
@@ -79,9 +88,9 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
         if region is None:
             return run(*args, **kwargs)
         with recording.blocks.within(None):
-            if not recording.blocks.trying:
-                return region.call(operation, run, code, args, kwargs)
-            return region.call(operation, code, code, args, kwargs)
+            in_rows = recording.rows_of_blocks if treats_rows_alike else None
+            as_ruled = code if recording.blocks.trying else run
+            return region.call(operation, as_ruled, code, args, kwargs, in_rows)
 
     def code(*args, **kwargs):
         with recording.inside([]):
@@ -119,6 +128,12 @@ def _watched_call(recording: Recording, operation: Any, rule: Any) -> Callable[.
             if has_rule:
                 recording.note(operation, type(rule).__name__)
                 return rule.record(recording, operation, call, *args, **kwargs)
+            if recording.in_rows_of_blocks:
+                # In Keras it sees all rows of a record at once.
+                raise UnsupportedModelError(
+                    f"{operation.name!r} runs record by record ({reason or _OTHER_CALL}), and is "
+                    "called on rows of records in a block. Use engine='vectorized'."
+                )
             recording.note(operation, f"{BY_RECORD}: {reason or _OTHER_CALL}")
             return _record_by_record(recording, operation, call, args, kwargs)
 
