@@ -71,6 +71,10 @@ APART = {
     "split": lambda x: tf.stack(tf.split(x, 2, axis=-1), axis=1),
     "split_unevenly": lambda x: tf.split(x, [1, 3], axis=1)[1],
     "swapped_positions": lambda x: tf.transpose(x, [0, 2, 1]),
+    "rows_and_back": lambda x: tf.reshape(
+        tf.reshape(x, [4 * tf.shape(x)[0], 4]) + 1.0,
+        [tf.shape(tf.reshape(x, [-1, 4]))[0] // 4, 4, 4],
+    ),
     "table": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [tf.shape(x)[0], 4, 1]),
     "tiled": lambda x: tf.tile(x, [1, 2, 1]),
     "unstacked": lambda x: tf.unstack(x, axis=2)[1],
@@ -123,6 +127,16 @@ MIXED = {
     "filled_with_a_record": lambda x: tf.fill([tf.shape(x)[0]], tf.reduce_sum(x)),
     "filled_with_their_number": lambda x: (
         x[:, 0, 0] * tf.cast(tf.fill([4], tf.shape(x)[0]), x.dtype)
+    ),
+    "first_length_by_itself": lambda x: tf.reshape(
+        x, [tf.shape(x)[0] * tf.shape(x)[0] // tf.shape(x)[0], 4, 4]
+    ),
+    "first_length_by_less_than_one": lambda x: tf.reshape(x, [tf.shape(x)[0] * -1 // -1, 4, 4]),
+    "first_length_halved": lambda x: tf.reshape(
+        tf.reshape(x, [tf.shape(x)[0] // 2, 8, 4]), [-1, 4, 4]
+    ),
+    "first_length_of_nobody_knows_how_many": lambda x: tf.reshape(
+        tf.reshape(x, [tf.shape(x)[0] * nobody_knows(4), 4]), [-1, 4, 4]
     ),
     "first_length_doubled": lambda x: tf.reshape(x, [2 * tf.shape(x)[0], 8]),
     "gathered": lambda x: tf.gather(x, [0]),

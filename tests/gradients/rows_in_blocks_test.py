@@ -52,7 +52,8 @@ def by_number_of_records():
     def code(block, x):
         n = K.shape(x)[0]
         h = block.dense(K.reshape(x, (n * FRAMES, SIZE * SIZE * WIDTH)))
-        return K.reshape(block.second(K.relu(h)), (n, FRAMES, 2))
+        h = block.second(K.relu(h))
+        return K.reshape(h, (K.shape(h)[0] // FRAMES, FRAMES, 2))
 
     return Code(code, dense=L.Dense(3), second=L.Dense(2))
 

@@ -32,7 +32,9 @@ _OF_ROWS = ("BiasAdd", "MatMul", "Pow", *ELEMENTWISE)
 # Operations that make records of a shape, and which operand that is.
 _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.
-_NUMBERS = ("AddV2", "ConcatV2", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub")
+_NUMBERS = (
+    *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub"),
+)
 _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
 
 
@@ -244,6 +246,12 @@ class Kinds:
             rows, factors = sorted(lists, key=_has_rows, reverse=True)
             if all(isinstance(factor, int) and factor > 0 for factor in factors):
                 return [_times(pair) for pair in _pairs(rows, factors)]
+        if op.type == "FloorDiv" and len(lists[0]) == len(lists[1]) == 1:
+            (number,), (parts,) = lists
+            if _has_rows([number]) and isinstance(parts, int) and parts > 0:
+                times, rest = divmod(number.times, parts)
+                if rest == 0:
+                    return [Rows(times)]
         if op.type == "Prod" and not _has_rows(lists[0][1:]):
             return [_times(lists[0])]
         if op.type == "Pack" and op.get_attr("axis") == 0 and all(len(n) == 1 for n in lists):
