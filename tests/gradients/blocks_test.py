@@ -45,6 +45,14 @@ def heads(block, x):
     return x + K.reshape(K.transpose(h, (0, 2, 1, 3)), (shape[0], shape[1], 4))
 
 
+def heads_of_one_product(block, x):
+    shape = K.shape(x)
+    h = K.reshape(block.dense(x), (shape[0], shape[1], 3, 2, 2))
+    q, k, v = K.unstack(K.transpose(h, (2, 0, 3, 1, 4)), 3)
+    h = K.matmul(K.softmax(K.matmul(q, K.transpose(k, (0, 1, 3, 2)))), v)
+    return x + K.reshape(K.transpose(h, (0, 2, 1, 3)), (shape[0], shape[1], 4))
+
+
 def attention():
     def code(block, x):
         h = block.norm(x)
@@ -81,6 +89,7 @@ def excite():
 ON_BATCH = {
     "attention": attention,
     "attention_by_hand": dense(heads),
+    "attention_of_one_product": dense(heads_of_one_product, 12),
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,
     "nested": nested,

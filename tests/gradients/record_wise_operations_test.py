@@ -17,6 +17,17 @@ APART = {
     "attention": lambda x: K.dot_product_attention(*[x[:, :, tf.newaxis]] * 3),
     "bins": lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 1.0]),
     "bits": lambda x: tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), -2), x.dtype),
+    "moved": lambda x: tf.transpose(tf.expand_dims(tf.transpose(x, [2, 0, 1]), 1), [2, 3, 1, 0]),
+    "moved_and_made_smaller": lambda x: tf.squeeze(tf.transpose(x[:, :1], [1, 0, 2]), 0),
+    "moved_and_split": lambda x: tf.transpose(
+        tf.split(tf.transpose(x, [1, 0, 2]), 2, 0)[1], [1, 0, 2]
+    ),
+    "moved_and_taken_apart": lambda x: tf.unstack(tf.transpose(x, [1, 2, 0]), axis=1)[3][0][
+        :, tf.newaxis
+    ],
+    "parts_of_a_product": lambda x: sum(
+        tf.transpose(tf.reshape(x, [-1, 2, 2, 4]), [2, 0, 1, 3])[i] * (i + 1) for i in range(2)
+    ),
     "power": lambda x: x ** x[:, :1] + tf.cast(tf.cast(x, tf.int32) ** [0, 1, 2, 3], x.dtype),
     "power_of_merged": lambda x: tf.reshape(tf.reshape(x, [-1, 4]) ** 2, [-1, 16]),
     "remainder": lambda x: tf.math.floormod(x, 0.3) + x // x[:, :1],
@@ -150,6 +161,21 @@ MIXED = {
     ),
     "largest_of_an_unknown_number": lambda x: tf.math.top_k(x[:, 0, 0], nobody_knows(1))[0],
     "largest_of_records": lambda x: tf.math.top_k(x[:, 0, 0], 1)[0],
+    "moved_and_added": lambda x: tf.transpose(tf.transpose(x, [1, 0, 2]) + x, [1, 0, 2]),
+    "moved_and_cut": lambda x: tf.transpose(tf.transpose(x, [1, 0, 2])[:, :3], [1, 0, 2]),
+    "moved_and_made_smaller_where_it_is_one": lambda x: tf.squeeze(tf.transpose(x, [1, 0, 2])),
+    "moved_and_one_taken": lambda x: tf.transpose(x, [1, 0, 2])[:, 0],
+    "moved_and_reshaped": lambda x: tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, 4, 4]),
+    "moved_and_reversed": lambda x: tf.transpose(tf.transpose(x, [1, 0, 2])[:, ::-1], [1, 0, 2]),
+    "moved_and_shaped_like_records": lambda x: tf.reshape(
+        tf.transpose(x, [1, 0, 2]), [tf.shape(x)[0], 4, 4]
+    ),
+    "moved_and_split_among_records": lambda x: tf.transpose(
+        tf.split(tf.transpose(x, [1, 0, 2]), 2, 1)[0], [1, 0, 2]
+    ),
+    "moved_and_summed": lambda x: tf.reduce_sum(tf.transpose(x, [1, 0, 2]), 0),
+    "moved_and_taken_apart": lambda x: tf.unstack(tf.transpose(x, [1, 0, 2]), 4, 1)[0],
+    "moved_by_what_nobody_knows": lambda x: tf.transpose(x, [1 - nobody_knows(1), 1, 2]),
     "padded": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0]]),
     "padded_with_a_record": lambda x: tf.raw_ops.PadV2(
         input=x, paddings=[[0, 0], [1, 0], [0, 0]], constant_values=tf.reduce_sum(x)

@@ -128,7 +128,38 @@ def steps():
     return Code(code, steps=L.TimeDistributed(inner))
 
 
+class KeepsRowsApart(L.Layer):
+    """A block on rows of records."""
+
+    def __init__(self):
+        super().__init__(name="inner")
+        self.dense, self.norm = L.Dense(3), L.LayerNormalization()
+
+    def call(self, inputs):
+        return K.tanh(self.norm(self.dense(inputs)))
+
+
+class WithWeights(KeepsRowsApart):
+    """One that has weights of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = self.add_weight(shape=(3,), initializer="ones")
+
+    def call(self, inputs):
+        return super().call(inputs) * self.shift
+
+
+def on_rows(layer):
+    def code(block, x):
+        return K.reshape(block.layer(K.reshape(x, (-1, SIZE * SIZE * WIDTH))), (-1, FRAMES, 3))
+
+    return Code(code, layer=layer)
+
+
 ON_BATCH = {
+    "block": lambda: on_rows(KeepsRowsApart()),
+    "block_with_weights": lambda: on_rows(WithWeights()),
     "by_number_of_records": by_number_of_records,
     "encoder": encoder,
     "frames": frames,
@@ -179,28 +210,18 @@ class MixesRows(L.Layer):
         return h - K.mean(h, 0, keepdims=True)
 
 
-class KeepsRowsApart(MixesRows):
-    """Does not, but has no rule that says so."""
-
-    def call(self, inputs):
-        return K.tanh(self.dense(inputs))
-
-
-def on_rows(layer):
-    def code(block, x):
-        return K.reshape(block.layer(K.reshape(x, (-1, SIZE * SIZE * WIDTH))), (-1, FRAMES, 3))
-
-    return Code(code, layer=layer)
+@keras.saving.register_keras_serializable("rows_in_blocks_test")
+def centred(x):
+    return x - K.mean(x, 0, keepdims=True)
 
 
 @pytest.mark.parametrize(
     "layer",
     [
         MixesRows,
-        KeepsRowsApart,
         lambda: keras.Sequential([MixesRows()]),
         lambda: keras.Sequential([L.Dense(3), L.UnitNormalization(axis=0)]),
-        lambda: L.Dense(3, activation=lambda x: x - K.mean(x, 0, keepdims=True)),
+        lambda: L.Dense(3, activation=centred),
     ],
 )
 def test_a_layer_that_may_mix_the_rows_of_a_record_runs_in_the_block_by_record(layer):
@@ -277,7 +298,7 @@ tfdp.gradients.register_rule(
 
 def test_a_call_for_which_a_promise_does_not_hold_is_refused():
     loss, variables, examples = problem_of(on_rows(keras.Sequential([L.Dense(3), Sometimes()])))
-    with pytest.raises(UnsupportedModelError, match="is called on rows of records in a block"):
+    with pytest.raises(UnsupportedModelError, match="is called on rows of records in a"):
         explain(loss.model)
     query = tfdp.GaussianSumQuery(0.3, 1.0)
     sums = [by_engine(loss, variables, examples, query, engine) for engine in ("auto", "loop")]

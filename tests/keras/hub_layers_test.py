@@ -89,6 +89,13 @@ def bloom(dropout, dtype):
     return models.BloomCausalLM(backbone, preprocessor=None), IDS
 
 
+def falcon(dropout, dtype):
+    backbone = models.FalconBackbone(
+        9, 1, 2, 8, 16, 0.0, attention_dropout_rate=dropout, dtype=dtype
+    )
+    return models.FalconCausalLM(backbone, preprocessor=None), IDS
+
+
 def phi3(dropout, dtype):
     backbone = models.Phi3Backbone(**DECODER, dropout=dropout, dtype=dtype)
     return models.Phi3CausalLM(backbone, preprocessor=None), IDS
@@ -117,7 +124,7 @@ def model_of(build, lora, dropout=0.0, dtype="float32"):
 BUILD = pytest.mark.parametrize(
     "build",
     [
-        *(albert, bert, bloom, fnet, gemma, gemma3, gpt2, llama, mistral, opt, phi3, qwen3),
+        *(albert, bert, bloom, falcon, fnet, gemma, gemma3, gpt2, llama, mistral, opt, phi3, qwen3),
         *(roberta, vit),
     ],
     ids=lambda f: f.__name__,

@@ -252,8 +252,8 @@ BLOCKS = in_folder(
         "rows_of_blocks_are_mixed",
         "a layer without a rule may be called on the rows of all records",
         "tfdp/gradients/watching.py",
-        "in_rows = recording.rows_of_blocks if treats_rows_alike else None",
-        "in_rows = recording.rows_of_blocks",
+        "if treats_rows_alike is None and trying:",
+        "if False:",
         "tests/gradients/rows_in_blocks_test.py",
     ),
     (
@@ -271,6 +271,22 @@ BLOCKS = in_folder(
         "if recording.in_rows_of_blocks:",
         "if False:",
         "tests/gradients/rows_in_blocks_test.py",
+    ),
+    (
+        "moved_records_are_cut",
+        "a block may take a part of the records where their axis is not the first",
+        "tfdp/gradients/moved_axes.py",
+        "if not whole or strides[axis] != 1:",
+        "if strides[axis] != 1:",
+        "tests/gradients/moved_axes_test.py",
+    ),
+    (
+        "one_moved_record_is_none",
+        "an axis of records of length one may be taken away where it is not the first",
+        "tfdp/gradients/moved_axes.py",
+        "return _without(axes, axis) if axes else None",
+        "return _without(axes, axis)",
+        "tests/gradients/moved_axes_test.py",
     ),
     (
         "blocks_alike_whatever_configured",

@@ -92,6 +92,16 @@ def treats_rows_alike(operation: Any, wanted: set[int]) -> bool:
     return {id(v) for v in own} <= {id(v) for v in rule.variables(operation)}
 
 
+def may_treat_rows_alike(operation: Any, wanted: set[int]) -> bool:
+    """Returns whether `treats_rows_alike` holds for everything in a layer without a rule, so that
+    it holds for the layer if its own code is seen to keep rows apart.
+    """
+    if rule_for(operation) is not None or why_no_block(operation, wanted_of(operation, wanted)):
+        return False
+    parts = layers_in(operation) if isinstance(operation, keras.Layer) else []
+    return all(treats_rows_alike(part, wanted) for part in parts)
+
+
 def _unknown_in(model: keras.Layer) -> keras.Layer:
     """Returns the model, or the one in it on which its own rule depends."""
     if registered_rule(model) is None or is_patched(model):

@@ -84,18 +84,9 @@ def _concatenation(op, inputs, is_records):
     return all(map(is_records, tensors)) and len(ranks) == 1 and 0 not in _axes(axis, ranks.pop())
 
 
-def _expansion(op, inputs, is_records):
-    return not is_records(inputs[1]) and 0 not in _axes(inputs[1], inputs[0].shape.rank + 1)
-
-
 def _squeeze(op, inputs, is_records):
     axes = op.get_attr("squeeze_dims")
     return bool(axes) and all(axis % inputs[0].shape.rank for axis in axes)
-
-
-def _transposition(op, inputs, is_records):
-    order = static_value(inputs[1])
-    return not is_records(inputs[1]) and order is not None and int(order[0]) == 0
 
 
 def _slice(op, inputs, is_records):
@@ -231,7 +222,6 @@ CHECKS: dict[str, Check] = {
     "Bitcast": _of_as_many_bits,
     "ConcatV2": _concatenation,
     "Einsum": _einsum,
-    "ExpandDims": _expansion,
     "GatherV2": _gathered,
     "MatrixBandPart": _band,
     "OneHot": _one_hot,
@@ -242,6 +232,5 @@ CHECKS: dict[str, Check] = {
     "StridedSlice": _slice,
     "Tile": _tiled,
     "TopKV2": _largest,
-    "Transpose": _transposition,
     "Unpack": _unstacked,
 }

@@ -22,6 +22,7 @@ from tfdp.gradients.keras_internals import (
     is_stateful,
 )
 from tfdp.gradients.mapping import holds_records, meets_records
+from tfdp.gradients.moved_axes import axis_after
 from tfdp.gradients.record_wise_checks import CHECKS, ELEMENTWISE
 from tfdp.gradients.static_values import static_value, value_from_outside
 
@@ -56,7 +57,8 @@ class MixesError(Exception):
 
 class Kinds:
     """Which tensors of a graph hold records, which hold a shape, and which are constants. In a
-    merged tensor, every record has the same number of rows, one after the other.
+    merged tensor, every record has the same number of rows, one after the other. In a moved one,
+    the axis of records is not the first.
 
     Every tensor that is none of these is refused.
     """
@@ -66,6 +68,9 @@ class Kinds:
         self._constants: set[str] = set()
         self._shapes: dict[str, list[Any]] = {}
         self._merged: dict[str, int] = {}  # How many rows a record has.
+        self._moved: dict[
+            str, int
+        ] = {}  # Which axis is that of records, where it is not the first.
 
     def add_records(self, tensor: tf.Tensor) -> None:
         """Notes that row i of a tensor is a function of record i."""
@@ -136,6 +141,8 @@ class Kinds:
             self._reshape(op, inputs[0], static_value(inputs[1]))
         elif any(tensor.name in self._merged for tensor in inputs):
             self._use_of_rows(op, inputs)
+        elif self._moves(op, inputs):
+            self._move(op, inputs)
         elif any(map(self.is_records, inputs)):
             self._use_of_records(op, inputs)
         elif self._makes_a_constant(op, inputs):
@@ -218,6 +225,29 @@ class Kinds:
         if not right or not CHECKS[op.type](op, inputs, lambda t: t.name in self._merged):
             raise MixesError(f"{_named(op)} is not known to keep records apart")
         self._merged[op.outputs[0].name] = rows.pop()
+
+    def _moves(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
+        """Returns whether the axis of records is not the first one before an operation, or may not
+        be after it.
+        """
+        if any(tensor.name in self._moved for tensor in inputs):
+            return True
+        return op.type in ("ExpandDims", "Transpose") and self.is_records(inputs[0])
+
+    def _move(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        """Notes which axis of the results of an operation is that of records."""
+        (tensor, *others) = inputs[::-1] if op.type == "Split" else inputs
+        axis = 0 if self.is_records(tensor) else self._moved.get(tensor.name)
+        place = None
+        if axis is not None and all(map(self.is_constant, others)):
+            place = axis_after(op, tensor, [static_value(other) for other in others], axis)
+        if place is None:
+            raise MixesError(f"{_named(op)} is not known to keep records apart")
+        for result in op.outputs:
+            if place == 0:
+                self.add_records(result)
+            else:
+                self._moved[result.name] = place
 
     def _make_records(self, op: tf.Operation, inputs: list[tf.Tensor], target: list[Any]) -> None:
         """Notes that an operation makes records of the shape `target`."""

@@ -145,7 +145,7 @@ class Region:
         code: Callable[..., Any],
         args: Any,
         kwargs: Any,
-        in_rows: InRows | None = None,
+        in_rows: InRows,
     ) -> Any:
         """Returns what a layer in the block returns.
 
@@ -155,8 +155,11 @@ class Region:
             code: Runs its code, which is then a part of the block's.
             args: Of the call.
             kwargs: Of the call.
-            in_rows: Makes so many consecutive rows of a batch one record while the layer runs; None
-                if it may not be called on such rows.
+            in_rows: Makes so many consecutive rows of a batch one record while the layer runs.
+
+        Raises:
+            MixesError: the block is not known to keep the records apart, or `in_rows` knows that
+                the layer may not be called on several rows of a record.
         """
         self.look()
         if id(layer) in self._parts:
@@ -165,8 +168,6 @@ class Region:
         self.steps.append((id(layer), self._labelled((args, kwargs))))
         if rows == 1:
             outputs = self._runner(layer, run, args, kwargs)
-        elif in_rows is None:
-            raise MixesError(f"{layer.name} is called on rows of records, and has no rule for all")
         else:
             self.parts_records = True
             with in_rows(rows):

@@ -20,6 +20,7 @@ from tfdp.gradients.own_weights import OwnWeights
 from tfdp.gradients.plan import (
     check_can_be_watched,
     check_records,
+    may_treat_rows_alike,
     plan,
     treats_rows_alike,
     why_no_block,
@@ -54,9 +55,9 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
     before = len(graph.get_operations())
     with contextlib.ExitStack() as stack:
         watched = plan(model, recording.wanted)
-        of_rows = {id(o) for o, _ in watched if treats_rows_alike(o, recording.wanted)}
-        for operation, rule in watched:
-            call = _watched_call(recording, operation, rule, id(operation) in of_rows)
+        of_rows = [_treatment_of_rows(o, recording.wanted) for o, _ in watched]
+        for (operation, rule), treatment in zip(watched, of_rows, strict=True):
+            call = _watched_call(recording, operation, rule, treatment)
             stack.enter_context(replaced(operation, "call", call))
             if rule is None and has_own(operation, "compute_mask"):
                 mask = _mask_by_record(operation.compute_mask)
@@ -72,14 +73,25 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
         )
 
 
+def _treatment_of_rows(operation: Any, wanted: set[int]) -> bool | None:
+    """Returns whether a record may be several rows of what an operation is called on; None if it
+    may, provided that the operation's code is seen to keep rows apart.
+    """
+    if treats_rows_alike(operation, wanted):
+        return True
+    return None if may_treat_rows_alike(operation, wanted) else False
+
+
 def _watched_call(
-    recording: Recording, operation: Any, rule: Any, treats_rows_alike: bool
+    recording: Recording, operation: Any, rule: Any, treats_rows_alike: bool | None
 ) -> Callable[..., Any]:
     call = operation.call
     # Asked before this layer's `call` is replaced.
     no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
     partial = None if rule is not None else _rule_but_for_activation(recording, operation)
     functions = None if rule is not None else OwnFunctions.of(recording, operation)
+    if treats_rows_alike is None and (partial is not None or functions is not None):
+        treats_rows_alike = False  # A part of its code is tried, and not all.
 
     def watched(*args, **kwargs):
         if recording.inside_layer:  # Part of another layer's call.
@@ -88,9 +100,23 @@ def _watched_call(
         if region is None:
             return run(*args, **kwargs)
         with recording.blocks.within(None):
-            in_rows = recording.rows_of_blocks if treats_rows_alike else None
-            as_ruled = code if recording.blocks.trying else run
-            return region.call(operation, as_ruled, code, args, kwargs, in_rows)
+            trying = recording.blocks.trying
+
+            def in_rows(rows):
+                if treats_rows_alike is False:
+                    raise MixesError(
+                        f"{operation.name} is called on rows of records without a rule"
+                    )
+                if treats_rows_alike is None and trying:
+                    trial = recording.blocks.tried(
+                        operation, call, args, kwargs, recording.value_of
+                    )
+                    if trial is None:
+                        reason = recording.blocks.reasons[id(operation)]
+                        raise MixesError(f"{operation.name} is called on rows of records: {reason}")
+                return recording.rows_of_blocks(rows)
+
+            return region.call(operation, code if trying else run, code, args, kwargs, in_rows)
 
     def code(*args, **kwargs):
         with recording.inside([]):
@@ -128,12 +154,6 @@ def _watched_call(
             if has_rule:
                 recording.note(operation, type(rule).__name__)
                 return rule.record(recording, operation, call, *args, **kwargs)
-            if recording.in_rows_of_blocks:
-                # In Keras it sees all rows of a record at once.
-                raise UnsupportedModelError(
-                    f"{operation.name!r} runs record by record ({reason or _OTHER_CALL}), and is "
-                    "called on rows of records in a block. Use engine='vectorized'."
-                )
             recording.note(operation, f"{BY_RECORD}: {reason or _OTHER_CALL}")
             return _record_by_record(recording, operation, call, args, kwargs)
 
@@ -224,6 +244,12 @@ def _check_same(region: Region, trial: Trial) -> None:
 def _record_by_record(
     recording: Recording, operation: Any, call: Any, args: Any, kwargs: Any
 ) -> Any:
+    if recording.in_rows_of_blocks:
+        # In Keras it sees all rows of a record at once.
+        raise UnsupportedModelError(
+            f"{operation.name!r} runs record by record, and is called on rows of records in a "
+            "block. Use engine='vectorized'."
+        )
     leaves, rebuild = records_of((args, kwargs))
     if not leaves:
         if any(map(comes_from_records, tf.nest.flatten((args, kwargs)))):
