@@ -32,6 +32,12 @@ APART = {
     "power_of_merged": lambda x: tf.reshape(tf.reshape(x, [-1, 4]) ** 2, [-1, 16]),
     "remainder": lambda x: tf.math.floormod(x, 0.3) + x // x[:, :1],
     "remainder_of_integers": lambda x: tf.cast(x, tf.int32) % 3 // tf.constant([1, 2, 3, -4]),
+    "patches": lambda x: (
+        K.image.extract_patches(x[..., tf.newaxis], 2)
+        + tf.image.extract_patches(
+            x[..., tf.newaxis], [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"
+        )
+    ),
     "resized": lambda x: tf.image.resize(x[..., tf.newaxis], [2, 7]),
     "sorted": lambda x: tf.sort(x, axis=-1),
     "spectrum": lambda x: tf.signal.irfft(tf.signal.rfft(x, [3]), [4]),
@@ -42,6 +48,11 @@ APART = {
     "bias": lambda x: tf.nn.bias_add(x, tf.ones([4])),
     "constants_from_outside": lambda x: x * tf.reduce_sum(OUTSIDE),
     "constants_met": lambda x: x * tf.reshape(tf.range(16.0), [1, 4, 4]),
+    "convolved": lambda x: tf.nn.conv2d(x[:, :, tf.newaxis], tf.ones([1, 1, 4, 2]), 1, "SAME"),
+    "convolved_along_one_axis": lambda x: K.conv(x, tf.ones([2, 4, 3]), strides=2),
+    "convolved_along_three_axes": lambda x: tf.nn.conv3d(
+        x[:, :, tf.newaxis, tf.newaxis], tf.ones([2, 1, 1, 4, 1]), [1] * 5, "VALID"
+    ),
     "counted_ones": lambda x: x + tf.fill([tf.shape(x)[0], 1, 4], 2.0),
     "cumulative": lambda x: tf.cumsum(x, -1),
     "dots": lambda x: x[..., 0] + x[..., tf.newaxis, 1:][..., 0, 0],
@@ -138,6 +149,15 @@ MIXED = {
     "filled_with_a_record": lambda x: tf.fill([tf.shape(x)[0]], tf.reduce_sum(x)),
     "filled_with_their_number": lambda x: (
         x[:, 0, 0] * tf.cast(tf.fill([4], tf.shape(x)[0]), x.dtype)
+    ),
+    "convolved_by_records": lambda x: tf.nn.conv2d(
+        tf.ones([1, 4, 4, 1]), tf.reshape(x, [-1, 4, 1, 4])[:4], 1, "SAME"
+    ),
+    "convolved_by_themselves": lambda x: tf.nn.conv2d(
+        x[..., tf.newaxis], x[:, :, tf.newaxis], 1, "SAME"
+    ),
+    "convolved_of_one_channel": lambda x: tf.nn.conv2d(
+        x[..., tf.newaxis], tf.ones([1, 4, 1, 2]), [1, 1, 2, 1], "VALID"
     ),
     "first_length_by_itself": lambda x: tf.reshape(
         x, [tf.shape(x)[0] * tf.shape(x)[0] // tf.shape(x)[0], 4, 4]

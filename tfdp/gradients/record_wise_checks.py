@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp.gradients.mapping import meets_records
+from tfdp.gradients.onednn import axis_of_one_channel
 from tfdp.gradients.static_values import static_value
 
 Check = Callable[[tf.Operation, Sequence[tf.Tensor], Callable[[tf.Tensor], bool]], bool]
@@ -158,6 +159,16 @@ def _pooled(op, inputs, is_records):
     return op.get_attr("ksize")[0] == op.get_attr("strides")[0] == 1
 
 
+def _convolved(op, inputs, is_records):
+    # One of a single channel may leave numbers of other records in its results.
+    own = all(op.get_attr(name)[0] == 1 for name in ("strides", "dilations"))
+    return own and _constants(inputs[1:], is_records) and axis_of_one_channel(op) is None
+
+
+def _windows(op, inputs, is_records):
+    return all(op.get_attr(name)[0] == 1 for name in ("ksizes", "rates", "strides"))
+
+
 def _resized(op, inputs, is_records):
     return _constants(inputs[1:], is_records)
 
@@ -221,7 +232,10 @@ CHECKS: dict[str, Check] = {
     "BiasAdd": _bias,
     "Bitcast": _of_as_many_bits,
     "ConcatV2": _concatenation,
+    "Conv2D": _convolved,
+    "Conv3D": _convolved,
     "Einsum": _einsum,
+    "ExtractImagePatches": _windows,
     "GatherV2": _gathered,
     "MatrixBandPart": _band,
     "OneHot": _one_hot,
