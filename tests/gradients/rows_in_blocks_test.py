@@ -210,6 +210,13 @@ class MixesRows(L.Layer):
         return h - K.mean(h, 0, keepdims=True)
 
 
+class MixesMasks(KeepsRowsApart):
+    """Its mask tells of all rows of a record."""
+
+    def compute_mask(self, inputs, mask=None):
+        return K.mean(inputs, 0) > 0
+
+
 @keras.saving.register_keras_serializable("rows_in_blocks_test")
 def centred(x):
     return x - K.mean(x, 0, keepdims=True)
@@ -219,6 +226,7 @@ def centred(x):
     "layer",
     [
         MixesRows,
+        MixesMasks,
         lambda: keras.Sequential([MixesRows()]),
         lambda: keras.Sequential([L.Dense(3), L.UnitNormalization(axis=0)]),
         lambda: L.Dense(3, activation=centred),

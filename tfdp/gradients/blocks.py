@@ -225,8 +225,8 @@ class _Returned:
         tensors, rebuild = tensors_of(outputs)
         specs = [(t.dtype, t.shape) for t in tensors]
         arguments = tensors_of((args, kwargs))[0]
-        of_records = next(i for i, tensor in enumerate(arguments) if holds_records(tensor))
-        self._outputs.append((specs, rebuild, of_records))
+        hold = [i for i, tensor in enumerate(arguments) if holds_records(tensor)]
+        self._outputs.append((specs, rebuild, min(hold, default=len(arguments))))
         return outputs
 
     def give_back(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from tfdp.gradients.rules.images import DRAW_ONCE
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
+    has_own,
     is_patched,
     own_around_call,
     registered_rule,
@@ -97,6 +98,8 @@ def may_treat_rows_alike(operation: Any, wanted: set[int]) -> bool:
     it holds for the layer if its own code is seen to keep rows apart.
     """
     if rule_for(operation) is not None or why_no_block(operation, wanted_of(operation, wanted)):
+        return False
+    if has_own(operation, "compute_mask"):  # It is not looked at.
         return False
     parts = layers_in(operation) if isinstance(operation, keras.Layer) else []
     return all(treats_rows_alike(part, wanted) for part in parts)

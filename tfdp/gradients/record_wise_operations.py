@@ -68,9 +68,7 @@ class Kinds:
         self._constants: set[str] = set()
         self._shapes: dict[str, list[Any]] = {}
         self._merged: dict[str, int] = {}  # How many rows a record has.
-        self._moved: dict[
-            str, int
-        ] = {}  # Which axis is that of records, where it is not the first.
+        self._moved: dict[str, int] = {}  # Which axis is that of records.
 
     def add_records(self, tensor: tf.Tensor) -> None:
         """Notes that row i of a tensor is a function of record i."""
