@@ -99,6 +99,10 @@ class Kinds:
             return None
         return 1 if self.is_records(tensor) else self._merged.get(tensor.name)
 
+    def is_moved(self, tensor: tf.Tensor) -> bool:
+        """Returns whether the axis of records is not the first one of a tensor."""
+        return tf.is_symbolic_tensor(tensor) and tensor.name in self._moved
+
     def is_shape(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds a shape, or lengths of it."""
         return tensor.name in self._shapes

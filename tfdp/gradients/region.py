@@ -185,6 +185,8 @@ class Region:
             if isinstance(leaf, keras.Variable):
                 raise MixesError(f"{layer.name} is called on {leaf.name}, which holds no records")
         rows = {self._kinds.rows_of(leaf) for leaf in leaves} - {None}
+        if any(map(self._kinds.is_moved, leaves)):
+            raise MixesError(f"{layer.name} is called where its code moves the axis of records")
         if len(rows) != 1:
             if all(map(self._kinds.is_constant, leaves)):
                 self.asks_for = layer
@@ -199,6 +201,8 @@ class Region:
         return number
 
     def _must_hold_records(self, tensor: tf.Tensor, what: str, rows: int = 1) -> None:
+        if self._kinds.is_moved(tensor):
+            raise MixesError(f"{what} {tensor.name}, for which it moves the axis of records")
         if self._kinds.rows_of(tensor) != rows:
             # A tensor that was made eagerly has no name.
             name = getattr(tensor, "name", "a constant")
