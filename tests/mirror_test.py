@@ -66,6 +66,7 @@ ABOUT_SEVERAL = {
     "federated/supernodes_test.py": "rounds on processes of Flower, honest and not",
     "gradients/axes_test.py": "operations along axes, in what is vectorized",
     "gradients/bad_input_test.py": "arguments of a step, of every entry",
+    "gradients/rows_in_blocks_test.py": "layers in blocks that are called on rows of records",
     "gradients/blocks_of_layers_test.py": "layers of every kind within blocks",
     "gradients/called_on_test.py": "layers of every rule on fewer axes than usual",
     "gradients/clip_bound_test.py": "the bound of a clipped record, for every form and engine",

@@ -71,6 +71,15 @@ def nested():
     return Code(lambda b, x: b.inner(b.norm(x)), inner=inner, norm=L.LayerNormalization())
 
 
+def never_called():
+    return Code(
+        lambda b, x: b.dense(x) + x,
+        dense=L.Dense(4),
+        norm=L.LayerNormalization(),
+        gru=L.GRU(4),
+    )
+
+
 def part_frozen():
     return Code(
         lambda b, x: b.second(b.first(x) + x),
@@ -93,6 +102,7 @@ ON_BATCH = {
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,
     "nested": nested,
+    "never_called": never_called,
     "part_frozen": part_frozen,
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
 }

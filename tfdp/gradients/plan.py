@@ -90,7 +90,8 @@ def treats_rows_alike(operation: Any, wanted: set[int]) -> bool:
     if isinstance(rule, RecordWise):
         return all(treats_rows_alike(part, wanted) for part in rule.parts(operation))
     own = wanted_of(operation, wanted)
-    return {id(v) for v in own} <= {id(v) for v in rule.variables(operation)}
+    # A layer that is never called has not been built: it has no variables to be asked for.
+    return not own or {id(v) for v in own} <= {id(v) for v in rule.variables(operation)}
 
 
 def may_treat_rows_alike(operation: Any, wanted: set[int]) -> bool:
