@@ -102,7 +102,6 @@ ON_BATCH = {
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,
     "nested": nested,
-    "never_called": never_called,
     "part_frozen": part_frozen,
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
 }
@@ -125,6 +124,13 @@ def decisions(monkeypatch):
 @pytest.mark.parametrize("name", sorted(ON_BATCH))
 def test_block_on_the_batch_is_exact(name, decisions):
     assert_layer_is_exact(ON_BATCH[name], (BATCH, 4))
+    assert decisions and all(decisions)
+
+
+# Keras says that the layers are not built, which they need not be.
+@pytest.mark.filterwarnings("ignore:`build.*was called on layer")
+def test_layers_that_are_never_called_do_no_harm(decisions):
+    assert_layer_is_exact(never_called, (BATCH, 4))
     assert decisions and all(decisions)
 
 
