@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tests.gradients.blocks_test import Code
 from tests.gradients.problems import (
     BATCH,
     assert_agrees_with_xla,
@@ -21,19 +22,6 @@ from tfdp.gradients import UnsupportedModelError, explain
 
 L, K = keras.layers, keras.ops
 FRAMES, SIZE, WIDTH = BATCH, 4, 3  # As many frames as records, which must not meet.
-
-
-class Code(L.Layer):
-    """A block whose code is a function of its layers and its input."""
-
-    def __init__(self, code, **layers):
-        super().__init__(name="block")
-        self.code = code
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def call(self, inputs):
-        return self.code(self, inputs)
 
 
 def images_of(x):
