@@ -383,6 +383,19 @@ def test_a_pass_of_separated_samples_costs_at_most_the_steps_of_a_unit(make):
     assert 0 < accountant.get_epsilon(1e-4) <= most * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("relation", NeighboringRelation)
+@pytest.mark.parametrize(("steps", "separation"), [(95, 10), (20, 20), (7, 3)])
+def test_a_pass_of_separated_samples_costs_no_less_where_nothing_amplifies_it(
+    make, relation, steps, separation
+):
+    release, accountant = GaussianSumEvent(1.0, 8.0), make()
+    participations = -(-steps // separation)
+    samples = MinSeparationSampling(0.1, separation, steps, None, 0)
+    accountant.compose(SampledEvent(samples, release, relation), steps)
+    alone = make().compose(SampledEvent(FullBatchSampling(), release, relation), participations)
+    assert accountant.get_epsilon(1e-4) >= alone.get_epsilon(1e-4) * (1 - 1e-9) > 0
+
+
 def test_delta_of_a_release_goes_into_delta(make):
     # Alone at its own delta it costs its own epsilon, and at a smaller one there is none.
     alone = make().compose(EpsilonDeltaEvent(0.5, 1e-6))

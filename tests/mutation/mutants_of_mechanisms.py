@@ -521,4 +521,12 @@ CORRELATED = in_folder(
         "run_id = global_state.run_id",
         f"{QUERY}/restart_test.py",
     ),
+    (
+        "steps_of_a_pass_count_less",
+        "a pass of separated samples costs less than the steps that a unit is in",
+        "tfdp/accounting/accountant.py",
+        "return SampledGaussian(1.0, mechanism.noise_multiplier)",
+        "return SampledGaussian(1.0, 1.1 * mechanism.noise_multiplier)",
+        "tests/accounting/accountant_test.py",
+    ),
 )
