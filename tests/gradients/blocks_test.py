@@ -53,6 +53,17 @@ def heads_of_one_product(block, x):
     return x + K.reshape(K.transpose(h, (0, 2, 1, 3)), (shape[0], shape[1], 4))
 
 
+def heads_of_an_open_length(block, x):
+    shape = K.shape(x)
+    h = K.reshape(block.dense(x), (shape[0], -1, 2, 2))
+    h = h + K.tanh(K.reshape(block.dense(x), (shape[0], -1, 2, 2)))
+    places = K.arange(K.shape(h)[1])
+    near = K.cast(K.abs(places[:, None] - places[None]) < 2, h.dtype)
+    scores = K.einsum("bqnd,bknd->bnqk", h, h) + K.zeros((1, 2, shape[1], K.shape(h)[1]))
+    h = K.einsum("bnqk,bknd->bqnd", scores * near, h)
+    return x + K.reshape(h, (shape[0], -1, 4))
+
+
 def attention():
     def code(block, x):
         h = block.norm(x)
@@ -98,6 +109,7 @@ def excite():
 ON_BATCH = {
     "attention": attention,
     "attention_by_hand": dense(heads),
+    "attention_of_an_open_length": dense(heads_of_an_open_length),
     "attention_of_one_product": dense(heads_of_one_product, 12),
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,

@@ -213,6 +213,7 @@ class Kinds:
         else:
             times = 0
         if times == 1:
+            _note_lengths(op.outputs[0], sizes, target[1:])
             self.add_records(op.outputs[0])
         elif times > 1 and holds_records(op.outputs[0]):
             self.add_rows(op.outputs[0], times)
@@ -339,6 +340,18 @@ def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
     number = max(len(first), len(second))
     first, second = (n * number if len(n) == 1 else n for n in (first, second))
     return list(zip(first, second, strict=True))
+
+
+def _note_lengths(tensor: tf.Tensor, sizes: tf.TensorShape, lengths: Sequence[Any]) -> None:
+    """Notes the lengths of a reshaped record where one of them is left open, -1: TensorFlow knows
+    none of these, since it does not know the number of records.
+    """
+    if -1 not in lengths or None in lengths or not sizes.is_fully_defined():
+        return
+    rest = math.prod(n for n in lengths if n != -1)
+    if rest > 0:
+        number = sizes.num_elements() // rest
+        tensor.set_shape([None, *(number if n == -1 else n for n in lengths)])
 
 
 def _has_rows(numbers: Any) -> bool:
