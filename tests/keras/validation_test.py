@@ -42,6 +42,13 @@ def test_own_training_code_of_a_plain_model_is_refused(model_class, name):
         make_private(model_class())
 
 
+@pytest.mark.parametrize("name", ["train_step", "make_train_function"])
+def test_whoever_has_a_step_of_their_own_is_not_sent_to_what_refuses_it(name):
+    model = type("Mine", (Plain,), {name: lambda self, *args: {}})()
+    with pytest.raises(NotPrivateError, match="Move what it computes to call.* compute_loss"):
+        make_private(model)
+
+
 AROUND_CALL = (
     *("compute_metrics", "get_metrics_result", "compile", "fit", "evaluate", "predict"),
     *("test_step", "predict_step", "train_on_batch", "test_on_batch", "predict_on_batch"),

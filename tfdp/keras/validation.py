@@ -162,9 +162,10 @@ def _keys_of_names(callback: Any) -> list[str]:
 
 
 # What `fit` and its kin call. A private model of Keras' own class has only those of Keras.
+_OF_STEPS = ("train_step", "make_train_function")
 _OF_TRAINING = (
-    *("train_step", "compute_loss", "compute_metrics", "test_step", "predict_step"),
-    *("make_train_function", "make_test_function", "make_predict_function", "get_metrics_result"),
+    *(*_OF_STEPS, "compute_loss", "compute_metrics", "get_metrics_result"),
+    *("test_step", "predict_step", "make_test_function", "make_predict_function"),
 )
 # These KerasHub's tasks override, to preprocess and to fill in a loss.
 _OF_TASKS = (
@@ -189,6 +190,12 @@ def check_plain_training(model: keras.Model) -> None:
                 "Derive it from tfdp.keras.DPModel (which calls your compute_loss, compute_metrics,"
                 " test_step and compile), or write the loop with tfdp.clipped_gradient_sum."
             )
+            if name in _OF_STEPS:
+                advice = (
+                    "Move what it computes to call() or compute_loss(), which see one record at a "
+                    "time, and derive the class from tfdp.keras.DPModel, or write the loop with "
+                    "DPOptimizer.private_gradients."
+                )
             if getattr(model, "outputs", None):
                 advice = (
                     "Its layers are a functional model: train "
@@ -209,7 +216,7 @@ def check_steps(model: keras.Model) -> None:
     Raises:
         NotPrivateError: `train_step` or what runs it is somebody else's.
     """
-    for name in ("train_step", "make_train_function"):
+    for name in _OF_STEPS:
         defined = _where_defined(model, name)
         if name in vars(model) or not defined.__module__.startswith(("tfdp.", "keras.")):
             raise NotPrivateError(
