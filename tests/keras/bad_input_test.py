@@ -170,6 +170,16 @@ def test_numbers_of_steps_that_train_nothing_are_named(entry, arguments, error, 
         entry(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (None, TypeError)]
+)
+def test_steps_at_once_that_train_nothing_are_named(value, error):
+    model = toy.private(toy.linear(), steps_per_execution=value)
+    with pytest.raises(error, match="steps_per_execution must be"):
+        model.fit(X, Y, batch_size=2, verbose=0)
+    assert model.ledger.total_count == 0
+
+
 @pytest.mark.parametrize("entry", [_fit, _fit_dataset, _train_on_batch])
 @pytest.mark.parametrize(("class_weight", "error", "message"), CLASS_WEIGHTS, ids=str)
 def test_bad_class_weights_are_named(entry, class_weight, error, message):

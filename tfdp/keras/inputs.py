@@ -24,7 +24,9 @@ from tfdp.sampling import SamplingPolicy
 _logger = logging.getLogger("tfdp")
 
 
-def check_counts(epochs: Any, initial_epoch: Any, steps_per_epoch: Any) -> None:
+def check_counts(
+    epochs: Any, initial_epoch: Any, steps_per_epoch: Any, steps_per_execution: Any
+) -> None:
     """Refuses numbers of epochs and steps that would train nothing, or that are none.
 
     Raises:
@@ -32,6 +34,7 @@ def check_counts(epochs: Any, initial_epoch: Any, steps_per_epoch: Any) -> None:
         ValueError: it is too small.
     """
     positive_integer("epochs", epochs)
+    positive_integer("steps_per_execution", steps_per_execution)
     if steps_per_epoch is not None:
         positive_integer("steps_per_epoch", steps_per_epoch)
     if isinstance(initial_epoch, bool) or not isinstance(initial_epoch, numbers.Integral):

@@ -217,7 +217,7 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         validation.check_callbacks(callbacks, public_validation, released)
         validation.check_logs(released, public_validation)
         inputs.check_order(sampling, shuffle)
-        inputs.check_counts(epochs, initial_epoch, steps_per_epoch)
+        inputs.check_counts(epochs, initial_epoch, steps_per_epoch, self.steps_per_execution)
         inputs.check_validation(
             validation_data, validation_steps, validation_batch_size, validation_freq
         )
