@@ -7,10 +7,12 @@ import tensorflow as tf
 import tfdp
 from tests.gradients.problems import (
     BATCH,
+    apply,
     assert_engines_agree,
     assert_layer_is_exact,
     by_engine,
     floatx,
+    lora,
     model_of,
     normal,
     problem,
@@ -136,6 +138,33 @@ def decisions(monkeypatch):
 @pytest.mark.parametrize("name", sorted(ON_BATCH))
 def test_block_on_the_batch_is_exact(name, decisions):
     assert_layer_is_exact(ON_BATCH[name], (BATCH, 4))
+    assert decisions and all(decisions)
+
+
+OPEN = {
+    "block": lambda: Code(lambda b, x: b.attention(x, x), attention=L.MultiHeadAttention(2, 2)),
+    "convolution": lambda: L.Conv1D(3, 2),
+    "dense": lambda: L.Dense(3),
+    "einsum": lambda: L.EinsumDense("abc,cd->abd", (None, 3)),
+    "lora": lambda: lora(L.Dense(3)),
+    "recurrent": lambda: L.GRU(3),
+    "steps": lambda: L.TimeDistributed(L.Dense(2)),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_layers_in_a_block_know_lengths_that_its_code_leaves_open(name, decisions):
+    keras.utils.set_random_seed(1)
+    layer = OPEN[name]()
+    apply(layer, keras.KerasTensor((None, 4, 4)))
+
+    def code(block, x):
+        h = K.reshape(x, (K.shape(x)[0], 4, 2, 2))
+        h = K.tanh(K.reshape(h, (K.shape(x)[0], K.shape(h)[1], -1)))
+        h = apply(block.inner, h)
+        return K.sum(K.reshape(h, (K.shape(x)[0], -1)), 1, keepdims=True)
+
+    assert_engines_agree(*problem(model_of(lambda: Code(code, inner=layer), (4, 4)), normal(4, 4)))
     assert decisions and all(decisions)
 
 

@@ -322,6 +322,33 @@ def test_knows_what_keeps_records_apart(name):
     look_at(APART[name])
 
 
+def of_open_length(x, *lengths):
+    return tf.reshape(x, [tf.shape(x)[0], *lengths])
+
+
+# TensorFlow knows none of these lengths, since it does not know the number of records.
+OPEN = {
+    "brought_together": lambda x: of_open_length(x, -1),
+    "elementwise": lambda x: tf.tanh(of_open_length(x, 2, -1)) + 1.0,
+    "einsum": lambda x: tf.einsum("bij,bkj->bik", *[of_open_length(x, -1, 2)] * 2),
+    "joined": lambda x: tf.concat([x, of_open_length(x, -1, 4)], 1),
+    "of_rows": lambda x: tf.reshape(tf.reshape(x, [tf.shape(x)[0] * 2, -1, 2]), [-1, 16]),
+    "rows_put_back": lambda x: tf.reshape(
+        tf.reshape(x, [tf.shape(x)[0] * 4, 4]), [tf.shape(x)[0], -1, 8]
+    ),
+    "split": lambda x: tf.split(of_open_length(x, 4, -1), 2, 2)[1],
+    "transposed": lambda x: tf.transpose(tf.nn.softmax(of_open_length(x, -1, 8)), [0, 2, 1]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OPEN))
+def test_lengths_that_are_left_open_are_known(name):
+    traced = look_at(OPEN[name])
+    x = tf.reshape(tf.range(48.0), [3, 4, 4])
+    assert traced.outputs[0].shape[1:] == OPEN[name](x).shape[1:]
+    np.testing.assert_array_equal(traced(x), OPEN[name](x))
+
+
 # Where other lengths are unknown, too, none of them tells the axis of records from others.
 # TensorFlow makes no product over the first axis of such.
 REFUSED = [

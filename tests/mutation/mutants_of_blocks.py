@@ -208,6 +208,22 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (
+        "open_lengths_of_all_rows",
+        "a length that is left open is told to be that of all rows of a record together",
+        "record_wise_operations.py",
+        "rest = rows * math.prod(",
+        "rest = math.prod(",
+        f"{GRADIENTS}/record_wise_operations_test.py::test_lengths_that_are_left_open_are_known",
+    ),
+    (
+        "open_lengths_end_there",
+        "a length that is left open is not known after the next operation",
+        "record_wise_operations.py",
+        "if any(tensor.name in self._noted for tensor in inputs) and note_lengths(op):",
+        "if False:",
+        f"{GRADIENTS}/record_wise_operations_test.py::test_lengths_that_are_left_open_are_known",
+    ),
+    (
         "steps_of_steps_share_draws",
         "rows of a TimeDistributed in another draw the same where their numbers add up to the same",
         "recording.py",

@@ -664,7 +664,7 @@ TRAINING = in_folder(
         "two_steps_on_a_sample",
         "a private model may have a training step of its own",
         "validation.py",
-        'for name in ("train_step", "make_train_function"):',
+        "for name in _OF_STEPS:",
         "for name in ():",
         f"{KERAS}/validation_test.py::test_own_steps_of_a_private_model_are_refused",
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients import kernels
-from tfdp.gradients.keras_internals import CUSTOM_GRADIENT, function_in
+from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
 
 # Operations that call functions, by how they do.
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -72,3 +72,21 @@ def has_unsafe_gradients(graph: Any) -> bool:
         or any(map(has_unsafe_gradients, functions_called(op)))
         for op in graph.get_operations()
     )
+
+
+def create(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Makes an operation anew, with other inputs, in the current graph."""
+    attributes = {
+        name: value for name, value in op.node_def.attr.items() if not name.startswith(COLOCATION)
+    }
+    arguments = op.op_def.input_arg
+    if not any(argument.number_attr or argument.type_list_attr for argument in arguments):
+        # A check may have made an integer input wider than it was, so the types of the new inputs
+        # count.
+        for argument, tensor in zip(arguments, inputs, strict=True):
+            if argument.type_attr:
+                dtype = tensor.dtype.as_datatype_enum
+                attributes[argument.type_attr] = tf.compat.v1.AttrValue(type=dtype)
+    graph = tf.compat.v1.get_default_graph()
+    dtypes = [t.dtype for t in op.outputs]
+    return list(graph.create_op(op.type, inputs, dtypes, attrs=attributes).outputs)

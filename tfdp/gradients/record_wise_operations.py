@@ -24,7 +24,7 @@ from tfdp.gradients.keras_internals import (
 from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.moved_axes import axis_after
 from tfdp.gradients.record_wise_checks import CHECKS, ELEMENTWISE
-from tfdp.gradients.static_values import static_value, value_from_outside
+from tfdp.gradients.static_values import note_lengths, static_value, value_from_outside
 
 # Functions of TensorFlow that have gradients of their own, elementwise ones.
 _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
@@ -69,6 +69,7 @@ class Kinds:
         self._shapes: dict[str, list[Any]] = {}
         self._merged: dict[str, int] = {}  # How many rows a record has.
         self._moved: dict[str, int] = {}  # Which axis is that of records.
+        self._noted: set[str] = set()  # Of which more lengths are known than TensorFlow knew.
 
     def add_records(self, tensor: tf.Tensor) -> None:
         """Notes that row i of a tensor is a function of record i."""
@@ -127,6 +128,8 @@ class Kinds:
         inputs = list(op.inputs)
         if op.type in ("Const", "NoOp"):
             return
+        if any(tensor.name in self._noted for tensor in inputs) and note_lengths(op):
+            self._noted |= {tensor.name for tensor in op.outputs}
         if CUSTOM_GRADIENT in op.node_def.attr:
             self._own_gradient(op, inputs)
         elif drawn:
@@ -212,13 +215,31 @@ class Kinds:
             times = 0 if rest else times
         else:
             times = 0
+        if times > 0 and sizes.is_fully_defined():
+            self._note_open_length(op.outputs[0], target[1:], rows * sizes.num_elements(), times)
         if times == 1:
-            _note_lengths(op.outputs[0], sizes, target[1:])
             self.add_records(op.outputs[0])
         elif times > 1 and holds_records(op.outputs[0]):
             self.add_rows(op.outputs[0], times)
         else:
             raise MixesError(f"{_named(op)} moves the axis of records")
+
+    def _note_open_length(
+        self, tensor: tf.Tensor, lengths: Sequence[Any], numbers: int, rows: int
+    ) -> None:
+        """Notes the lengths of a row where one of them is left open, -1: TensorFlow knows none of
+        these, since it does not know the number of records.
+
+        Args:
+            tensor: What was reshaped.
+            lengths: Of its rows.
+            numbers: How many numbers a record has.
+            rows: How many rows.
+        """
+        rest = rows * math.prod(n or 0 for n in lengths if n != -1)
+        if -1 in lengths and rest > 0:
+            tensor.set_shape([None, *(numbers // rest if n == -1 else n for n in lengths)])
+            self._noted.add(tensor.name)
 
     def _use_of_rows(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         merged = [t for t in inputs if t.name in self._merged]
@@ -340,18 +361,6 @@ def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
     number = max(len(first), len(second))
     first, second = (n * number if len(n) == 1 else n for n in (first, second))
     return list(zip(first, second, strict=True))
-
-
-def _note_lengths(tensor: tf.Tensor, sizes: tf.TensorShape, lengths: Sequence[Any]) -> None:
-    """Notes the lengths of a reshaped record where one of them is left open, -1: TensorFlow knows
-    none of these, since it does not know the number of records.
-    """
-    if -1 not in lengths or None in lengths or not sizes.is_fully_defined():
-        return
-    rest = math.prod(n for n in lengths if n != -1)
-    if rest > 0:
-        number = sizes.num_elements() // rest
-        tensor.set_shape([None, *(number if n == -1 else n for n in lengths)])
 
 
 def _has_rows(numbers: Any) -> bool:

@@ -15,11 +15,11 @@ from tfdp.gradients.graphs import (
     CASES,
     CONDITIONALS,
     LOOPS,
+    create,
     functions_called,
     in_order,
     leaves_of,
 )
-from tfdp.gradients.keras_internals import COLOCATION
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
 
@@ -192,12 +192,12 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
         return [tf.reduce_sum(inputs[0], [0, *range(2, op.inputs[0].shape.rank)])]
     check = kernels.check_of(op)
     if check is not None and dependent.takes_places(op):
-        return indices.checked(check, op, inputs, lambda safe: _create(op, safe))
+        return indices.checked(check, op, inputs, lambda safe: create(op, safe))
     axis = axis_of_one_channel(op)
     if axis is not None:
-        return _create(op, of_two_channels(*inputs, axis))
+        return create(op, of_two_channels(*inputs, axis))
     if not functions_called(op):
-        return _create(op, inputs)
+        return create(op, inputs)
 
     called = list(zip(functions_called(op), dependent.called(op), strict=True))
 
@@ -227,21 +227,3 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
         f"{op.type} ({op.name}) calls a function in a way that tfdp does not know, so that what "
         "integers of a record do in it cannot be checked."
     )
-
-
-def _create(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Makes an operation anew in the current graph."""
-    attributes = {
-        name: value for name, value in op.node_def.attr.items() if not name.startswith(COLOCATION)
-    }
-    arguments = op.op_def.input_arg
-    if not any(argument.number_attr or argument.type_list_attr for argument in arguments):
-        # A check may have made an integer input wider than it was, so the types of the new inputs
-        # count.
-        for argument, tensor in zip(arguments, inputs, strict=True):
-            if argument.type_attr:
-                dtype = tensor.dtype.as_datatype_enum
-                attributes[argument.type_attr] = tf.compat.v1.AttrValue(type=dtype)
-    graph = tf.compat.v1.get_default_graph()
-    dtypes = [t.dtype for t in op.outputs]
-    return list(graph.create_op(op.type, inputs, dtypes, attrs=attributes).outputs)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.gradients.graphs import create
 from tfdp.gradients.keras_internals import is_stateful
 
 # Larger tensors are no shapes, axes or places.
@@ -82,6 +83,31 @@ def _known_lengths(tensor: tf.Tensor) -> np.ndarray | None:
         return None
     lengths = [_UNKNOWN if n is None else n for n in tensor.op.inputs[0].shape]
     return np.array(lengths, tensor.dtype.as_numpy_dtype)
+
+
+def note_lengths(op: tf.Operation) -> bool:
+    """Notes the lengths that results of an operation have since more is known of its operands than
+    was when it was made.
+
+    Returns:
+        Whether another length is known.
+    """
+    tensors = [*op.inputs, *op.outputs]
+    if any(t.dtype in (tf.resource, tf.variant) for t in tensors):
+        return False
+    before = [t.shape for t in op.outputs]
+    if all(shape[1:].is_fully_defined() for shape in before if shape.rank is not None):
+        return False
+    with tf.Graph().as_default():
+        values = [static_value(t) for t in op.inputs]
+        inputs = [
+            tf.compat.v1.placeholder(t.dtype, t.shape) if value is None else tf.constant(value)
+            for t, value in zip(op.inputs, values, strict=True)
+        ]
+        shapes = [result.shape for result in create(op, inputs)]
+    for tensor, shape in zip(op.outputs, shapes, strict=True):
+        tensor.set_shape(shape)
+    return before != [t.shape for t in op.outputs]
 
 
 def _as_named(given: dict[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
