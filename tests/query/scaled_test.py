@@ -177,6 +177,7 @@ def test_the_inner_state_goes_on():
         ((GaussianSumQuery(1.0, 1.0), tf.TensorSpec([None])), ValueError, "shape"),
         ((GaussianSumQuery(1.0, 1.0), SPECS, 1.0), ValueError, "beta_2"),
         ((GaussianSumQuery(1.0, 1.0), SPECS, 0.9, 0.0), ValueError, "floor"),
+        ((GaussianSumQuery(1.0, 1.0), SPECS, 0.9, 1.1e6), ValueError, "floor"),
     ],
 )
 def test_arguments_are_checked(arguments, error, message):
