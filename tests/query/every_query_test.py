@@ -174,6 +174,16 @@ def test_event_of_the_query_has_a_price(name):
     assert _has_price(event)
 
 
+@pytest.mark.parametrize("name", [n for n in PUBLIC if dataclasses.is_dataclass(PUBLIC[n])])
+def test_a_source_of_noise_is_neither_shown_nor_compared(name):
+    # Queries that do the same are equal, whoever draws; and they are shown as they are built.
+    compares = PUBLIC[name].__eq__ is not object.__eq__
+    for field in dataclasses.fields(PUBLIC[name]):
+        if field.name == "random_source":
+            assert not field.repr
+            assert not (field.compare and compares)
+
+
 def _has_price(event):
     return any(make_accountant(accountant).supports(event) for accountant in ACCOUNTANTS)
 
