@@ -167,6 +167,13 @@ def test_more_coordinates_than_are_charged_for_are_refused(shape):
         use(tf.zeros([2, 3], tf.int32))
 
 
+def test_no_more_coordinates_are_charged_for_than_a_sum_has():
+    assert DistributedDiscreteGaussianSumQuery(1.0, 1.0).max_coordinates == 2**30
+    DistributedDiscreteGaussianSumQuery(1.0, 1.0, max_coordinates=2**30)
+    with pytest.raises(ValueError, match="max_coordinates must be at most 2\\^30"):
+        DistributedDiscreteGaussianSumQuery(1.0, 1.0, max_coordinates=2**30 + 1)
+
+
 @ALL
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, "1", None, True])
 def test_refuses_bad_arguments(make, bad):
@@ -230,7 +237,12 @@ def test_skellam_event_and_average():
     np.testing.assert_allclose(result, [1.0, 4.0])
     assert result.dtype == tf.float32
     assert event == SkellamSharesSumEvent(9.0, 5.0, 0.0, 2)
-    for bad in ({"local_stddev": 2.0**14 + 1}, {"l1_norm_bound": -1.0}, {"min_contributors": 0}):
+    for bad in (
+        {"local_stddev": 2.0**14 + 1},
+        {"l1_norm_bound": -1.0},
+        {"l1_norm_bound": 2.0**61 + 2.0**10},
+        {"min_contributors": 0},
+    ):
         arguments = {"l1_norm_bound": 1.0, "l2_norm_bound": 1.0, "local_stddev": 1.0} | bad
         with pytest.raises(ValueError, match="must be"):
             DistributedSkellamSumQuery(**arguments)
