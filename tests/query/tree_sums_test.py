@@ -144,6 +144,8 @@ def test_arguments_of_tensorflow_privacy():
     )
     event = query.derive_event(query.initial_global_state())
     assert (event.noise_stddev, event.efficient, event.seeded) == (10.0, False, True)
+    usual = TreeResidualSumQuery.build_l2_gaussian_query(10.0, 1.0, spec, num_steps=16, period=4)
+    assert usual.factorization == BinaryTree(efficient=True)
     with pytest.raises(TypeError, match="num_steps"):
         TreeResidualSumQuery.build_l2_gaussian_query(1.0, 1.0, spec)
     with pytest.raises(ValueError, match="clip_norm"):
