@@ -212,13 +212,6 @@ def test_refuses_a_bound_without_room_for_rounding():
         discretized().initial_sample_state(tf.TensorSpec([None], tf.float32))
 
 
-def test_numbers_of_every_type_are_kept_as_pythons_own():
-    query = DiscretizedSumQuery(integers(), np.float32(CLIP), 10, np.int8(16))
-    assert query == DiscretizedSumQuery(integers(), CLIP, 10.0, 16)
-    kinds = [type(getattr(query, name)) for name in ("l2_norm_clip", "scale", "modulus_bits")]
-    assert kinds == [float, float, int]
-
-
 def test_refuses_an_l1_bound_that_records_within_the_l2_bound_exceed():
     # They would be an error that depends on the data, or nothing under XLA.
     l2 = rounded_norm_bound(10.0 * CLIP, 8)

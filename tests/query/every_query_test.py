@@ -5,6 +5,7 @@ import inspect
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -182,6 +183,26 @@ def test_a_source_of_noise_is_neither_shown_nor_compared(name):
         if field.name == "random_source":
             assert not field.repr
             assert not (field.compare and compares)
+
+
+def test_whatever_is_no_source_of_noise_is_refused():
+    drawing = [q for q in INSTANCES.values() if hasattr(q, "random_source")]
+    assert len(drawing) > 10
+    for query in drawing:
+        with pytest.raises(TypeError, match="random_source must be a tfdp.noise.RandomSource"):
+            dataclasses.replace(query, random_source=7)
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if "__dataclass_fields__" in vars(PUBLIC[n])])
+def test_numbers_of_numpy_are_kept_as_pythons_own(name):
+    query = INSTANCES[PUBLIC[name]]
+    for field in dataclasses.fields(query):
+        value = getattr(query, field.name)
+        if type(value) in (int, float) and field.name != "rotation_seed":
+            other = np.int64(value) if type(value) is int else np.float64(value)
+            kept = getattr(dataclasses.replace(query, **{field.name: other}), field.name)
+            assert kept == value
+            assert type(kept) is type(value)
 
 
 def _has_price(event):

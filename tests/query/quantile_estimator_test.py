@@ -38,15 +38,6 @@ def estimates(query, records, number):
 
 
 ROOT_2 = math.sqrt(2)
-_NUMBERS = (
-    "initial_estimate",
-    "target_quantile",
-    "learning_rate",
-    "below_estimate_stddev",
-    "expected_num_records",
-    "min_estimate",
-    "max_estimate",
-)
 # target, learning rate, geometric, first estimate, records, estimates
 PUBLISHED = {
     "target_zero": (0.0, 1.0, False, 10.0, [8.5, 7.25], [9.0, 8.0, 7.5, 7.0, 7.0]),
@@ -138,14 +129,6 @@ def test_bounds_where_none_are_given(geometric, initial, bounds):
         NoPrivacyQuantileEstimatorQuery(initial, 0.5, 0.4, geometric),
     ):
         assert (query.min_estimate, query.max_estimate) == pytest.approx(bounds, rel=1e-12)
-
-
-def test_numbers_of_every_type_are_kept_as_floats():
-    query = QuantileEstimatorQuery(
-        np.int64(2), np.float32(0.5), 1, np.int32(3), np.float64(60), False, np.int8(1), 4
-    )
-    assert query == QuantileEstimatorQuery(2.0, 0.5, 1.0, 3.0, 60.0, False, 1.0, 4.0)
-    assert all(type(getattr(query, name)) is float for name in _NUMBERS)
 
 
 def test_event_is_that_of_the_count_and_follows_no_estimate():
