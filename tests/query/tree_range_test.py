@@ -162,6 +162,13 @@ def test_shares_of_noise_are_refused_as_by_tensorflow_privacy(arguments):
         TreeRangeSumQuery.build_distributed_discrete_gaussian_query(*arguments)
 
 
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "7", None])
+def test_a_number_of_leaves_that_is_none_is_refused(bad):
+    build = TreeRangeSumQuery.build_distributed_discrete_gaussian_query
+    with pytest.raises((TypeError, ValueError), match="max_leaves must be"):
+        build(1.0, 1.0, max_leaves=bad)
+
+
 def test_shares_of_noise_on_every_node_are_charged(check_stddev):
     # 300 leaves, 16 records of nothing: noise of 16 shares on each of 1023 nodes.
     query = TreeRangeSumQuery.build_distributed_discrete_gaussian_query(
