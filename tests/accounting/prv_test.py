@@ -308,6 +308,32 @@ def test_never_above_renyi_divergences(q):
 
 
 @pytest.mark.parametrize(
+    ("step", "count", "size", "epsilon"),
+    [
+        # The tails that grids cut off are larger than these deltas.
+        (_step(1e-4, 2.4), 206, 1, 0.24),
+        (_step(6e-3, 5.9, ZERO), 4, 1, 1.7),
+        (_step(2e-4, 7.2, REPLACE), 2, 1, 0.08),
+        # Of a group that is replaced a grid says little.
+        (_step(0.01, 4.0, REPLACE), 300, 2, 0.5),
+        (_step(0.01, 4.0, REPLACE), 300, 4, 0.5),
+    ],
+)
+def test_delta_is_never_above_that_of_divergences(step, count, size, epsilon):
+    prv, rdp = (
+        make(group_size=size).compose(step, count) for make in (PRVAccountant, RDPAccountant)
+    )
+    assert 0 < prv.get_delta(epsilon) <= rdp.get_delta(epsilon) * (1 + 1e-9)
+
+
+def test_delta_is_at_most_the_probability_that_a_unit_is_in_any_sample():
+    for relation, sampled in ((ADD, 3e-4), (REPLACE, 6e-4)):
+        accountant = PRVAccountant(group_size=2).compose(_step(1e-4, 0.05, relation), 3)
+        assert 0 < accountant.get_delta(0.0) <= 2 * sampled * (1 + 1e-9)
+        assert accountant.get_epsilon(2 * sampled * (1 + 1e-9)) == 0
+
+
+@pytest.mark.parametrize(
     ("z", "q", "count", "delta", "most"),
     [
         # What divergences say is 1.9 at 1e-8, 0.84 at 1e-5.

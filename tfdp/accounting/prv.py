@@ -203,17 +203,19 @@ class PRVAccountant(Accountant):
         terms = merge_unsampled(self._terms())
         if (mu := only_gaussian(terms)) is not None:
             return gaussian_delta(mu * self._group_size, epsilon)
-        _, most = delta_bound(self._renyi(terms), epsilon)
+        renyi = self._renyi(terms)
+        _, most = delta_bound(renyi, epsilon)
+        known = min(most, delta_of_curve(renyi, epsilon))
+        known = min(known, inclusion_probability(terms) * self._group_size)
         if epsilon > LARGEST_EPSILON or most == 0 or not self._has_grid(terms):
-            most = min(most, delta_of_curve(self._renyi(terms), epsilon))
-            return min(most, inclusion_probability(terms) * self._group_size)
+            return known
         # What may be cut off depends on delta, so that it is found twice.
         delta = most if self._group_size == 1 else min(most, _TYPICAL_DELTA)
         for _ in range(2):
             bounds = self._bounds(terms, delta, epsilon)
             # Two neighbours in a row may have a bound above one, at which nothing can be cut off.
             delta = min(1.0, max((b.upper_delta(epsilon) for b in bounds), default=1.0))
-        return min(delta, most)
+        return min(delta, known)
 
     def _renyi(self, terms: _Terms) -> Renyi:
         return group_rdp(self._neighbours(terms), self._group_size)
