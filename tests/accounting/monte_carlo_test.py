@@ -57,7 +57,7 @@ def _composed(accountant, *pairs):
     return accountant
 
 
-@pytest.mark.parametrize("mean", [0.0, 1e-3, 0.3, 1.0])
+@pytest.mark.parametrize("mean", [0.0, 1e-3, 0.3, 1 - 2.0**-53, 1.0])
 def test_bounds_of_means_are_the_roots_of_the_divergence(mean):
     risk = math.log(1e-4)
     for upper in (False, True):
@@ -146,6 +146,21 @@ def test_epsilon_falls_with_delta_and_is_infinite_where_draws_say_nothing():
     least = mean_bound(0.0, 10_000, accountant._log_risk, True)
     assert accountant.get_epsilon(least * 0.99) == math.inf
     assert accountant.get_delta(1e6) == pytest.approx(least)
+    # From zero on there are bounds: where delta allows for all, epsilon is zero.
+    interval = accountant.get_delta_interval(0.0)
+    assert interval.lower < interval.estimate < interval.upper
+    assert accountant.get_epsilon(interval.upper) == 0.0 < accountant.get_epsilon(interval.estimate)
+
+
+@pytest.mark.parametrize("loss", [-1e6, 0.0, 1e-3, 1e6])
+def test_losses_are_charged_with_what_rounding_may_take(loss, monkeypatch):
+    def drawn(mechanism, count, number, removed, generator):
+        return np.full(number, loss)
+
+    monkeypatch.setattr("tfdp.accounting.monte_carlo.draw_losses", drawn)
+    accountant = _composed(MonteCarloAccountant(5), (POISSON, 1))
+    for losses in accountant._losses():
+        assert np.all(losses - loss >= 0.99e-9 * (1 + abs(loss)))
 
 
 def test_of_nothing_and_of_no_noise_nothing_is_drawn():
