@@ -91,6 +91,16 @@ def test_free_events_are_counted_to_the_end():
 def test_targets_out_of_range(epsilon, delta):
     with pytest.raises(ValueError, match="target_"):
         PrivacyLedger().remaining(epsilon, delta)
+    with pytest.raises(ValueError, match="target_"):
+        Budget(epsilon, delta)
+
+
+def test_what_is_left_is_what_the_ledger_does_not_cost():
+    ledger = ledger_of((STEP, 100))
+    spent = ledger.epsilon(1e-5)
+    assert Budget(1.5, 1e-5).left(PrivacyLedger()) == 1.5
+    assert Budget(1.5, 1e-5).left(ledger) == pytest.approx(1.5 - spent, rel=1e-12)
+    assert Budget(spent * 0.9, 1e-5).left(ledger) == 0.0
 
 
 def _of_a_pass(sampling, stddev):
