@@ -65,6 +65,7 @@ def test_ratio_falls_with_batch_and_budget_and_rises_with_steps():
 def test_text_csv_and_json_say_the_same():
     table = _table()
     from_csv = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert "\r" not in table.to_csv()
     from_json = json.loads(table.to_json())
     assert from_json["population_size"] == 60_000
     assert (from_json["delta"], from_json["accountant"]) == (1e-5, "rdp")
@@ -77,6 +78,8 @@ def test_text_csv_and_json_say_the_same():
         assert {name: float(value) for name, value in left.items()} == {
             name: value for name, value in right.items() if name != "problem"
         }
+        assert right["epochs"] == pytest.approx(row.steps * row.batch_size / 60_000, rel=1e-12)
+        assert right["problem"] is None
         assert right["noise_multiplier"] == row.plan.noise_multiplier
         assert right["noise_batch_ratio"] == row.plan.noise_multiplier / row.batch_size
         assert line.split()[0] == f"{row.target_epsilon:g}"
@@ -97,7 +100,8 @@ def test_a_budget_out_of_reach_is_a_row_that_says_why():
     assert "it is still 5" in row.problem
     assert "-" in table.to_text().splitlines()[3].split()
     assert table.to_text().endswith(row.problem)
-    assert json.loads(table.to_json())["rows"][0]["noise_batch_ratio"] is None
+    (found,) = json.loads(table.to_json())["rows"]
+    assert (found["noise_batch_ratio"], found["problem"]) == (None, row.problem)
     assert list(csv.DictReader(io.StringIO(table.to_csv())))[0]["noise_multiplier"] == ""
 
 
