@@ -32,6 +32,7 @@ from tfdp.query import WeightedAverageQuery
 from tfdp.sampling import FixedSize, FullBatch, Poisson, Shuffled
 
 NAMES = making.NAMES
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 
 def test_round_is_the_clipped_average_over_the_fixed_denominator():
@@ -331,6 +332,62 @@ def test_validation_data_have_the_forms_of_keras(form, weighted):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("callback", "error"),
+    [(keras.callbacks.EarlyStopping("loss"), NotPrivateError), (print, TypeError)],
+    ids=["stops by a raw loss", "none"],
+)
+def test_callbacks_that_fit_refuses_are_refused_before_a_round(callback, error):
+    server = Server(making.model(), NAMES, sampling=FullBatch())
+    with pytest.raises(error, match="EarlyStopping|keras.callbacks.Callback"):
+        server.train(making.answer_all, 1, callbacks=[callback])
+    assert server.model.ledger.total_count == 0
+
+
+def test_callbacks_see_rounds_as_epochs_of_one_batch(capfd):
+    called = []
+
+    class Sees(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            called.append(self.params)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            called.append(epoch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            called.append(("batch", batch))
+
+    public = np.zeros([4, 3], "float32"), np.zeros([4, 2], "float32")
+    server = Server(making.model(), NAMES, sampling=FullBatch())
+    server.train(making.answer_all, 2, callbacks=[Sees()], validation_data=public)
+    params = {"verbose": 0, "epochs": 2, "steps": 1}
+    assert called == [params, 0, ("batch", 0), 1, ("batch", 0)]
+    assert "val_loss" in server.model.history.history
+    assert "step" not in capfd.readouterr().out  # Neither rounds nor validation show a bar.
+    server.train(making.answer_all, 2, verbose=1)
+    assert "Epoch 2/2" in capfd.readouterr().out
+
+
+def test_a_denominator_that_is_far_off_is_logged_where_the_population_is_public(caplog):
+    def begun(**arguments):
+        caplog.clear()
+        query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=60)
+        Server(making.model(query=query), NAMES, **arguments)
+        return any("divides by denominator=60" in message for message in caplog.messages)
+
+    assert begun(sampling=FullBatch())
+    # It says how many clients are expected, which here is as secret as their data.
+    assert not begun(sampling=Poisson(0.5, neighboring_relation=ADD))
+
+
+def test_what_a_durable_ledger_reserved_is_given_back_after_the_rounds(tmp_path):
+    path = tmp_path / "ledger.db"
+    with tfdp.PrivacyLedger.open(path, create=True, lease=50) as ledger:
+        model = making.model(ledger=ledger)
+        Server(model, NAMES, sampling=FullBatch()).train(making.answer_all, 2)
+        assert tfdp.PrivacyLedger.load(path).total_count == 2
+
+
 def test_validation_data_that_mean_nothing_are_refused_before_a_round():
     server = Server(making.model(), NAMES, sampling=FullBatch())
     with pytest.raises(ValueError, match="4 parts"):
@@ -481,6 +538,15 @@ def test_refuses(name):
     make, error = REFUSED[name]
     with pytest.raises(error):
         make()
+
+
+def test_a_model_that_is_not_built_is_refused():
+    model = tfdp.keras.make_private(keras.Sequential([keras.layers.Dense(2)]))
+    query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=6)
+    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query, privacy_unit="user")
+    model.compile(optimizer, loss="mse")
+    with pytest.raises(ValueError, match="must be built: give it an Input"):
+        Server(model, NAMES, sampling=FullBatch())
 
 
 def test_round_that_a_kill_interrupts_is_charged_and_never_released(tmp_path):
