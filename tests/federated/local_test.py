@@ -253,6 +253,18 @@ def test_numbers_out_of_range_are_refused(arguments):
         LocalSGD(**{"epochs": 1, "batch_size": 1, "learning_rate": 0.1, **arguments})
 
 
+def test_numbers_of_numpy_are_kept_as_pythons_own():
+    sgd = LocalSGD(np.int64(2), np.int32(4), np.float32(0.5), np.float64(0.25))
+    kinds = [type(value) for value in vars(sgd).values()]
+    assert kinds == [int, int, float, float]
+    assert sgd == LocalSGD(2, 4, 0.5, 0.25)
+
+
+def test_what_is_no_sgd_is_refused():
+    with pytest.raises(TypeError, match="sgd must be a tfdp.federated.LocalSGD"):
+        LocalTraining(_model("mlp"), keras.optimizers.SGD(0.1))
+
+
 def test_model_without_a_loss_is_refused():
     with pytest.raises(ValueError, match="compiled with a loss"):
         LocalTraining(making.plain(), LocalSGD(1, 1, 0.1))
