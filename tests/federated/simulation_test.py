@@ -162,8 +162,12 @@ def test_data_of_a_client_are_a_pair(pair):
 
 def test_what_a_simulation_is_made_of_is_checked():
     server = Server(making.model(), making.NAMES, sampling=FullBatch())
-    for arguments in ((server.model, _data(), SGD), (server, [], SGD), (server, _data(), 0.1)):
-        with pytest.raises(TypeError, match="must"):
+    for arguments, message in (
+        ((server.model, _data(), SGD), "server must be"),
+        ((server, [], SGD), "data must map the name of every client"),
+        ((server, _data(), 0.1), "sgd must be"),
+    ):
+        with pytest.raises(TypeError, match=message):
             Simulation(*arguments)
     for generator in (0, "secret"):
         with pytest.raises(TypeError, match="generator must"):
