@@ -1,5 +1,7 @@
 """Shadow models are trained on the halves that they name, in one process and in several."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,31 @@ def test_models_see_their_half_and_predict_everybody():
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
+def test_every_model_has_its_half_and_a_seed_of_its_own():
+    seen = []
+
+    def make_model(x, y, seed):
+        seen.append((x[:, 0].tolist(), y.tolist(), seed))
+        return remember(x, y, seed)
+
+    labels = np.arange(12) % 5
+    found = shadow_models(make_model, X, labels, models=4, seed=7)
+    halves = random_halves(4, 12, seed=7)
+    assert np.array_equal(found.memberships, halves)
+    expected = zip(halves, range(7, 11), strict=True)
+    assert seen == [(X[half, 0].tolist(), labels[half].tolist(), seed) for half, seed in expected]
+
+
+def tell_the_process(x, y, seed):
+    return lambda x: np.full((len(x), 1), os.getpid())
+
+
+def test_several_workers_are_other_processes():
+    for workers in (1, 2):
+        found = shadow_models(tell_the_process, X, Y, models=2, workers=workers).predictions
+        assert np.all(found == os.getpid()) if workers == 1 else not np.any(found == os.getpid())
+
+
 def test_processes_train_the_same_models():
     told = []
     alone = shadow_models(remember, X, Y, models=2, seed=3)
@@ -64,7 +91,17 @@ def refuse(x, y, seed):
     return lambda x: np.zeros(len(x))
 
 
+def predict_few(x, y, seed):
+    return lambda x: np.zeros((len(x) - 1, 2))
+
+
 def test_what_cannot_be_used_is_refused():
+    with pytest.raises(ValueError, match=r"shape=\(11, 2\) for 12 records"):
+        shadow_models(predict_few, X, Y, models=2)
+    with pytest.raises(ValueError, match="^workers must be"):
+        shadow_models(remember, X, Y, models=2, workers=0)
+    with pytest.raises(ValueError, match="^records must be"):
+        random_halves(2, 0, seed=0)
     for workers in (1, 2):
         with pytest.raises(ValueError, match=r"\[records, classes\]"):
             shadow_models(refuse, X, Y, models=2, workers=workers)
