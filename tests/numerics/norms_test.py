@@ -94,3 +94,19 @@ def test_gram_norms_of_what_cancels_are_all_that_can_be_wrong(rows, columns):
         tf.constant(left, tf.float32), tf.constant(right, tf.float32), rows, columns
     )
     assert least * (1 - 1e-6) <= float(found[0]) <= least * (1 + 1e-5 + 8 * u * (rows + columns))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+    ],
+)
+def test_sums_are_in_float32_at_least(given, kept):
+    tensor = tf.constant([1.5, 1 + 2.0**-40], given)
+    found = norms.to_accumulate(tensor)
+    assert found.dtype == kept
+    np.testing.assert_array_equal(tf.cast(found, tf.float64), tf.cast(tensor, tf.float64))
