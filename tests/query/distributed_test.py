@@ -151,6 +151,13 @@ def test_all_that_hold_a_query_say_that_records_draw():
         tfdp_query.WeightedSumQuery(query, 2.0)
 
 
+@ALL
+def test_no_more_than_one_share_is_charged_for_where_nobody_says(make):
+    query = make(1.0, 2.0)
+    assert query.min_contributors == 1
+    assert query.derive_event(()) == make(1.0, 2.0, min_contributors=1).derive_event(())
+
+
 def test_gaussian_event():
     query = DistributedDiscreteGaussianSumQuery(14.1, 2.0, 100, 50)
     assert query.derive_event(()) == GaussianSharesSumEvent(14.1, 2.0, 100, 50)
