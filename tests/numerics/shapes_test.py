@@ -47,6 +47,15 @@ def test_records_are_kept_apart(spec, shape, unknown):
     np.testing.assert_array_equal(np.ravel(result), np.ravel(x))
 
 
+def test_a_size_that_is_known_when_the_graph_runs():
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 2, 6])])
+    def transposed(x):
+        return reshape_records(x, [tf.shape(x)[2], 2])
+
+    x = np.arange(36.0, dtype=np.float32).reshape(3, 2, 6)
+    np.testing.assert_array_equal(transposed(tf.constant(x)), x.reshape(3, 6, 2))
+
+
 @pytest.mark.parametrize("spec", [[None, 6], [None, None], [2, 6]])
 def test_refuses_to_make_other_records(spec):
     """Two records of 6 numbers are not four of 3."""
