@@ -174,6 +174,16 @@ def test_more_coordinates_than_are_charged_for_are_refused(shape):
         use(tf.zeros([2, 3], tf.int32))
 
 
+def test_as_many_coordinates_as_nobody_knows_are_refused():
+    query = DistributedDiscreteGaussianSumQuery(10.0, 1.0)
+    for spec in (tf.TensorSpec([None], tf.int32), tf.TensorSpec(None, tf.int64)):
+        graph = tf.function(
+            lambda r: query.preprocess_record((), r).sum, autograph=False, input_signature=[spec]
+        )
+        with pytest.raises(ValueError, match="known when a graph is built"):
+            graph(tf.zeros([2], spec.dtype))
+
+
 def test_no_more_coordinates_are_charged_for_than_a_sum_has():
     assert DistributedDiscreteGaussianSumQuery(1.0, 1.0).max_coordinates == 2**30
     DistributedDiscreteGaussianSumQuery(1.0, 1.0, max_coordinates=2**30)
