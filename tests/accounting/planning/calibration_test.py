@@ -377,6 +377,45 @@ def test_noise_for_budget_is_the_noise_of_the_plan():
     assert noise == plan.noise_multiplier == float(f"{noise:.6g}")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"steps": 40},
+        {"population_size": 2000},
+        {"batch_size": 250},
+        {"accountant": "prv"},
+        {"sampling": "shuffled"},
+        {"neighboring_relation": NeighboringRelation.REPLACE_ONE},
+        {"ledger": None},
+    ],
+    ids=lambda change: "".join(change),
+)
+def test_noise_for_budget_takes_all_that_the_plan_is_made_of(change):
+    usual = {"population_size": 1000, "batch_size": 500, "steps": 20, "accountant": "rdp"}
+    if "ledger" in change:
+        change = {"ledger": tfdp.PrivacyLedger()}
+        change["ledger"].append(tfdp.events.GaussianSumEvent(1.0, 2.0))
+    arguments = {**usual, **change}
+    noise = noise_for_budget(4.0, 1e-5, **arguments)
+    plan = calibrate(target_epsilon=4.0, target_delta=1e-5, **arguments)
+    assert noise == plan.noise_multiplier
+    assert (noise == noise_for_budget(4.0, 1e-5, **usual)) == (not change)
+
+
+def test_where_nothing_reaches_the_budget_no_noise_is_recommended():
+    class NeverBelow:
+        def compose(self, event, count):
+            pass
+
+        def get_epsilon(self, target_delta):
+            return 5.0
+
+    run = {"noise_multiplier": 2.0, "batch_size": 100, "accountant": NeverBelow}
+    with pytest.raises(UnreachableBudgetError, match=r"What reaches it: an epsilon above 5\.$"):
+        calibrate(target_epsilon=1.0, **run, **MNIST)
+
+
 def test_needs_no_tensorflow():
     program = (
         "import tfdp, sys; tfdp.noise_for_budget(2.0, 1e-5, population_size=1000, batch_size=10, "
