@@ -540,6 +540,15 @@ def test_refuses(name):
         make()
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_a_model_that_is_not_private_or_not_compiled_is_refused(private):
+    model = tfdp.keras.make_private(making.plain()) if private else making.plain()
+    if not private:
+        model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="model must be a private model that is compiled"):
+        Server(model, NAMES, sampling=FullBatch())
+
+
 def test_a_model_that_is_not_built_is_refused():
     model = tfdp.keras.make_private(keras.Sequential([keras.layers.Dense(2)]))
     query = tfdp.GaussianAverageQuery(1.0, noise_multiplier=1.0, denominator=6)
