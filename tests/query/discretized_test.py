@@ -140,6 +140,23 @@ def test_no_record_exceeds_the_bound_of_the_integers(kind):
 
 
 @KINDS
+def test_as_many_records_are_needed_as_bring_the_noise(kind):
+    needed = discretized(kind=kind, contributors=3).min_contributors
+    assert needed == (0 if kind == "central" else 3)
+
+
+def test_records_may_hold_pythons_numbers():
+    query = discretized()
+    params = query.derive_sample_params(query.initial_global_state())
+    sample = query.initial_sample_state([0.0, 0.0])
+    for record in ([0.25, -0.5], [0.5, -0.5]):
+        sample = query.accumulate_record(params, sample, record)
+    result, _, _ = query.get_noised_result(sample, query.initial_global_state())
+    assert [leaf.shape for leaf in result] == [[], []]
+    np.testing.assert_allclose(result, [0.75, -1.0], atol=2 * math.sqrt(2) / 1e4)
+
+
+@KINDS
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_record_that_is_not_finite_is_zero_and_brings_its_share(kind, bad):
     record = tf.nest.map_structure(lambda leaf: tf.fill(leaf.shape, np.float32(bad)), LIKE)
