@@ -20,6 +20,7 @@ from tfdp.accounting import (
 )
 from tfdp.accounting.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from tfdp.events import (
+    EpsilonDeltaEvent,
     ExponentialMechanismEvent,
     FixedSizeSampling,
     FullBatchSampling,
@@ -174,6 +175,10 @@ def test_truncated_sample_has_a_wider_bracket():
     whole = _bracket([(SampledEvent(PoissonSampling(0.01), truncated.event), 100)], 1e-5)
     found = _bracket([(truncated, 100)], 1e-5)
     assert found.lower < whole.lower < whole.upper < found.upper
+    # The truth is that of a whole sample at a delta that failures make larger or smaller.
+    sometimes = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 31), truncated.event)
+    found = _bracket([(sometimes, 100)], 1e-5)
+    assert found.lower < 0.98 * whole.lower < whole.upper < found.estimate == found.upper < 0.35
     never = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 15), LaplaceSumEvent(1.0, 1.0))
     assert PRVAccountant().compose(never, 100).get_epsilon_interval(1e-5).upper == math.inf
 
@@ -262,10 +267,24 @@ def test_group_of_what_is_charged_as_pure_has_no_lower_bound():
     assert PRVAccountant().compose(event, 10).get_epsilon_interval(1e-5).lower > 0
 
 
-def test_group_of_a_truncated_sample_is_refused():
-    event = SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), LaplaceSumEvent(1.0, 1.0))
+@pytest.mark.parametrize(
+    "event",
+    [
+        SampledEvent(TruncatedPoissonSampling(0.01, 1000, 40), LaplaceSumEvent(1.0, 1.0)),
+        EpsilonDeltaEvent(0.1, 1e-7),
+    ],
+    ids=["truncated", "with a delta"],
+)
+def test_group_of_what_fails_is_refused(event):
     with pytest.raises(UnsupportedEventError, match="group_size=2"):
         PRVAccountant(group_size=2).compose(event)
+
+
+def test_a_delta_of_a_release_is_in_the_upper_bound_alone():
+    pairs = [(_step(0.01, 1.0), 100), (EpsilonDeltaEvent(0.1, 5e-6), 1)]
+    found = _bracket(pairs, 1e-5)
+    without = _bracket([pairs[0], (PureEpsilonEvent(0.1), 1)], 1e-5)
+    assert found.lower <= without.lower < without.upper < found.estimate == found.upper
 
 
 @pytest.mark.parametrize(
