@@ -91,6 +91,15 @@ def test_median_of_equal_records(initial, geometric, expected):
         assert t <= 40 or abs(float(estimate) - 5.0) < 0.5
 
 
+def test_estimates_move_by_differences_where_nobody_says():
+    for query in (
+        QuantileEstimatorQuery(2.0, 0.25, 0.4, 0.0, 1.0),
+        NoPrivacyQuantileEstimatorQuery(2.0, 0.25, 0.4),
+    ):
+        result, _ = step(query, [1.0], query.initial_global_state())
+        assert float(result) == pytest.approx(2.0 - 0.4 * (1.0 - 0.25), rel=1e-6)
+
+
 def test_step_by_hand():
     # 3 of 4 records are at most 2: shares 3/4, but 8 records are expected: 1/2 + (3 - 1) / 2 / 8.
     query = QuantileEstimatorQuery(2.0, 0.25, 0.4, 0.0, 8.0, geometric_update=True)
@@ -161,6 +170,7 @@ def test_noise_of_the_count_is_that_of_the_event(check_stddev):
         ({"target_quantile": 1.1}, "target_quantile must be"),
         ({"target_quantile": -0.1}, "target_quantile must be"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
+        ({"learning_rate": 1.1e18}, "learning_rate must be"),
         ({"learning_rate": tf.Variable(1.0)}, "learning_rate must be a real number"),
         ({"below_estimate_stddev": -1.0}, "below_estimate_stddev must be"),
         ({"expected_num_records": 0.0}, "expected_num_records must be"),
