@@ -174,7 +174,7 @@ def test_of_nothing_and_of_no_noise_nothing_is_drawn():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(UnsupportedEventError, match="MonteCarloAccountant cannot price"):
         MonteCarloAccountant(10).compose(IntegerGaussianSumEvent(1.0, 2.0))
-    with pytest.raises(UnsupportedEventError, match="would have to be drawn"):
+    with pytest.raises(UnsupportedEventError, match=r"2e\+15 numbers would have to be drawn"):
         _composed(MonteCarloAccountant(10**6), (POISSON, 10**9)).get_epsilon(1e-3)
     for wrong in ({"num_samples": 0}, {"confidence": 1.0}, {"confidence": 0.0}, {"seed": -1}):
         with pytest.raises(ValueError, match="must be"):
