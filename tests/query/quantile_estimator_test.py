@@ -91,6 +91,11 @@ def test_median_of_equal_records(initial, geometric, expected):
         assert t <= 40 or abs(float(estimate) - 5.0) < 0.5
 
 
+def test_an_estimate_may_begin_at_its_bounds():
+    query = QuantileEstimatorQuery(2.0, 0.5, 0.4, 3.0, 60.0, min_estimate=2.0, max_estimate=2.0)
+    assert estimates(query, [1.0], 2) == [2.0, 2.0]
+
+
 def test_estimates_move_by_differences_where_nobody_says():
     for query in (
         QuantileEstimatorQuery(2.0, 0.25, 0.4, 0.0, 1.0),
