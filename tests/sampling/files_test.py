@@ -29,7 +29,7 @@ def paths(tmp_path):
 @pytest.mark.parametrize("index", [None, "new", "read again"])
 def test_records_are_those_that_are_read_one_after_another(paths, tmp_path, index):
     if index is not None:
-        index = tmp_path / "index.json"
+        index = tmp_path / "new" / "folders" / "index.json"
         first = TFRecords(paths, index=index)
         assert index.exists()
     found = TFRecords(paths, index=index) if index != "new" else first
@@ -234,6 +234,7 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path):
         tf.data.Dataset.range(0),
         tf.data.Dataset.from_tensor_slices(["a", "b"]),
         tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3]])),
+        tf.data.Dataset.range(5).map(lambda i: tf.ones([i])),
     ],
 )
 def test_what_cannot_be_laid_out_is_refused(data, tmp_path):
