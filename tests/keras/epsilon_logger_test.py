@@ -215,6 +215,15 @@ def test_metric_of_the_same_name_is_refused_before_training():
     assert model.ledger.total_count == 0
 
 
+def test_metrics_that_were_never_computed_are_not_asked_for():
+    """In a loop of one's own training begins before the first step, and so before any metric."""
+    callback, logs = logger(), {}
+    callback.set_model(private(metrics=["accuracy"]))
+    callback.on_train_begin()
+    callback.on_epoch_end(0, logs)
+    assert logs == {"epsilon": 0.0}
+
+
 def test_key_that_another_callback_wrote_is_not_overwritten():
     callback = logger()
     callback.set_model(private())
