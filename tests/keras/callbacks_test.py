@@ -154,6 +154,19 @@ def test_budget_is_planned_once_for_steps_of_one_kind(monkeypatch):
         other.append(events[1], permit=budget._guard)
 
 
+def test_steps_of_another_run_that_are_alike_count():
+    ledger, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(5), DELTA, QuickAccountant)
+    step = tfdp.SampledEvent(
+        tfdp.events.PoissonSampling(8 / 40, 40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+    )
+    for _ in range(2):
+        ledger.append(step, permit=budget._guard)
+        ledger.append(step)  # The other run's.
+    ledger.append(step, permit=budget._guard)
+    with pytest.raises(PrivacyBudgetExceededError, match="5 steps are spent"):
+        ledger.append(step, permit=budget._guard)
+
+
 @pytest.mark.parametrize(("affordable", "run"), [(7, 6), (8, 6), (9, 9)])
 def test_several_steps_an_execution_stop_before_the_execution_that_overspends(affordable, run):
     model = private(steps_per_execution=3)
