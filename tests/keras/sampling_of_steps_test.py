@@ -395,6 +395,35 @@ def test_declared_samples_go_on_in_another_ledger():
     assert all(len(real) == 1 for real in real_of.values())
 
 
+def test_declared_samples_may_begin_anew_at_the_end_of_an_epoch():
+    """As where a callback goes through its own data at the end of each."""
+    samples = SamplingOfSteps(PrivacyLedger())
+    samples.policy = Shuffled(4, 12)
+    numbers = []
+    with samples.fitting(Poisson(0.25, 12), drawn=True) as fit:
+        for _ in range(3):
+            numbers.append(set())
+            for _ in range(2):
+                event = samples.sampled(GaussianSumEvent(1.0, 1.0), "example", Batch(size=4))
+                samples._clock.ledger.append(event)
+                samples.advance(Batch(size=4), event.sampling)
+                numbers[-1].add(event.sampling.pass_index)
+            samples.end_epoch(fit)
+    assert not any(a & b for a, b in itertools.combinations(numbers, 2))
+
+
+def test_batches_of_unknown_size_and_samples_that_are_drawn_contradict_nothing():
+    samples = SamplingOfSteps(PrivacyLedger())
+    samples.policy = FullBatch(12)
+    samples.check_size(Batch())
+    with pytest.raises(NotPrivateError, match="a batch of 11 units"):
+        samples.check_size(Batch(size=11))
+    with samples.fitting(FullBatch(12), drawn=True) as fit:
+        samples.expect_step_of_fit(fit)
+        with samples.step_of_fit():
+            samples.check_size(Batch(of_fit=True, size=11))
+
+
 def taken(samples, size=4):
     """Takes a step of fit, as far as the ledger is concerned, and returns its sampling."""
     batch = Batch(of_fit=True, size=size)
@@ -431,6 +460,20 @@ def test_of_two_fits_the_one_that_began_first_may_end_first():
     assert isinstance(taken(samples), PoissonSampling)
     second.__exit__(None, None, None)
     assert not samples.fit_goes_on
+
+
+def test_a_fit_takes_no_step_while_a_later_one_goes_on():
+    """Its step would be charged as a sample of the later one."""
+    samples = SamplingOfSteps(PrivacyLedger())
+    with samples.fitting(FullBatch(12), drawn=True) as fit:
+        with samples.fitting(Poisson(0.25, 12), drawn=True) as later:
+            with pytest.raises(NotPrivateError, match="the one that began last"):
+                samples.expect_step_of_fit(fit)
+            assert not fit.step_is_due
+            samples.expect_step_of_fit(later)
+            assert isinstance(taken(samples), PoissonSampling)
+        samples.expect_step_of_fit(fit)
+        assert isinstance(taken(samples), FullBatchSampling)
 
 
 def test_a_fit_begins_once():
