@@ -29,6 +29,7 @@ from tfdp.sampling import (
     FixedSize,
     FullBatch,
     Poisson,
+    RandomAllocation,
     Shuffled,
 )
 
@@ -422,6 +423,24 @@ def test_batches_of_unknown_size_and_samples_that_are_drawn_contradict_nothing()
         samples.expect_step_of_fit(fit)
         with samples.step_of_fit():
             samples.check_size(Batch(of_fit=True, size=11))
+
+
+@pytest.mark.parametrize(
+    ("policy", "independent"),
+    [
+        *((policy, True) for policy in (Poisson(), FixedSize(), FullBatch())),
+        *((policy, False) for policy in (Shuffled(), RandomAllocation(), *ORDERED)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_steps_of_a_pass_and_steps_in_an_order_are_not_independent(policy, independent):
+    samples = SamplingOfSteps(PrivacyLedger())
+    resolved = policy.resolve(12, 12 if isinstance(policy, FullBatch) else 4)
+    samples.policy = resolved
+    assert samples.are_independent == independent
+    samples.policy = Poisson(0.25, 12) if not independent else Shuffled(4, 12)
+    with samples.fitting(resolved, drawn=True):
+        assert samples.are_independent == independent
 
 
 def taken(samples, size=4):
