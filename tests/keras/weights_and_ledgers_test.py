@@ -366,6 +366,19 @@ def test_a_charge_of_another_ledger_stays_until_one_holds_both():
     assert len(charges.charges_of([variable])) == 2
 
 
+def test_values_that_were_noted_longest_ago_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr(charges, "_known", {})
+    monkeypatch.setattr(charges, "_MOST_KNOWN", 2)
+    ledger = tfdp.PrivacyLedger()
+    ledger.append(tfdp.GaussianSumEvent(1.0, 1.0))
+    charge = charges.Charge(ledger, *ledger.watermark())
+    variables = [tf.Variable([1.0, number]) for number in (2.0, 3.0, 4.0)]
+    charges.paid(variables, charge)
+    first, second, third = variables
+    charges.know([first, second, first, third])  # The first is noted once more.
+    assert [charges.known([each]) for each in variables] == [[charge], [], [charge]]
+
+
 def test_what_is_declared_about_changed_weights():
     model = trained()
     model.set_weights([w / 2 for w in model.get_weights()])
@@ -468,6 +481,18 @@ def test_copied_values_bring_their_ledger(way, tmp_path):
     assert model.ledger.total_count == 2
     with pytest.raises(LedgerMismatchError):
         compiled(way(*arguments), noisy(ledger=tfdp.PrivacyLedger()))
+
+
+def test_values_that_are_copied_in_the_middle_of_a_fit_bring_their_ledger():
+    model, copies = compiled(toy.linear()), []
+    take = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: copies.append(copied(model))
+    )
+    model.fit(X, Y, batch_size=4, steps_per_epoch=2, verbose=0, callbacks=[take])
+    first, _ = copies  # Of values that the next step moved on from.
+    assert compiled(first).ledger is model.ledger
+    with pytest.raises(LedgerMismatchError):
+        compiled(first, noisy(ledger=tfdp.PrivacyLedger()))
 
 
 def test_a_clone_with_new_weights_starts_anew():
