@@ -328,6 +328,7 @@ def test_parts_are_consecutive():
         (lambda: Source((X, X, X, X)), ValueError, "must be"),
         (lambda: Source(X, map=3), TypeError, "must be a function"),
         (lambda: Source(X, seeded=True), TypeError, "needs a map"),
+        (lambda: Source(X, map=lambda x, seed: x, seeded=1), TypeError, "must be a bool"),
         (lambda: Source(X, workers=0), ValueError, "workers"),
         (lambda: Source(X, batch_size=0), ValueError, "batch_size"),
         (lambda: Source(["a", "bc"]), TypeError, "must hold numbers"),
