@@ -102,6 +102,19 @@ def test_refusal_is_listed_with_its_reason(monkeypatch, says, text):
     assert fine.refusal is None and found.headline is fine or found.headline.name == "rdp"
 
 
+def test_reason_does_not_repeat_what_the_report_shows(monkeypatch):
+    other = SampledEvent(FullBatchSampling(10_000), GaussianSumEvent(1.0, 9.0))
+    for text, reason in {
+        f"No price of this event: {other!r}": "No price of this event",
+        f"{STEP!r} has no price.": "an event of the ledger has no price.",
+        "x" * 400: "x" * 400,
+        "x" * 401: "x" * 400 + "…",
+    }.items():
+        monkeypatch.setitem(registry.ACCOUNTANTS, "magic", Says(UnsupportedEventError(text)))
+        (refused,) = costs.compute(ledger_of((STEP, 3), (other, 1)), DELTA, ["magic"]).costs
+        assert refused.refusal == reason
+
+
 def test_error_of_a_broken_accountant_is_not_hidden(monkeypatch):
     monkeypatch.setitem(registry.ACCOUNTANTS, "magic", Says(AttributeError("a bug")))
     with pytest.raises(AttributeError, match="a bug"):
