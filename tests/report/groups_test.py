@@ -1,11 +1,13 @@
 """What a ledger costs groups of units, as the report says it."""
 
+import dataclasses
 import math
 
 import pytest
 
 from tfdp.accounting import PRVAccountant, RDPAccountant, group_epsilon
 from tfdp.events import (
+    FullBatchSampling,
     GaussianSumEvent,
     LaplaceSumEvent,
     NeighboringRelation,
@@ -60,6 +62,21 @@ def test_many_kinds_of_steps_have_a_bound():
     ]
     (one, two) = groups_of(*events, sizes=[1, 2]).groups
     assert 0 < one.epsilon < two.epsilon < math.inf
+
+
+def test_kinds_that_cannot_be_rounded_have_the_bound_of_the_accountant_that_takes_many():
+    events = [SampledEvent(FullBatchSampling(), LaplaceSumEvent(1.0, i)) for i in range(90, 103)]
+    (group,) = groups_of(*events, sizes=[2]).groups
+    expected = RDPAccountant(group_size=2)
+    for event in events:
+        expected.compose(event, 100)
+    assert group.method == "rdp, which knows groups"
+    assert group.epsilon == expected.get_epsilon(1e-5) < math.inf
+
+
+def test_steps_about_different_units_have_no_bound():
+    (group,) = groups_of(STEP, dataclasses.replace(STEP, privacy_unit="example"), sizes=[2]).groups
+    assert (group.epsilon, group.method) == (math.inf, "no accountant gives a bound")
 
 
 def test_no_guarantee_of_one_is_none_of_many():
