@@ -136,13 +136,56 @@ CASES |= {
 }
 
 
+UNIT = "The guarantee is about one example"
+RANDOM = "Random sampling is taken at its word"
+PUBLIC = "The number of units is public"
+UNKNOWN = "Unknown population"
+WEAK = "The bound rules out little"
+# What else is, or is not, among the usual ones.
+ALSO = {
+    "unknown": {UNKNOWN},
+    "bare": {UNKNOWN},
+    "no_random_reports": {UNKNOWN, "Replace-one neighbours"},
+    "unknown_in_a_search": {UNKNOWN, WEAK},
+    "bare_in_a_search": {WEAK},
+    "shuffled_in_a_search": {WEAK},
+}
+MISSING = {
+    "unknown": {RANDOM, PUBLIC},
+    "bare": {UNIT, RANDOM, PUBLIC},
+    "shuffled": {RANDOM},
+    "microbatch": {UNIT},
+    "no_population": {PUBLIC},
+    "weak": {RANDOM},
+    "no_random_reports": {RANDOM, PUBLIC},
+    "unknown_in_a_search": {RANDOM, PUBLIC},
+    "shuffled_in_a_search": {RANDOM},
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_this_ledger_implies(name):
     event, title, level = CASES[name]
     assert title not in USUAL
-    (caveat,) = [caveat for caveat in facts_of(event).caveats if caveat.title == title]
+    found = facts_of(event).caveats
+    (caveat,) = [caveat for caveat in found if caveat.title == title]
     assert caveat.level == level
     assert caveat.steps in (None, 2)
+    expected = (USUAL | {title} | ALSO.get(name, set())) - MISSING.get(name, set())
+    assert sorted(caveat.title for caveat in found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("silent", "the noise was zero"),
+        ("next_to_no_noise", "the noise was zero"),
+        ("no_random_reports", "the responses were not randomized"),
+    ],
+)
+def test_why_nothing_hides_the_data(name, why):
+    (caveat,) = [c for c in facts_of(CASES[name][0]).caveats if c.title == "No noise"]
+    assert caveat.text == f"Nothing hides the data: {why}."
 
 
 def test_bounds_that_were_drawn_are_not_certain():
