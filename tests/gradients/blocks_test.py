@@ -66,6 +66,16 @@ def heads_of_an_open_length(block, x):
     return x + K.reshape(h, (shape[0], -1, 4))
 
 
+def causal():
+    def code(block, x):
+        places = tf.range(tf.shape(x)[1])
+        mask = tf.cast(places[:, None] >= places, tf.int32)[None]
+        times = tf.concat([tf.expand_dims(tf.shape(x)[0], -1), tf.constant([1, 1])], 0)
+        return x + block.attention(x, x, attention_mask=tf.tile(mask, times))
+
+    return Code(code, attention=L.MultiHeadAttention(2, 2))
+
+
 def attention():
     def code(block, x):
         h = block.norm(x)
@@ -113,6 +123,7 @@ ON_BATCH = {
     "attention_by_hand": dense(heads),
     "attention_of_an_open_length": dense(heads_of_an_open_length),
     "attention_of_one_product": dense(heads_of_one_product, 12),
+    "causal": causal,
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,
     "nested": nested,

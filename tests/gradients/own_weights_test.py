@@ -57,6 +57,19 @@ def broadcast_token(block, x):
     return block.dense(K.concatenate([token, x], axis=1))
 
 
+def repeated_token(block, x):
+    token = K.repeat(block.token[None], K.shape(x)[0], axis=0)
+    return block.dense(K.concatenate([token, x], axis=1))
+
+
+def codes(block, x):
+    rows = K.reshape(x, (-1, 4))
+    distances = K.sum(rows**2, 1, keepdims=True) + K.sum(block.codes**2, 0)
+    nearest = K.argmin(distances - 2 * K.matmul(rows, block.codes), axis=1)
+    chosen = K.matmul(K.one_hot(nearest, 5), K.transpose(block.codes))
+    return x * K.reshape(chosen, (K.shape(x)[0], -1, 4))
+
+
 def positions(block, x):
     return x + block.embedding(K.arange(x.shape[1])) * block.scale
 
@@ -97,6 +110,8 @@ ON_BATCH = {
     ),
     "class_token": own(class_token, {"dense": dense}, token=(1, 4)),
     "broadcast_token": own(broadcast_token, {"dense": dense}, token=(1, 4)),
+    "codes": own(codes, codes=(4, 5)),
+    "repeated_token": own(repeated_token, {"dense": dense}, token=(1, 4)),
     "broadcast_product": own(
         lambda b, x: K.matmul(x[:, None] * K.ones((1, 2, 1, 1)), b.kernel)[:, 1] * b.scale,
         kernel=(1, 4, 4),

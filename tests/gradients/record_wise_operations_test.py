@@ -61,7 +61,25 @@ APART = {
     "einsum_with_dots": lambda x: tf.einsum("...ij,kj->...ki", x, tf.ones([2, 4])),
     "gathered": lambda x: tf.gather(x, [2, 0], axis=1),
     "hot": lambda x: tf.one_hot(tf.cast(x, tf.int32), 3),
+    "positions_and_channels": lambda x: tf.nn.space_to_depth(
+        tf.nn.depth_to_space(x[:, :, tf.newaxis], 2), 2
+    ),
+    "ensured": lambda x: tf.ensure_shape(x, [None, 4, 4]),
     "last_axis": lambda x: tf.reduce_sum(x, -1),
+    "mask_for_each": lambda x: (
+        x
+        * tf.tile(
+            tf.reshape(tf.range(16.0), [1, 4, 4]),
+            tf.concat([tf.expand_dims(tf.shape(x)[0], -1), tf.constant([1, 1])], 0),
+        )
+    ),
+    "merged_codes": lambda x: tf.reshape(
+        tf.one_hot(tf.argmin(tf.reduce_sum(tf.reshape(x, [-1, 2, 2]) ** 2, 2), 1), 3),
+        [tf.shape(x)[0], 4, 3],
+    ),
+    "token_for_each": lambda x: tf.concat(
+        [tf.repeat(tf.reshape(tf.range(4.0), [1, 1, 4]), tf.shape(x)[0], axis=0), x], 1
+    ),
     "kept_rows": lambda x: tf.reshape(x, [-1, 16]),
     "largest": lambda x: tf.math.top_k(x, 2)[0],
     "merged_and_back": lambda x: tf.reshape(
@@ -229,6 +247,21 @@ MIXED = {
         tf.signal.fft2d(tf.complex(x, x)[:, 0])
     ),
     "spectrum_of_their_number": lambda x: tf.signal.rfft(x, [tf.shape(x)[0]]),
+    "ensured_number": lambda x: tf.ensure_shape(x, [3, 4, 4]),
+    "first_length_in_few_bits": lambda x: tf.reshape(
+        x, [tf.cast(tf.cast(tf.shape(x)[0], tf.int8), tf.int32), -1]
+    ),
+    "merged_and_met_by_a_table": lambda x: tf.reshape(
+        tf.reshape(x, [-1, 4]) * tf.reshape(tf.range(4.0), [4, 1]), [-1, 4, 4]
+    ),
+    "merged_softmax_of_numbers": lambda x: tf.reshape(
+        tf.nn.softmax(tf.reshape(x, [-1])), [-1, 4, 4]
+    ),
+    "repeated_as_often_as_there_are": lambda x: tf.repeat(x, tf.shape(x)[0], axis=1),
+    "several_constants_for_each": lambda x: tf.reshape(
+        tf.repeat(tf.eye(2), tf.shape(x)[0], axis=0), [tf.shape(x)[0], 2, 2]
+    ),
+    "constants_at_positions": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [1, tf.shape(x)[0], 1]),
     "stacked": lambda x: tf.stack([x, x], axis=0),
     "stacked_negative_axis": lambda x: tf.stack([x, x], axis=-4),
     "table_of_several": lambda x: tf.tile(tf.eye(4)[:, :1], [tf.shape(x)[0], 1]),

@@ -169,8 +169,14 @@ def _windows(op, inputs, is_records):
     return all(op.get_attr(name)[0] == 1 for name in ("ksizes", "rates", "strides"))
 
 
-def _resized(op, inputs, is_records):
+def _whole(op, inputs, is_records):
+    """What goes over the axes behind that of records only."""
     return _constants(inputs[1:], is_records)
+
+
+def _of_any_number(op, inputs, is_records):
+    shape = op.get_attr("shape")
+    return shape.unknown_rank or shape.dim[0].size == -1
 
 
 def _spectrum(op, inputs, is_records):
@@ -225,8 +231,9 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("FFT", "FFT2D", "IFFT", "IFFT2D"), _spectrum),
     **dict.fromkeys(("IRFFT", "IRFFT2D", "RFFT", "RFFT2D"), _spectrum),
     **dict.fromkeys(("FloorDiv", "FloorMod"), _remainder),
-    **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _resized),
+    **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _whole),
     **dict.fromkeys(("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"), _pooled),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _whole),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
     **dict.fromkeys(("Split", "SplitV"), _parts),
     "BiasAdd": _bias,
@@ -235,6 +242,7 @@ CHECKS: dict[str, Check] = {
     "Conv2D": _convolved,
     "Conv3D": _convolved,
     "Einsum": _einsum,
+    "EnsureShape": _of_any_number,
     "ExtractImagePatches": _windows,
     "GatherV2": _gathered,
     "MatrixBandPart": _band,

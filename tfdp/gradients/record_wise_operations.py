@@ -23,18 +23,17 @@ from tfdp.gradients.keras_internals import (
 )
 from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.moved_axes import axis_after
-from tfdp.gradients.record_wise_checks import CHECKS, ELEMENTWISE
+from tfdp.gradients.record_wise_checks import CHECKS
 from tfdp.gradients.static_values import note_lengths, static_value, value_from_outside
 
 # Functions of TensorFlow that have gradients of their own, elementwise ones.
 _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
-# Operations that treat every row of a merged tensor separately, if nothing else has such rows.
-_OF_ROWS = ("BiasAdd", "MatMul", "Pow", *ELEMENTWISE)
 # Operations that make records of a shape, and which operand that is.
 _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.
 _NUMBERS = (
     *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub"),
+    *("Cast", "ExpandDims", "Reshape", "Squeeze"),
 )
 _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
 
@@ -144,11 +143,9 @@ class Kinds:
             self._use_of_shape(op, inputs)
         elif op.type == "Reshape" and self.rows_of(inputs[0]) is not None:
             self._reshape(op, inputs[0], static_value(inputs[1]))
-        elif any(tensor.name in self._merged for tensor in inputs):
-            self._use_of_rows(op, inputs)
         elif self._moves(op, inputs):
             self._move(op, inputs)
-        elif any(map(self.is_records, inputs)):
+        elif any(self.rows_of(tensor) is not None for tensor in inputs):
             self._use_of_records(op, inputs)
         elif self._makes_a_constant(op, inputs):
             for tensor in op.outputs:
@@ -195,6 +192,8 @@ class Kinds:
         to_records = _TO_RECORDS.get(op.type)
         if op.type == "Reshape" and self.is_shape(inputs[1]):
             self._reshape(op, inputs[0], self._shapes[inputs[1].name])
+        elif op.type == "Tile" and self._repeats(inputs):
+            self._moved[op.outputs[0].name] = self._shapes[inputs[1].name].index(Rows(1))
         elif to_records is not None and self.is_shape(inputs[to_records]):
             self._make_records(op, inputs, self._check_target(op, inputs[to_records]))
         elif op.type in _NUMBERS:
@@ -202,9 +201,22 @@ class Kinds:
         else:
             raise MixesError(f"{_named(op)} uses the number of records")
 
+    def _repeats(self, inputs: list[tf.Tensor]) -> bool:
+        """Returns whether every record gets a copy of a constant, along an axis behind the first,
+        as `tf.repeat` makes them.
+        """
+        tensor, target = inputs[0], self._shapes.get(inputs[1].name, [])
+        if not self.is_constant(tensor) or target.count(Rows(1)) != 1:
+            return False
+        place = target.index(Rows(1))
+        others = [n for n in target if n != Rows(1)]
+        return 0 < place < len(tensor.shape) and tensor.shape[place] == 1 and not _has_rows(others)
+
     def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
         """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
         rows, sizes = self.rows_of(tensor), tensor.shape[1:]
+        if self.is_moved(tensor) and all(n == 1 for n in tensor.shape[: self._moved[tensor.name]]):
+            rows, sizes = 1, tensor.shape[self._moved[tensor.name] + 1 :]
         if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         if isinstance(target[0], Rows):
@@ -240,15 +252,6 @@ class Kinds:
         if -1 in lengths and rest > 0:
             tensor.set_shape([None, *(numbers // rest if n == -1 else n for n in lengths)])
             self._noted.add(tensor.name)
-
-    def _use_of_rows(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
-        merged = [t for t in inputs if t.name in self._merged]
-        rows = {self._merged[t.name] for t in merged}
-        known = all(t.name in self._merged or self.is_constant(t) for t in inputs)
-        right = known and len(rows) == 1 and op.type in _OF_ROWS and len(op.outputs) == 1
-        if not right or not CHECKS[op.type](op, inputs, lambda t: t.name in self._merged):
-            raise MixesError(f"{_named(op)} is not known to keep records apart")
-        self._merged[op.outputs[0].name] = rows.pop()
 
     def _moves(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
         """Returns whether the axis of records is not the first one before an operation, or may not
@@ -294,6 +297,11 @@ class Kinds:
     def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
         """Returns the numbers that an operation makes of lengths."""
         lists = [self._list(t) for t in inputs]
+        if op.type in ("Cast", "ExpandDims", "Reshape", "Squeeze"):
+            (result,) = op.outputs
+            # In fewer bits the number of records would be another one.
+            if result.dtype in (tf.int32, tf.int64) and result.shape.rank in (0, 1):
+                return lists[0]
         if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
             return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
         if op.type == "Mul" and sum(map(_has_rows, lists)) == 1:
@@ -346,15 +354,17 @@ class Kinds:
         return target
 
     def _use_of_records(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
-        if not all(self.is_records(t) or self.is_constant(t) for t in inputs):
+        rows = {self.rows_of(t) for t in inputs if not self.is_constant(t)}
+        number = rows.pop()
+        if number is None or rows:
             raise MixesError(f"{_named(op)} uses a tensor from elsewhere")
         if is_stateful(op.type):
             raise MixesError(f"{_named(op)} does more than compute")
         check = CHECKS.get(op.type)
-        if check is None or not check(op, inputs, self.is_records):
+        if check is None or not check(op, inputs, lambda t: self.rows_of(t) is not None):
             raise MixesError(f"{_named(op)} is not known to keep records apart")
         for tensor in op.outputs:
-            self.add_records(tensor)
+            self.add_rows(tensor, number)
 
 
 def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
