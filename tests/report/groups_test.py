@@ -7,6 +7,7 @@ import pytest
 
 from tfdp.accounting import PRVAccountant, RDPAccountant, group_epsilon
 from tfdp.events import (
+    FixedSizeSampling,
     FullBatchSampling,
     GaussianSumEvent,
     LaplaceSumEvent,
@@ -53,6 +54,19 @@ def test_what_no_accountant_of_groups_takes_is_bounded_by_the_definition():
     accountant = {"prv": PRVAccountant, "rdp": RDPAccountant}[facts.costs.headline.name]()
     accountant.compose(TRUNCATED, 100)
     assert group.epsilon == group_epsilon(accountant, 3, 1e-5)
+
+
+def test_the_definition_is_taken_where_it_is_better_than_what_is_known_of_groups():
+    step = SampledEvent(
+        FixedSizeSampling(10, 10_000),
+        GaussianSumEvent(1.0, 2.0),
+        NeighboringRelation.REPLACE_ONE,
+        "user",
+    )
+    (group,) = groups_of(step, sizes=[2]).groups
+    assert group.method == "prv for one unit, 2 times in a row"
+    assert group.epsilon == group_epsilon(PRVAccountant().compose(step, 100), 2, 1e-5)
+    assert group.epsilon < RDPAccountant(group_size=2).compose(step, 100).get_epsilon(1e-5) / 2
 
 
 def test_many_kinds_of_steps_have_a_bound():

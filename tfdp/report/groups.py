@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tfdp.accounting.accountant import Accountant
 from tfdp.accounting.groups import group_epsilon
 from tfdp.accounting.prv import PRVAccountant
 from tfdp.accounting.rdp import RDPAccountant
@@ -46,11 +47,19 @@ def group_costs(
     if not sizes:
         return ()
     coarse, _, _ = coarse_ledger(ledger)
-    return tuple(_cost(ledger, coarse, costs, size) for size in sizes)
+    headline = None
+    if costs.headline is not None:
+        headline = make_accountant(costs.headline.name)
+        (ledger if headline.takes_many_kinds else coarse or ledger).replay(headline)
+    return tuple(_cost(ledger, coarse, costs, headline, size) for size in sizes)
 
 
 def _cost(
-    ledger: PrivacyLedger, coarse: PrivacyLedger | None, costs: Costs, size: int
+    ledger: PrivacyLedger,
+    coarse: PrivacyLedger | None,
+    costs: Costs,
+    headline: Accountant | None,
+    size: int,
 ) -> GroupCost:
     asked = [("rdp", RDPAccountant, ledger), ("prv", PRVAccountant, coarse)]
     found = []
@@ -62,12 +71,10 @@ def _cost(
         except refusals():
             continue
         found.append((epsilon, f"{name}, which knows groups"))
-    name = "" if costs.headline is None else costs.headline.name
-    if not found and name:
-        # The definition of (epsilon, delta) alone leads from one unit to many.
-        accountant = make_accountant(name)
-        (ledger if accountant.takes_many_kinds else coarse or ledger).replay(accountant)
-        epsilon = group_epsilon(accountant, size, costs.target_delta)
-        found.append((epsilon, f"{name} for one unit, {size} times in a row"))
+    if headline is not None and costs.headline is not None:
+        # The definition of (epsilon, delta) leads from one unit to many. For samples of a fixed
+        # size it can be better than what is known of groups.
+        epsilon = group_epsilon(headline, size, costs.target_delta)
+        found.append((epsilon, f"{costs.headline.name} for one unit, {size} times in a row"))
     epsilon, method = min(found, default=(math.inf, "no accountant gives a bound"))
     return GroupCost(size, float(epsilon), method)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from tfdp.accounting.analytic_gaussian import gaussian_delta
@@ -29,3 +30,8 @@ def test_gaussians_of_several_sizes_lie_between_the_bounds(steps, epsilon):
     fewer = [(z, count - 1), *others]
     (less,) = bound_delta([[(_pair(z), n) for z, n in fewer]], None, 1e-3, exact, epsilon)
     assert less.upper_delta(epsilon) < exact
+
+
+def test_no_grid_shows_more_than_divergences_that_show_no_loss():
+    # Those of large groups of small samples may be nothing on the grid that they come from.
+    assert bound_delta([[(_pair(10.0), 1)]], np.zeros_like, 1e-3, 1e-5) == []

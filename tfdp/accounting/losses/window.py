@@ -148,11 +148,14 @@ def grid_interval(renyi: Renyi, steps: int, relative_error: float) -> tuple[floa
 
     For n steps the bounds of epsilon are about 2 n h^2 (1 + tilt) apart, where the tilt is about
     2 log(1/delta) / epsilon. Tilts larger than the returned one show nothing but the largest loss.
+    Both are zero where the divergences show no loss at all: then no grid shows more.
     """
     _, epsilon = epsilon_bound(renyi, _REFERENCE_DELTA)
     # A coarse grid leaves something out, which can make a divergence at an order near 1 negative.
     deviation = math.sqrt(2 * max(0.0, float(renyi(np.array([1 + 1e-6]))[0])))
     scale = max(epsilon, deviation)
+    if scale == 0:
+        return 0.0, 0.0
     tilt = -2 * math.log(_REFERENCE_DELTA) / scale
     interval = math.sqrt(relative_error * scale / (2.2 * steps * (1 + tilt)))
     return min(interval, 0.5 / (1 + tilt), scale / 32), _LARGER[-1] * tilt
