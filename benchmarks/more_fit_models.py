@@ -295,6 +295,57 @@ def variational() -> keras.Model:
     return keras.Model(inputs, layers.Dense(CLASSES)(layers.Dense(256, "relu")(code)))
 
 
+class OwnBlock(layers.Layer):
+    """Attention whose heads are made by hand, and a network of two layers."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.projections = [layers.Dense(width) for _ in range(4)]
+        self.network = [layers.Dense(2 * width, "relu"), layers.Dense(width)]
+        self.norms = [layers.LayerNormalization() for _ in range(2)]
+
+    def build(self, shape):
+        for layer in (*self.projections, *self.norms, self.network[0]):
+            layer.build(shape)
+        self.network[1].build((*shape[:-1], self.network[0].units))
+
+    def call(self, inputs):
+        batch, length, width = ops.shape(inputs)
+        parts = (batch, length, self.heads, width // self.heads)
+        *projections, last = self.projections
+        q, k, v = (
+            ops.transpose(ops.reshape(projection(inputs), parts), (0, 2, 1, 3))
+            for projection in projections
+        )
+        weights = ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) / parts[-1] ** 0.5)
+        seen = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))
+        x = self.norms[0](inputs + last(ops.reshape(seen, (batch, length, -1))))
+        return self.norms[1](x + self.network[1](self.network[0](x)))
+
+
+class OwnModel(keras.Model):
+    """Classes of texts, by a model with code of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = layers.Embedding(2000, 64), layers.Embedding(64, 64)
+        self.blocks = [OwnBlock(64, 4) for _ in range(2)]
+        self.head = layers.Dense(CLASSES)
+
+    def call(self, inputs):
+        x = self.words(inputs) + self.places(ops.arange(ops.shape(inputs)[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(ops.mean(x, axis=1))
+
+
+def subclassed() -> keras.Model:
+    model = OwnModel()
+    model(np.zeros((1, 64), np.int32))
+    return model
+
+
 MODELS = {
     "logistic_regression": FitModel(logistic_regression, images(100), 64, 200),
     "self_normalizing": FitModel(self_normalizing, images(200), 128, 200),
@@ -307,6 +358,7 @@ MODELS = {
     "autoencoder": FitModel(autoencoder, tones, 32, 200),
     "stochastic_depth": FitModel(stochastic_depth, images(16, 16, 16), 64, 100),
     "variational": FitModel(variational, images(784), 64, 200),
+    "subclassed": FitModel(subclassed, tokens(64, 2000), 32, 100),
     "films": FitModel(films, images(8, 32, 32, 1), 16, 200),
     "wave_net": FitModel(wave_net, images(1024, 1), 16),
     "text_cnn": FitModel(text_cnn, tokens(128, 5000), 64, 200),

@@ -37,7 +37,7 @@ def explain(model: keras.Layer, inputs: Any = None) -> str:
     Raises:
         ValueError: the model is not built.
         UnsupportedModelError: the engine cannot take the model; all of it runs record by record. So
-            does a subclassed model of which no rule says that it is `RecordWise`.
+            does a subclassed model whose code is not seen to keep the records apart.
         SideEffectError: a layer leaves something behind.
 
     Example:

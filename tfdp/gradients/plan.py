@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import is_quantized, is_recomputed, layers_in
+from tfdp.gradients.keras_internals import FUNCTIONAL, is_quantized, is_recomputed, layers_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.recording import wanted_of
@@ -14,6 +14,7 @@ from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
     has_own,
+    innermost,
     is_patched,
     own_around_call,
     registered_rule,
@@ -25,18 +26,15 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
     """Returns (operation, rule) for the operations of a model that must be watched. The rule is
     None where the operation runs record by record. One with the rule `RecordWise` is watched
     because that may not hold for every call; where it does not, it runs record by record, too.
-    Layers in blocks are among them unless `inside_blocks` is False.
+    Layers in blocks are among them unless `inside_blocks` is False. A model with a `call` of its
+    own is a block.
 
     Raises:
         UnsupportedModelError: the model, or a layer in it, cannot be watched.
     """
-    if not isinstance(rule_for(model), RecordWise):
-        kind = type(_unknown_in(model)).__name__
-        raise UnsupportedModelError(
-            f"The code of {kind} could do anything with a batch, so its layers cannot be watched. "
-            "If it treats every record separately, say so: "
-            f"tfdp.gradients.register_rule({kind}, tfdp.gradients.RecordWise())."
-        )
+    model = innermost(model)
+    if not (isinstance(rule_for(model), RecordWise) or _may_be_block(model, wanted)):
+        raise UnsupportedModelError(why_not_watched(model))
     watched: dict[int, tuple[Any, Any]] = {}
     # Every layer in a block is watched, because its own rule answers for what it does there.
     pending, seen = [(model, False)], set()
@@ -78,6 +76,30 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
     return list(watched.values())
 
 
+def why_not_watched(model: keras.Layer, reason: str = "") -> str:
+    """Returns why the layers of a model cannot be watched, and what would help.
+
+    Args:
+        model: The model.
+        reason: What its code does, in brackets, where that was looked at.
+    """
+    kind = type(model).__name__
+    return (
+        f"The code of {kind} could do anything with a batch{reason}, so its layers cannot be "
+        "watched. If it treats every record separately, say so: "
+        f"tfdp.gradients.register_rule({kind}, tfdp.gradients.RecordWise())."
+    )
+
+
+def _may_be_block(model: keras.Layer, wanted: set[int]) -> bool:
+    """Returns whether a model has code of its own that may be looked at, as that of a layer is."""
+    if isinstance(model, (keras.Sequential, FUNCTIONAL)):
+        return False
+    if registered_rule(model) is not None or is_patched(model):
+        return False
+    return why_no_block(model, wanted_of(model, wanted)) is None
+
+
 def treats_rows_alike(operation: Any, wanted: set[int]) -> bool:
     """Returns whether an operation, and everything in it, treats every row of a batch separately by
     a rule, so that a record may also be several rows.
@@ -104,13 +126,6 @@ def may_treat_rows_alike(operation: Any, wanted: set[int]) -> bool:
         return False
     parts = layers_in(operation) if isinstance(operation, keras.Layer) else []
     return all(treats_rows_alike(part, wanted) for part in parts)
-
-
-def _unknown_in(model: keras.Layer) -> keras.Layer:
-    """Returns the model, or the one in it on which its own rule depends."""
-    if registered_rule(model) is None or is_patched(model):
-        return model
-    return next((part for part in layers_in(model) if registered_rule(part) is None), model)
 
 
 def why_no_block(operation: Any, own: list[Any]) -> str | None:

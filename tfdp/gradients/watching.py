@@ -24,11 +24,18 @@ from tfdp.gradients.plan import (
     plan,
     treats_rows_alike,
     why_no_block,
+    why_not_watched,
 )
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, refuse_hidden
 from tfdp.gradients.region import Region
-from tfdp.gradients.rules.rule import LayerRule, RecordWise, has_own, rule_but_for_activation
+from tfdp.gradients.rules.rule import (
+    LayerRule,
+    RecordWise,
+    has_own,
+    innermost,
+    rule_but_for_activation,
+)
 
 # What is done with a call of a layer, where it is not what a rule says.
 ON_BATCH = "on the batch"
@@ -54,10 +61,10 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with contextlib.ExitStack() as stack:
-        watched = plan(model, recording.wanted)
+        computing, watched = innermost(model), plan(model, recording.wanted)
         of_rows = [_treatment_of_rows(o, recording.wanted) for o, _ in watched]
         for (operation, rule), treatment in zip(watched, of_rows, strict=True):
-            call = _watched_call(recording, operation, rule, treatment)
+            call = _watched_call(recording, operation, rule, treatment, operation is computing)
             stack.enter_context(replaced(operation, "call", call))
             if rule is None and has_own(operation, "compute_mask"):
                 mask = _mask_by_record(operation.compute_mask)
@@ -83,7 +90,11 @@ def _treatment_of_rows(operation: Any, wanted: set[int]) -> bool | None:
 
 
 def _watched_call(
-    recording: Recording, operation: Any, rule: Any, treats_rows_alike: bool | None
+    recording: Recording,
+    operation: Any,
+    rule: Any,
+    treats_rows_alike: bool | None,
+    is_model: bool,
 ) -> Callable[..., Any]:
     call = operation.call
     # Asked before this layer's `call` is replaced.
@@ -150,6 +161,8 @@ def _watched_call(
                 with recording.inside_block(operation):
                     return _on_batch(recording, trial, operation, call, args, kwargs)
             reason = blocks.reasons[id(operation)]
+        if is_model and not has_rule:
+            raise UnsupportedModelError(why_not_watched(operation, f" ({reason})"))
         with recording.inside(own):
             if has_rule:
                 recording.note(operation, type(rule).__name__)

@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from tfdp.gradients import RecordWise, register_rule
+from tfdp.gradients import register_rule
 from tfdp.gradients.keras_internals import FUNCTIONAL
-from tfdp.gradients.rules.rule import rule_for
+from tfdp.gradients.rules.rule import Around
 from tfdp.keras import validation
 from tfdp.keras.inputs import advice_of_keras_2
 from tfdp.keras.normalization import convert_norm, with_plain_norms, with_private_norms
@@ -196,10 +196,7 @@ class _DPWrapper(DPModel):
         return cls(keras.saving.deserialize_keras_object(config["model"], custom_objects))
 
 
-# The wrapper adds no computation to the model in it, so it is record-wise where that model is.
-register_rule(
-    _DPWrapper, RecordWise(when=lambda wrapper: isinstance(rule_for(wrapper.model), RecordWise))
-)
+register_rule(_DPWrapper, Around(lambda wrapper: wrapper.model))
 
 
 # Arguments of TensorFlow Privacy's models. Here they belong to the optimizer, or have no meaning.

@@ -185,6 +185,25 @@ _OF_WEIGHTS = ("_initializer", "_regularizer", "_constraint")
 _RULES: dict[type, LayerRule | RecordWise] = {}
 
 
+class Around(RecordWise):
+    """Says of a class of models that they add no computation to the one model in them.
+
+    Args:
+        inner: Returns that model.
+    """
+
+    def __init__(self, inner: Callable[[Any], keras.Model]):
+        super().__init__(when=lambda model: isinstance(rule_for(inner(model)), RecordWise))
+        self.inner = inner
+
+
+def innermost(model: Any) -> Any:
+    """Returns the model that computes, in others that add nothing to it."""
+    while isinstance(rule := registered_rule(model), Around) and not is_patched(model):
+        model = rule.inner(model)
+    return model
+
+
 def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
     """Makes the book-keeping engine use a rule for layers of a class, instead of any other.
 
