@@ -29,6 +29,12 @@ def check_counts(
 ) -> None:
     """Refuses numbers of epochs and steps that would train nothing, or that are none.
 
+    Args:
+        epochs: As given to `fit`.
+        initial_epoch: Likewise.
+        steps_per_epoch: Likewise.
+        steps_per_execution: As given to `compile`.
+
     Raises:
         TypeError: a number is not an integer.
         ValueError: it is too small.
