@@ -13,7 +13,7 @@ import tfdp
 from tests.gradients import blocks_test
 from tests.gradients.blocks_test import RECORD_BY_RECORD, Code, dense, nested
 from tests.gradients.problems import BATCH, built, model_of
-from tests.gradients.recording_test import Compares, Subclassed
+from tests.gradients.recording_test import Borrows, Compares, Subclassed
 from tfdp.gradients import UnsupportedModelError, explain
 
 L, K = keras.layers, keras.ops
@@ -195,6 +195,12 @@ def test_subclassed_model_is_traced_if_inputs_are_given():
     assert explain(model, tf.zeros([1, 4])).startswith(f"{model.name}: block, on the batch\n")
     with pytest.raises(UnsupportedModelError, match="Cumsum .*register_rule"):
         explain(built(Compares()), tf.zeros([1, 4]))
+
+
+def test_use_of_a_weight_of_another_layer_is_named():
+    lines = explain(built(Borrows()), tf.zeros([1, 4]))
+    assert "record by record: it uses a weight of another layer" in lines
+    assert "(recording_test.py, line" in lines
 
 
 @pytest.mark.parametrize("inputs", [None, tf.zeros([1, 4])], ids=["none", "batch"])

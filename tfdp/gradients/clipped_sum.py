@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.events.arguments import positive_integer
+from tfdp.gradients.blocks import in_words
 from tfdp.gradients.engines.batched import Clipping, Microbatches, Weights, batched_sum
 from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 from tfdp.gradients.engines.loop import loop_sum
@@ -246,7 +247,8 @@ class _Task(NamedTuple):
                     ) from error
                 rounded = isinstance(error, _RoundedProductsError)
                 level = logging.WARNING if rounded else logging.INFO
-                _logger.log(level, "Gradients are computed by the vectorized engine. %s", error)
+                reason = in_words(error)
+                _logger.log(level, "Gradients are computed by the vectorized engine. %s", reason)
         gradients = vectorized_gradients(self.gradient, leaves, self.physical_batch_size)
         return self.batched(gradients, leaves, mask, weights, groups)
 

@@ -153,6 +153,9 @@ class Kinds:
                     # Its rows could be as many as there are records, and each would meet another.
                     raise MixesError(f"{_named(op)} makes a constant of an unknown length")
                 self.add_constant(tensor)
+        elif op.type == "Placeholder":
+            where = _named(op).removeprefix("Placeholder ")
+            raise MixesError(f"it uses a weight of another layer, or another such tensor, {where}")
         else:
             raise MixesError(f"{_named(op)} is not known to keep records apart")
 
