@@ -162,3 +162,11 @@ def test_what_runs_alike_for_all_records_is_vectorized():
         return tape.gradient(loss, weight)
 
     map_records(one, [tf.zeros([3, 2])])  # A warning would be an error.
+
+
+@pytest.mark.parametrize(("shape", "compiled"), [([3, 4], True), ([4], False)])
+def test_products_that_may_corrupt_memory_are_compiled(shape, compiled):
+    weight = tf.ones([4, 2])
+    call, _ = map_records(lambda record: tf.matmul(record[0], weight), [tf.ones([5, *shape])])
+    assert call.function_def.attr["_XlaMustCompile"].b is compiled
+    np.testing.assert_array_equal(call(tf.ones([5, *shape])), tf.fill([5, 1, *shape[:-1], 2], 4.0))
