@@ -291,6 +291,33 @@ def test_every_integer_that_is_no_data_is_known():
     assert {"Reshape", "Fill", "Sum", "ConcatV2", "Transpose"} <= seen
 
 
+def test_functions_that_are_called_in_a_way_nobody_knows_are_refused():
+    def of_each(n):
+        one = tf.function(lambda place: tf.gather(WEIGHTS, place), autograph=False)
+        return tf.raw_ops.MapDefun(
+            arguments=[tf.stack([n, n])],
+            captured_inputs=[],
+            output_types=[tf.float32],
+            output_shapes=[[]],
+            f=one.get_concrete_function(tf.TensorSpec([], tf.int32)),
+        )
+
+    error = refused(of_each, tf.TensorSpec([1], tf.int32))
+    assert "calls a function in a way that tfdp does not know" in error
+
+
+def test_places_along_axes_that_nobody_knows_are_refused():
+    def of_unknown_rank(n):
+        return tf.compat.v1.placeholder_with_default(WEIGHTS, None)[n]
+
+    def along_an_axis_of_its_own(n):
+        return tf.gather(WEIGHTS, n, axis=tf.compat.v1.placeholder_with_default(0, []))
+
+    spec = tf.TensorSpec([1], tf.int32)
+    assert "slices a tensor of unknown rank" in refused(of_unknown_rank, spec)
+    assert "an axis that is not fixed" in refused(along_an_axis_of_its_own, spec)
+
+
 def _reads_an_array(n):
     array = tf.TensorArray(tf.float32, 6, element_shape=[]).unstack(WEIGHTS)
     return array.read(n)
@@ -381,6 +408,14 @@ def test_only_loops_without_a_bound_are_refused():
         return tf.while_loop(lambda i, j: (i < n) & (i < 5), lambda i, j: (j + 1, j), (0, 0))[0]
 
     assert "number of iterations" in refused(of_another_number, spec)
+
+    # No counter is below a number that stays.
+    for goes_on in (
+        lambda i, n: (i < n) & (i > -1),
+        lambda i, n: (i < n) & (i + 1 < 5),
+    ):
+        loop = lambda n, go=goes_on: tf.while_loop(lambda i: go(i, n), lambda i: [i + 1], [0])[0]  # noqa: E731
+        assert "number of iterations" in refused(loop, spec)
 
 
 def _fixed_in_a_loop(n):
