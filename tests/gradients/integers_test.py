@@ -418,6 +418,67 @@ def test_only_loops_without_a_bound_are_refused():
         assert "number of iterations" in refused(loop, spec)
 
 
+def _growing(n):
+    """An array of which one branch makes more places."""
+    array = tf.TensorArray(tf.float32, 3, dynamic_size=True, element_shape=[])
+    return tf.cond(n > 2, lambda: array.write(7, 1.0), lambda: array.write(0, 1.0))
+
+
+def _growing_in_a_loop(n):
+    array = tf.TensorArray(tf.float32, 3, dynamic_size=True, element_shape=[])
+    body = lambda i, a: [i + 1, a.write(7, 1.0)]  # noqa: E731
+    return tf.while_loop(lambda i, _: (i < n) & (i < 5), body, [0, array])[1]
+
+
+def _concatenated(n):
+    return tf.while_loop(
+        lambda i, _: (i < n) & (i < 5),
+        lambda i, x: [i + 1, tf.concat([x, x], 0)],
+        [0, tf.ones([1])],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
+    )[1]
+
+
+# Which branch runs, or how often a loop does, decides about a size that nobody gives.
+DECIDED = {
+    "branch": lambda n: tf.cond(n > 2, lambda: WEIGHTS, lambda: WEIGHTS[:1]),
+    "branches": lambda n: tf.switch_case(
+        n, [lambda: WEIGHTS, lambda: WEIGHTS, lambda: WEIGHTS[:1]]
+    ),
+    "ranks": lambda n: tf.cond(n > 2, lambda: WEIGHTS, lambda: WEIGHTS[0]),
+    "loop": _concatenated,
+    "size_of_an_array": lambda n: tf.gather(WEIGHTS, _growing(n).size()),
+    "array": lambda n: _growing(n).stack(),
+    "array_of_a_loop": lambda n: _growing_in_a_loop(n).stack(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DECIDED))
+def test_sizes_that_branches_and_loops_decide_about_are_refused(name):
+    error = refused(DECIDED[name], tf.TensorSpec([1], tf.int32))
+    assert "takes its 'size of a result' from numbers of a record" in error
+
+
+@pytest.mark.filterwarnings("ignore:Gradients are computed one example at a time")
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
+def test_a_loss_whose_branches_have_other_sizes_is_refused_before_any_record(engine):
+    """Power: the same loss with branches of one size is taken."""
+    weights = tf.Variable(tf.ones([6]))
+
+    def total(size):
+        def loss(record):
+            found = tf.cond(record[0] > 2, lambda: weights[:size] ** 2, lambda: weights[:6])
+            return tf.reduce_sum(found * weights)
+
+        query = tfdp.GaussianSumQuery(1.0, 0.0)
+        records = tf.constant([1, 1])
+        return tfdp.clipped_gradient_sum(loss, [weights], records, query, engine=engine)
+
+    with pytest.raises(RecordDependentShapeError, match="size of a result"):
+        total(5)
+    np.testing.assert_allclose(total(6).sample_state[0], [2 * 6**-0.5] * 6, rtol=1e-5)
+
+
 def _fixed_in_a_loop(n):
     """Sizes and places are the loop's own, and what is computed follows the record."""
     array = tf.TensorArray(tf.float32, 3, element_shape=[], clear_after_read=False)

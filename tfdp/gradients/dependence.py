@@ -110,6 +110,8 @@ class Dependent:
             return None
         if op.type in LOOPS and self._may_not_end(op):
             return "number of iterations"
+        if self._decides_about_sizes(op):
+            return "size of a result"
         check = kernels.check_of(op)
         known = () if check is None else check.places
         for place, name in indices.sizes_of(op).items():
@@ -146,6 +148,39 @@ class Dependent:
                 if not self.on([op.inputs[place]]) and not cond.on([bound]) and body._counts(place):
                     return False
         return True
+
+    def _decides_about_sizes(self, op: tf.Operation) -> bool:
+        """Returns whether results have sizes that follow which branch runs, or how often a loop
+        does, and these follow the leaves.
+        """
+        parts = self.called(op)
+        if op.type in LOOPS:
+            follows = parts[0]._outputs()[0]
+            pairs = zip(op.inputs, op.outputs, strict=True)
+            differ = any(_is_wider(after.shape, before.shape) for before, after in pairs)
+        elif op.type in (*CONDITIONALS, *CASES):
+            follows = self.on(op.inputs[:1])
+            results = zip(*(part._graph.outputs for part in parts), strict=True)
+            differ = any(
+                not first.shape.is_compatible_with(t.shape)
+                for first, *rest in results
+                for t in rest
+            )
+        else:
+            return False
+        arrays = [t for t in parts[-1]._graph.outputs if t.dtype == tf.variant]
+        kept = not all(map(_is_for_a_gradient, arrays))
+        return follows and (differ or (kept and any(part._makes_longer for part in parts)))
+
+    @functools.cached_property
+    def _makes_longer(self) -> bool:
+        """Whether an array is written to that grows where a place is beyond its end."""
+        for op in self._graph.get_operations():
+            if op.type == "TensorListSetItem" and op.get_attr("resize_if_index_out_of_bounds"):
+                return True
+            if any(part._makes_longer for part in self.called(op)):
+                return True
+        return False
 
     def _counts(self, i: int) -> bool:
         """Returns whether the body of a loop adds a number to its input i that is positive."""
@@ -237,6 +272,13 @@ def _is_for_a_gradient(tensor: tf.Tensor) -> bool:
     gradient: arrays that a program makes are written to by places.
     """
     return _source(tensor).op.type in _FOR_GRADIENTS
+
+
+def _is_wider(shape: tf.TensorShape, other: tf.TensorShape) -> bool:
+    """Returns whether a shape leaves open what another one says."""
+    if shape.rank is None or other.rank is None:
+        return other.rank is not None
+    return any(a is None and b is not None for a, b in zip(shape, other, strict=True))
 
 
 def _factors(tensor: tf.Tensor) -> list[tf.Tensor]:
