@@ -4,6 +4,7 @@ import keras
 import pytest
 
 from tests.gradients.problems import TOKENS, Pair, assert_layer_is_exact, assert_tokens_agree
+from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers
 
@@ -32,3 +33,12 @@ def test_masked_attention():
     tokens = TOKENS.copy()
     tokens[:, 4] = 0
     assert_tokens_agree(masked_attention(), tokens)
+
+
+@pytest.mark.parametrize(
+    "axes, holds",
+    [(None, True), ((1,), True), ((1, 2), True), ((0,), False), ((0, 1), False), ((-2,), False)],
+    ids=str,
+)
+def test_attention_along_an_axis_that_may_be_of_records_has_no_rule(axes, holds):
+    assert (rule_for(L.MultiHeadAttention(2, 3, attention_axes=axes)) is not None) == holds
