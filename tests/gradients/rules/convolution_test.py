@@ -41,6 +41,10 @@ LAYERS = {
     "conv2d_strides": (lambda: L.Conv2D(3, (3, 2), strides=(2, 1), use_bias=False), (7, 6, 2)),
     "conv2d_groups": (lambda: L.Conv2D(6, 3, groups=2), (5, 5, 4)),
     "conv2d_groups_of_one": (lambda: L.Conv2D(4, 3, strides=2, groups=2), (5, 5, 2)),
+    "conv2d_groups_of_one_channels_first": (
+        lambda: L.Conv2D(4, 2, groups=2, data_format="channels_first"),
+        (2, 5, 4),
+    ),
     "conv2d_large_groups_of_one": (lambda: L.Conv2D(3, 5, padding="same", groups=3), (7, 7, 3)),
     "conv1d_causal_groups_of_one": (lambda: L.Conv1D(4, 3, padding="causal", groups=4), (8, 4)),
     "conv3d_groups_of_one": (lambda: L.Conv3D(2, 2, groups=2), (3, 3, 3, 2)),
