@@ -28,16 +28,17 @@ def lora_embedding():
     return layer
 
 
-def tied(tie_weights):
+def tied(tie_weights, **kwargs):
     keras.utils.set_random_seed(1)
     x = keras.Input((5,), dtype="int32")
-    embedding = L.ReversibleEmbedding(7, 4, tie_weights=tie_weights)
+    embedding = L.ReversibleEmbedding(7, 4, tie_weights=tie_weights, **kwargs)
     return keras.Model(x, L.GlobalAveragePooling1D()(embedding(embedding(x), reverse=True)))
 
 
 MODELS = {
     "embedding": lambda: token_model(L.Embedding(7, 4)),
     "embedding_lora": lambda: token_model(lora_embedding()),
+    "capped": lambda: tied(True, logit_soft_cap=0.05),
     "tied": lambda: tied(True),
     "untied": lambda: tied(False),
 }
@@ -45,7 +46,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_embedding(name):
-    if name in ("tied", "untied") and not hasattr(L, "ReversibleEmbedding"):
+    if name in ("capped", "tied", "untied") and not hasattr(L, "ReversibleEmbedding"):
         pytest.skip("Keras before 3.13 has no ReversibleEmbedding.")
     assert_tokens_agree(MODELS[name](), TOKENS)
 
