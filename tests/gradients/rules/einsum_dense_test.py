@@ -3,7 +3,14 @@
 import keras
 import pytest
 
-from tests.gradients.problems import assert_layer_agrees, assert_layer_is_exact, lora
+from tests.gradients.problems import (
+    assert_agrees_for_any_length,
+    assert_layer_agrees,
+    assert_layer_is_exact,
+    lora,
+    normal,
+    problem,
+)
 
 L = keras.layers
 
@@ -43,6 +50,11 @@ ADAPTED = {
         lambda: lora(L.EinsumDense("abc,cde->abde", (5, 2, 3), bias_axes="de")),
         (5, 4),
     ),
+    # B is along an axis of the input.
+    "einsum_lora_of_what_is_contracted": (
+        lambda: lora(L.EinsumDense("abc,dc->abd", (5, 3))),
+        (5, 4),
+    ),
 }
 
 
@@ -54,3 +66,11 @@ def test_layer(name):
 @pytest.mark.parametrize("name", sorted(ADAPTED))
 def test_low_rank_adaptation(name):
     assert_layer_agrees(*ADAPTED[name])
+
+
+def test_records_of_any_length():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, 3, 4))
+    outputs = L.EinsumDense("abcd,cde->abce", (None, 3, 2))(inputs)
+    outputs = L.Dense(2)(L.GlobalAveragePooling2D()(outputs))
+    assert_agrees_for_any_length(*problem(keras.Model(inputs, outputs), normal(5, 3, 4)))
