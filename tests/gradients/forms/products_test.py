@@ -108,6 +108,26 @@ def test_groups_are_weighted_sums_of_records(gram):
     np.testing.assert_allclose(grouped.squared_norms(), norms, rtol=1e-9)
 
 
+@pytest.mark.parametrize("gram", [False, True])
+@pytest.mark.parametrize("h", [1, 2, 3])
+def test_norms_are_of_all_that_input_and_output_share(h, gram):
+    rng = np.random.default_rng(7)
+    left, right = rng.normal(size=(4, h, 6, 3)), rng.normal(size=(4, h, 6, 5))
+    form = Product(tf.constant(left), tf.constant(right), [h, 3, 5], gram=gram)
+    expected = np.square(np.einsum("nhtp,nhtq->nhpq", left, right)).sum((1, 2, 3))
+    np.testing.assert_allclose(form.squared_norms(), expected, rtol=1e-9)
+
+
+def test_norms_of_segments_hold_what_inner_products_lose():
+    rows = np.full([3, 8000], 2.0**-12.3, np.float32)
+    rows[:, 0] = 1
+    mask, ids = tf.ones([3], tf.bool), tf.constant([0, 1, 0])
+    found = Outer(tf.constant(rows), tf.constant(rows)).segment_squared_norms(mask, ids, 2)
+    square = np.sum(rows[0].astype(np.float64) ** 2) ** 2
+    assert np.all(found.numpy() >= [4 * square, square])
+    np.testing.assert_allclose(found, [4 * square, square], rtol=1e-2)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("gram", [False, True])
 @pytest.mark.parametrize("h, p, q", [(1, 700, 3), (3, 5, 40)])
