@@ -15,6 +15,11 @@ def test_row_that_is_used_twice_adds_up():
     np.testing.assert_allclose(rows.explicit()[0, :, 0], [5.0, 7.0])
 
 
+def test_summands_are_positions():
+    ids = tf.constant([[1, 0, 1], [0, 0, 0]])
+    assert Rows(ids, tf.ones([2, 3, 4]), 2).summands() == 3
+
+
 def test_negative_numbers_count_from_the_end():
     rows = Rows(tf.constant([[-1, 2]]), tf.constant([[[3.0], [4.0]]]), 3)
     np.testing.assert_allclose(rows.squared_norms(), [49.0], rtol=1e-5)
