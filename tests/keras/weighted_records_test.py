@@ -244,6 +244,21 @@ def test_weights_for_a_query_that_does_not_bound_them_are_refused():
         )
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"num_microbatches": 2, "microbatch_ids": tf.constant([0, 1, 1, 0])},
+        {"examples_per_record": 2},
+    ],
+    ids=["microbatches", "several rows"],
+)
+def test_records_of_several_examples_are_refused(groups):
+    with pytest.raises(ValueError, match="a microbatch of several examples has no weight"):
+        tfdp.clipped_gradient_sum(
+            lambda x: tf.reduce_sum(VARIABLE * x), [VARIABLE], tf.ones([4]), average(), **groups
+        )
+
+
 VARIABLE = tf.Variable(1.0)
 
 
