@@ -8,6 +8,7 @@ from tests.numerics.exact import long, that_vanish
 from tfdp.gradients.forms.per_record import Explicit, Sum
 from tfdp.gradients.forms.products import Product
 from tfdp.gradients.forms.rows import Rows
+from tfdp.numerics import rounding
 
 
 @pytest.mark.parametrize("sign", [1.0, -0.5])
@@ -25,6 +26,19 @@ def test_uses_of_different_form_add_up(sign):
     for parts in (forms, forms[::-1], [forms[0], Explicit(tf.constant(sign * one))]):
         np.testing.assert_allclose(Sum(parts).squared_norms(), expected, rtol=1e-9)
         assert not np.allclose(expected, sum(part.squared_norms() for part in parts), rtol=0.1)
+
+
+def test_uses_that_cancel_count_in_full_where_products_are_rounded(monkeypatch):
+    """What is left of rounded products is more than their inner product says."""
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 3, 8, 20)).astype(np.float32)
+    one = np.einsum("ntp,ntq->npq", left, right)
+    product = Product(tf.constant(left[:, None]), tf.constant(right[:, None]), [20, 20], gram=True)
+    form = Sum([product, Explicit(tf.constant(-one))])
+    squares = np.sum(one**2, (1, 2))
+    assert np.all(form.squared_norms() < 0.01 * squares)
+    monkeypatch.setattr(rounding, "products_are_rounded", lambda dtype: True)
+    assert np.all(form.squared_norms() >= 4 * squares * (1 - 1e-5))
 
 
 def test_groups_of_uses_of_different_form_add_up():
