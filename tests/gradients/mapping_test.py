@@ -149,6 +149,17 @@ def test_gradients_of_what_runs_for_some_records(name):
             np.testing.assert_allclose(actual, result, rtol=1e-6)
 
 
+def test_records_in_turn_are_warned_of():
+    def one(record):
+        with tf.GradientTape() as tape:
+            tape.watch(record[0])
+            value = BY_RECORD["branch"](record[0], 2.0)
+        return tape.gradient(value, record[0])
+
+    with pytest.warns(UserWarning, match="computed one example at a time, because TensorFlow"):
+        map_records(one, [tf.zeros([3, 2])])
+
+
 def test_what_runs_alike_for_all_records_is_vectorized():
     weight = tf.constant([0.7, 0.9])
 
