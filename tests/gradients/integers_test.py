@@ -45,6 +45,12 @@ def _in_a_branch(table, ids):
     return tf.gather(table, chosen)
 
 
+def _in_one_of_several(table, ids):
+    order = tf.range(ROWS)[::-1]
+    branches = [lambda: tf.gather(order, ids), lambda: ids, lambda: tf.gather(order, ids[:, ::-1])]
+    return tf.gather(table, tf.switch_case(ids[0, 0] % 3, branches))
+
+
 def _where_any(maxima):
     # Of nothing it is the lowest number.
     return tf.where(maxima < -1e9, 0.0, maxima)
@@ -67,6 +73,7 @@ READS = {
     "item_of_last_axis": lambda table, ids: tf.transpose(table)[..., ids[0, 0]],
     "in_a_loop": _in_a_loop,
     "in_a_branch": _in_a_branch,
+    "in_one_of_several": _in_one_of_several,
     "in_a_function": _traced_before,
     "bytes": lambda table, ids: tf.gather(table, tf.cast(tf.cast(ids, tf.uint8), tf.int32)),
     "wide": lambda table, ids: tf.gather(table, tf.cast(ids, tf.int64) * 2**20 // 2**20),
@@ -221,6 +228,7 @@ SIZES = {
     "expand": lambda n: tf.expand_dims(WEIGHTS, n),
     "transpose": lambda n: tf.transpose(WEIGHTS[None], [n, 1 - n]),
     "reverse": lambda n: tf.reverse(WEIGHTS, [n]),
+    "slice_between": lambda n: tf.strided_slice(WEIGHTS, tf.stack([n]) * 1, tf.stack([n]) + 1),
     "loop": lambda n: tf.while_loop(lambda i: i < n, lambda i: [i + 1], [0])[0],
     "loop_that_begins_anywhere": lambda n: tf.while_loop(lambda i: i < 5, lambda i: [i + 1], [n])[
         0
@@ -316,6 +324,26 @@ def test_places_along_axes_that_nobody_knows_are_refused():
     spec = tf.TensorSpec([1], tf.int32)
     assert "slices a tensor of unknown rank" in refused(of_unknown_rank, spec)
     assert "an axis that is not fixed" in refused(along_an_axis_of_its_own, spec)
+
+
+def test_lengths_of_what_is_reversed_are_checked():
+    def fn(n):
+        return tf.reverse_sequence(WEIGHTS[None], tf.reshape(n, [1]), seq_axis=1)
+
+    checked = with_checks(lambda record: fn(record[0][0]), [tf.TensorSpec([1], tf.int32)])
+    compiled = tf.function(checked, autograph=False)
+    for n in (0, 4, 6):
+        np.testing.assert_array_equal(compiled([tf.constant([n])]), fn(tf.constant(n)))
+    for n in (-1, 7, HUGE):
+        assert np.isnan(compiled([tf.constant([n])])).all()
+
+
+def test_sizes_that_come_into_a_branch_from_elsewhere_are_taken():
+    def of_branches(n):
+        size = tf.shape(tf.compat.v1.placeholder_with_default(WEIGHTS, [None]))[0]
+        return tf.cond(n > 2, lambda: tf.fill([size], 1.0), lambda: tf.fill([size], 2.0))
+
+    assert refused(of_branches, tf.TensorSpec([1], tf.int32)) is None
 
 
 def _reads_an_array(n):
