@@ -33,6 +33,28 @@ def test_microbatch_by_hand():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("length", [0, None])
+@pytest.mark.parametrize("groups", [{}, {"examples_per_record": 2}], ids=["examples", "groups"])
+def test_no_records_give_zeros_losses_and_aux_of_no_rows(groups, length):
+    w = tf.Variable([1.0, 1.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([length, 2])], autograph=False)
+    def total(x):
+        return tfdp.clipped_gradient_sum(
+            lambda x: (tf.reduce_sum(x * w), x[0]),
+            [w],
+            x,
+            tfdp.GaussianSumQuery(1.0, 1.0),
+            engine="loop",
+            has_aux=True,
+            **groups,
+        )
+
+    found = total(tf.zeros([0, 2]))
+    np.testing.assert_array_equal(found.sample_state[0], [0.0, 0.0])
+    assert found.losses.shape == (0,) and found.aux.shape == (0, 2)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 def test_norm_of_a_record_must_be_finite(bad):
     assert is_finite([tf.constant([1.0]), tf.constant([2.0])])

@@ -61,7 +61,9 @@ def _sum_of_microbatches(gradient, clipping, examples, mask, groups):
     if isinstance(groups, Consecutive):
         size, averaged = groups
         rows = tf.shape(mask)[0]
-        groups = Microbatches(microbatches.consecutive_microbatches(rows, size), -(-rows // size))
+        # Of no rows there is one record without any: the loop will not run, but has a graph.
+        number = tf.maximum(-(-rows // size), 1)
+        groups = Microbatches(microbatches.consecutive_microbatches(rows, size), number)
 
     def add_to_microbatch(state, i, gradient):
         return tf.cond(
