@@ -487,6 +487,44 @@ def test_sizes_that_branches_and_loops_decide_about_are_refused(name):
     assert "takes its 'size of a result' from numbers of a record" in error
 
 
+def _grown_inside(n):
+    """The array is a branch's own."""
+    array = tf.TensorArray(tf.float32, 1, dynamic_size=True, element_shape=[])
+    return tf.cond(n > 2, lambda: array.write(0, 1.0).write(5, 1.0).stack()[0], lambda: 0.0)
+
+
+def _grown_and_kept(n):
+    """The same, and the branch gives an array of a size that is fixed."""
+    array = tf.TensorArray(tf.float32, 3, element_shape=[])
+    return tf.cond(n > 2, lambda: array.write(0, 1.0), lambda: array.write(1, 2.0)).stack()
+
+
+def _concatenated_thrice(n):
+    shapes = [tf.TensorShape([]), tf.TensorShape([None])]
+    body = lambda i, x: [i + 1, tf.concat([x, x], 0)]  # noqa: E731
+    start = [0, tf.cast(tf.reshape(n, [1]), tf.float32)]
+    return tf.while_loop(lambda i, _: i < 3, body, start, shape_invariants=shapes)[1]
+
+
+# What decides follows no record, or decides about numbers alone.
+NOT_DECIDED = {
+    "branch_of_weights": lambda n: tf.cond(
+        WEIGHTS[0] > 0, lambda: WEIGHTS, lambda: WEIGHTS[:1] * tf.cast(n, tf.float32)
+    ),
+    "grown_inside": _grown_inside,
+    "array_of_a_fixed_size": _grown_and_kept,
+    "loop_of_a_fixed_number": _concatenated_thrice,
+}
+
+
+@pytest.mark.parametrize("name", sorted(NOT_DECIDED))
+def test_sizes_that_no_record_decides_about_are_taken(name):
+    def with_a_place(n):  # So that all is looked at, and made anew.
+        return NOT_DECIDED[name](n), tf.gather(WEIGHTS, n)
+
+    assert refused(with_a_place, tf.TensorSpec([1], tf.int32)) is None
+
+
 @pytest.mark.filterwarnings("ignore:Gradients are computed one example at a time")
 @pytest.mark.parametrize("engine", ["vectorized", "loop"])
 def test_a_loss_whose_branches_have_other_sizes_is_refused_before_any_record(engine):
