@@ -66,3 +66,17 @@ def test_inner_products_are_never_too_small(shape, jit_compile):
     vectors = np.sqrt(that_vanish(np.prod(shape)))
     exact = np.sum(long(vectors) ** 2, 1)
     assert (inner(vectors.reshape([-1, *shape])).numpy() >= exact).all()
+
+
+def test_inner_products_hold_what_sums_over_positions_lose():
+    # A sum of products that begins with 1 loses what is added to it by less than half a unit.
+    factors = np.full([2, 1, 8000, 1], 2.0**-12.3, np.float32)
+    factors[:, 0, 0] = 1
+    exact = np.sum(factors[0].astype(np.float64) ** 2)
+    form = Product(tf.constant(factors), tf.constant(factors), [1, 1])
+    for inner in (
+        form.inner(Explicit(tf.ones([2, 1, 1]))),
+        Explicit(tf.ones([2, 1, 1])).inner(form),
+    ):
+        assert np.all(inner.numpy() >= exact)
+        np.testing.assert_allclose(inner, exact, rtol=1e-2)
