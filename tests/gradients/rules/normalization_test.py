@@ -26,12 +26,15 @@ def scaled(layer):
     return layer
 
 
+# Scales and offsets are ones and zeros at first.
+TRAINED = {"gamma_initializer": "random_normal", "beta_initializer": "random_normal"}
 # name -> (layer, shape of its input)
 LAYERS = {
     "layer_norm": (lambda: L.LayerNormalization(), (5, 4)),
     "layer_norm_two_axes": (lambda: L.LayerNormalization(axis=[1, 2]), (5, 4)),
     "layer_norm_no_scale": (lambda: L.LayerNormalization(scale=False), (5, 4)),
     "layer_norm_no_center": (lambda: L.LayerNormalization(center=False), (4,)),
+    "layer_norm_trained": (lambda: L.LayerNormalization(**TRAINED), (5, 4)),
     "rms_norm": (lambda: L.RMSNormalization(), (5, 4)),
     "rms_norm_all_axes": (lambda: L.RMSNormalization(axis=[2, 1]), (5, 4)),
     # Keras takes the scale for one of the last axis.
@@ -39,6 +42,7 @@ LAYERS = {
     "rms_norm_between": (lambda: scaled(L.RMSNormalization(axis=[1, 2])), (4, 4, 4)),
     "rms_norm_of_one": (lambda: scaled(L.RMSNormalization(axis=1)), (1, 4)),
     "group_norm": (lambda: L.GroupNormalization(2), (3, 3, 4)),
+    "group_norm_trained": (lambda: L.GroupNormalization(2, **TRAINED), (3, 3, 4)),
     "group_norm_channels_first": (lambda: L.GroupNormalization(2, axis=1), (4, 3, 3)),
 }
 
