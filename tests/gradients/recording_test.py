@@ -19,7 +19,15 @@ from tests.gradients.problems import (
     squared_error,
     targets,
 )
-from tfdp.gradients import Explicit, LayerRule, ModelLoss, UnsupportedModelError, rules
+from tfdp.gradients import (
+    Explicit,
+    LayerRule,
+    ModelLoss,
+    RecordWise,
+    UnsupportedModelError,
+    explain,
+    rules,
+)
 from tfdp.gradients.plan import plan
 from tfdp.gradients.recording import Recording
 
@@ -189,6 +197,17 @@ def test_code_of_a_subclassed_model_is_looked_at_like_that_of_a_block(name):
     model = built(SUBCLASSED[name]())
     weights = model.trainable_variables
     examples = (tf.constant(normal(4)), tf.constant(targets(2)))
+    assert_engines_agree(ModelLoss(model, squared_error), weights, examples)
+
+
+def test_model_whose_promise_does_not_hold_for_a_call_runs_record_by_record(monkeypatch):
+    promise = RecordWise(called_on=lambda *args, **kwargs: False)
+    monkeypatch.setitem(rules.rule._RULES, Compares, promise)
+    keras.utils.set_random_seed(1)
+    model = built(Compares())
+    assert "its promise does not hold" in explain(model, tf.zeros([1, 4]))
+    examples = (tf.constant(normal(4)), tf.constant(targets(2)))
+    weights = model.trainable_variables
     assert_engines_agree(ModelLoss(model, squared_error), weights, examples)
 
 

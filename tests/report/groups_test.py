@@ -18,7 +18,7 @@ from tfdp.events import (
     TruncatedPoissonSampling,
 )
 from tfdp.ledger import PrivacyLedger
-from tfdp.report import gather, to_html, to_markdown
+from tfdp.report import gather, groups, to_html, to_markdown
 
 ZERO = NeighboringRelation.ZERO_OUT
 STEP = SampledEvent(PoissonSampling(0.01, 6000), GaussianSumEvent(1.0, 1.0), ZERO, "user")
@@ -67,6 +67,15 @@ def test_the_definition_is_taken_where_it_is_better_than_what_is_known_of_groups
     assert group.method == "prv for one unit, 2 times in a row"
     assert group.epsilon == group_epsilon(PRVAccountant().compose(step, 100), 2, 1e-5)
     assert group.epsilon < RDPAccountant(group_size=2).compose(step, 100).get_epsilon(1e-5) / 2
+
+
+def test_where_the_definition_has_no_number_what_is_known_of_groups_stays(monkeypatch):
+    def refuses(*args):
+        raise ValueError("no number")
+
+    monkeypatch.setattr(groups, "group_epsilon", refuses)
+    (group,) = groups_of(STEP, sizes=[2]).groups
+    assert group.method == "prv, which knows groups" and group.epsilon < math.inf
 
 
 def test_many_kinds_of_steps_have_a_bound():

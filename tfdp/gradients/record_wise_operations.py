@@ -357,9 +357,9 @@ class Kinds:
         return target
 
     def _use_of_records(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
-        rows = {self.rows_of(t) for t in inputs if not self.is_constant(t)}
-        number = rows.pop()
-        if number is None or rows:
+        rows = {self.rows_of(t) for t in inputs} - {None}
+        known = all(self.rows_of(t) is not None or self.is_constant(t) for t in inputs)
+        if len(rows) != 1 or not known:
             raise MixesError(f"{_named(op)} uses a tensor from elsewhere")
         if is_stateful(op.type):
             raise MixesError(f"{_named(op)} does more than compute")
@@ -367,7 +367,7 @@ class Kinds:
         if check is None or not check(op, inputs, lambda t: self.rows_of(t) is not None):
             raise MixesError(f"{_named(op)} is not known to keep records apart")
         for tensor in op.outputs:
-            self.add_rows(tensor, number)
+            self.add_rows(tensor, *rows)
 
 
 def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:

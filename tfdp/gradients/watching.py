@@ -161,7 +161,7 @@ def _watched_call(
                 with recording.inside_block(operation):
                     return _on_batch(recording, trial, operation, call, args, kwargs)
             reason = blocks.reasons[id(operation)]
-        if is_model and not has_rule:
+        if is_model and rule is None:
             raise UnsupportedModelError(why_not_watched(operation, f" ({reason})"))
         with recording.inside(own):
             if has_rule:

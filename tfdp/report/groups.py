@@ -1,5 +1,6 @@
 """What a ledger costs several units together, such as a family or the accounts of one person."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -74,7 +75,8 @@ def _cost(
     if headline is not None and costs.headline is not None:
         # The definition of (epsilon, delta) leads from one unit to many. For samples of a fixed
         # size it can be better than what is known of groups.
-        epsilon = group_epsilon(headline, size, costs.target_delta)
-        found.append((epsilon, f"{costs.headline.name} for one unit, {size} times in a row"))
+        with contextlib.suppress(*refusals()):
+            epsilon = group_epsilon(headline, size, costs.target_delta)
+            found.append((epsilon, f"{costs.headline.name} for one unit, {size} times in a row"))
     epsilon, method = min(found, default=(math.inf, "no accountant gives a bound"))
     return GroupCost(size, float(epsilon), method)
