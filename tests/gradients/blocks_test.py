@@ -129,6 +129,9 @@ ON_BATCH = {
     "nested": nested,
     "part_frozen": part_frozen,
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
+    # Keras adds one row as a bias.
+    "sum_of_rows": dense(lambda b, x: K.add(b.dense(x)[:, :1], x[:, 1:2])),
+    "sum_of_vectors": dense(lambda b, x: K.add(b.dense(x)[:, 0], x[:, 1])[:, None]),
 }
 
 
@@ -195,6 +198,21 @@ def order_by_length(block, x):
     return h - x if x.shape[0] == 1 else x - h
 
 
+def another_bias_of_one(block, x):
+    h, rows = block.dense(x)[:, 0], (x[:, 1], x[:, 2])
+    if x.shape[0] == 1:
+        return tf.nn.bias_add(h, tf.squeeze(rows[1]))[:, None]
+    return (h + rows[0])[:, None]
+
+
+def bias_of_the_first_by_length(block, x):
+    h, y = block.dense(x)[:, 0], K.square(x[:, 1])
+    if x.shape[0] == 1:
+        bias = tf.squeeze(y)
+        return tf.nn.bias_add(tf.nn.bias_add(h, bias), bias)[:, None]
+    return (h + y)[:, None]
+
+
 def square_of_ones(x):
     """Ones [n, n] that are made of records: each knows how many there are."""
     rows = K.shape(x)[0]
@@ -208,6 +226,8 @@ def own_gradient(x):
 
 # Every axis is as long as the batch: records that are mixed give other numbers and no error.
 RECORD_BY_RECORD = {
+    "another_bias_of_one": another_bias_of_one,
+    "bias_of_the_first_by_length": bias_of_the_first_by_length,
     "by_length": by_length,
     "concatenated_records": lambda b, x: K.concatenate([b.dense(x), x], -3)[: K.shape(x)[0]],
     "counted": lambda b, x: b.dense(x) * K.sum(square_of_ones(x), 1)[:, None, None],
@@ -235,6 +255,14 @@ def test_block_that_could_mix_records_runs_record_by_record(name, decisions):
         loss, variables, examples = problem(model_of(make, (BATCH, 4)), normal(BATCH, 4))
         assert_engines_agree(loss, variables, examples, tolerance=1e-10)
     assert decisions and not any(decisions)
+
+
+def test_a_sum_along_another_axis_for_a_batch_of_one_is_refused(decisions):
+    make = dense(lambda b, x: K.add(b.dense(x), x[:, :, :1]))
+    loss, variables, examples = problem(model_of(make, (BATCH, 4)), normal(BATCH, 4))
+    with pytest.raises(UnsupportedModelError, match="along axis -1, and of several .* axis -2"):
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+    assert decisions == [False]
 
 
 def test_an_error_without_words_is_told_by_its_kind():

@@ -99,6 +99,13 @@ def table(block, x):
     return x + K.slice(block.table, (0, 0), (x.shape[1], 4))
 
 
+def cell_in_a_loop(block, x):
+    states = block.cell.get_initial_state(K.shape(x)[0])
+    for step in range(x.shape[1]):
+        h, states = block.cell(x[:, step], states)
+    return x + (h * block.scale)[:, None]
+
+
 def nested():
     inner = Own(lambda b, x: b.dense(x) * b.gamma, {"gamma": (4,)}, dense=dense())
     return Own(lambda b, x: x + b.gamma * b.inner(x), {"gamma": (4,)}, inner=inner)
@@ -108,6 +115,7 @@ ON_BATCH = {
     "before_and_after": own(
         lambda b, x: b.dense(x * b.scale) + b.shift, {"dense": dense}, scale=(4,), shift=()
     ),
+    "cell_in_a_loop": own(cell_in_a_loop, {"cell": lambda: L.LSTMCell(4)}, scale=(4,)),
     "class_token": own(class_token, {"dense": dense}, token=(1, 4)),
     "broadcast_token": own(broadcast_token, {"dense": dense}, token=(1, 4)),
     "codes": own(codes, codes=(4, 5)),

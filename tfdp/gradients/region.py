@@ -119,13 +119,18 @@ class Region:
             if filled is not None:
                 self._labels[op.outputs[0].name] = _filled(filled)
                 continue
-            inputs = op.inputs[_OPERANDS.get(op.type, slice(None))]
+            kind, names, inputs = op.type, set(op.node_def.attr), op.inputs
+            squeezed = _squeezed_for(op)
+            bias = None if squeezed is None else op.inputs[1].name
+            if bias is not None and self._labels.get(bias) == (len(self.steps), 0):
+                self.steps.pop()
+                self._labels[bias] = ("squeezed", self._label(squeezed))
+                kind, names, inputs = "AddV2", {"T"}, [op.inputs[0], squeezed]
+            inputs = inputs[_OPERANDS.get(kind, slice(None))]
             attributes = sorted(
-                (name, str(value))
-                for name, value in op.node_def.attr.items()
-                if not name.startswith("_")
+                (name, str(op.node_def.attr[name])) for name in names if not name.startswith("_")
             )
-            self.steps.append((op.type, attributes, [self._label(t) for t in inputs]))
+            self.steps.append((kind, attributes, [self._label(t) for t in inputs]))
             for i, tensor in enumerate(op.outputs):
                 self._labels[tensor.name] = (len(self.steps), i)
         self._seen = len(operations)
@@ -236,6 +241,19 @@ def _stays_as_it_is(op: tf.Operation) -> bool:
     """Returns whether an operation puts axes in the order that they have."""
     order = static_value(op.inputs[1]) if op.type == "Transpose" else None
     return order is not None and list(order) == list(range(len(order)))
+
+
+def _squeezed_for(op: tf.Operation) -> tf.Tensor | None:
+    """Returns what an operation adds to another tensor along its last axis, given that it is all
+    that has been squeezed: what `keras.ops.add` makes of the sum of two tensors of one row.
+    """
+    if op.type != "BiasAdd" or op.inputs[1].op.type != "Squeeze":
+        return None
+    squeeze, shape = op.inputs[1].op, op.inputs[1].op.inputs[0].shape
+    along_last = op.get_attr("data_format") == b"NHWC" and not squeeze.get_attr("squeeze_dims")
+    one_row = shape.is_fully_defined() and set(shape[:-1]) == {1}
+    fits = along_last and one_row and shape.rank <= op.inputs[0].shape.rank
+    return squeeze.inputs[0] if fits else None
 
 
 def _what_fills(op: tf.Operation) -> Any:
