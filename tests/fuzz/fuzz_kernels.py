@@ -155,6 +155,11 @@ def attack(
         seed: Of what is drawn.
         checked: Whether inputs that have a check are given such numbers, too.
     """
+    from tensorflow.python.framework import kernels
+
+    found = kernels.get_registered_kernels_for_op(name).kernel
+    if not any(kernel.device_type in ("CPU", "DEFAULT") for kernel in found):
+        return {"verdict": "has no kernel on a CPU"}
     draw = random.Random(f"{name} {seed}")
     end = time.monotonic() + seconds
     tries = taken = 0
@@ -573,6 +578,15 @@ def _fitting(name: str, draw: random.Random) -> tuple[dict[str, Any], dict[str, 
             "grads": normal(n, size, size, c),
             "original_image": normal(n, size, size, c),
         }, {"T": _float32()}
+    if name.startswith(("BatchToSpace", "SpaceToBatch")):
+        block, none = [stride] * 2, np.zeros([2, 2], "int32")
+        images = normal(n * stride**2, 2 * size, 2 * size, c)
+        given = {"input": images, "block_shape": np.array(block, "int32")}
+        return given | {"crops": none, "paddings": none}, {"T": _float32(), "block_size": 2}
+    if name in ("MatrixDiagV2", "MatrixDiagV3"):
+        given = {"diagonal": normal(n, size), "k": np.array(0, "int32")}
+        given |= {"num_rows": np.array(-1, "int32"), "num_cols": np.array(-1, "int32")}
+        return given | {"padding_value": normal()}, {"T": _float32()}
     if name in ("Transpose", "ConjugateTranspose"):
         order = list(range(axes))
         draw.shuffle(order)

@@ -43,29 +43,35 @@ def operations(rank):
     yield tf.identity
 
 
-def axis_and_result(function, x, axis):
-    """Returns (axis after a function of one operation, what it gives); None where it has none."""
+def axes_and_results(functions, x, axis):
+    """Returns (axis after it, what it gives) of each function that is one operation whose axis is
+    known, from one graph.
+    """
     shape = [None if a == axis else n for a, n in enumerate(x.shape)]
-    found = []
+    axes = []
 
     @tf.function(autograph=False)
     def run(x):
-        before = len(tf.compat.v1.get_default_graph().get_operations())
-        result = function(x)
-        made = tf.compat.v1.get_default_graph().get_operations()[before:]
-        made = [op for op in made if op.type not in ("Const", "Placeholder")]
-        if len(made) == 1:
-            op, *_ = made
-            others = [static_value(t) for t in op.inputs if t is not x]
-            found.append(axis_after(op, x, others, axis))
-        return result
+        graph, results = tf.compat.v1.get_default_graph(), []
+        for function in functions:
+            before = len(graph.get_operations())
+            try:
+                result = function(x)
+            except ValueError:  # No such slice, or nothing to squeeze.
+                continue
+            made = graph.get_operations()[before:]
+            made = [op for op in made if op.type not in ("Const", "Placeholder")]
+            if len(made) == 1:
+                op, *_ = made
+                others = [static_value(t) for t in op.inputs if t is not x]
+                after = axis_after(op, x, others, axis)
+                if after is not None:
+                    axes.append(after)
+                    results.append(result)
+        return results
 
-    try:
-        concrete = run.get_concrete_function(tf.TensorSpec(shape, tf.float32))
-    except ValueError:  # No such slice, or nothing to squeeze.
-        return None, None
-    after = found[0] if found else None
-    return after, None if after is None else concrete(tf.constant(x))
+    results = run.get_concrete_function(tf.TensorSpec(shape, tf.float32))(tf.constant(x))
+    return list(zip(axes, results, strict=True))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -78,10 +84,7 @@ def test_records_are_along_the_axis_that_is_said(rank):
             x = np.broadcast_to(
                 np.expand_dims(numbers, [a for a in range(rank) if a != axis]), shape
             )
-            for function in operations(rank):
-                after, result = axis_and_result(function, x, axis)
-                if after is None:
-                    continue
+            for after, result in axes_and_results(operations(rank), x, axis):
                 known += 1
                 axes.add(after)
                 by_record = np.moveaxis(np.asarray(result), after, 0)
@@ -109,4 +112,4 @@ def test_records_are_along_the_axis_that_is_said(rank):
 )
 def test_what_is_not_known_to_leave_the_axis_of_records_is_none(function):
     x = np.zeros([2, RECORDS, 2], np.float32)
-    assert axis_and_result(function, x, 1) == (None, None)
+    assert axes_and_results([function], x, 1) == []

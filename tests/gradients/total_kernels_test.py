@@ -102,7 +102,7 @@ def worker():
 def test_every_operation_comes_back_from_numbers_of_all_kinds(worker):
     found = {name: worker.result(name) for name in operations() if name in TOTAL}
     verdicts = [result["verdict"] for result in found.values()]
-    assert set(verdicts) <= {"takes all", "not called"}, {
+    assert set(verdicts) <= {"takes all", "not called", "has no kernel on a CPU"}, {
         name: result for name, result in found.items() if result["verdict"] != "takes all"
     }
     # Chance hardly finds arguments for a few.
@@ -138,8 +138,9 @@ def test_which_gradients_have_an_operation_that_may_end_the_run(name, differenti
     assert found["verdict"] == "gradient" and bool(others) == (name in UNSAFE)
 
 
-@pytest.mark.parametrize("name", ["MatrixInverse", "CheckNumerics", "Where", "Unique", "Range"])
-def test_the_search_finds_what_does_not(name):
+def test_the_search_finds_what_does_not():
     worker = Worker(5, 20, "--checked")
-    assert worker.result(name)["verdict"] in ("refuses numbers", "results of another size")
+    for name in ("MatrixInverse", "CheckNumerics", "Where", "Unique", "Range"):
+        verdict = worker.result(name)["verdict"]
+        assert verdict in ("refuses numbers", "results of another size"), name
     worker.stop()
