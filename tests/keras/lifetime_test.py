@@ -11,6 +11,8 @@ import tensorflow as tf
 import tfdp
 from tfdp.keras import distribution
 
+pytestmark = pytest.mark.usefixtures("collect")
+
 X = np.ones([8, 4, 3], np.float32)
 Y = np.arange(8) % 2
 

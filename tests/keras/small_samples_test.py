@@ -1,7 +1,6 @@
 """Samples that are drawn between the steps of `fit`: they are those of a data set."""
 
 import contextlib
-import gc
 import tempfile
 import weakref
 
@@ -365,14 +364,14 @@ def test_a_loop_takes_its_steps_in_order_and_returns_what_the_last_one_does(coun
     assert found["ragged"].to_list() == [[count], [count, count]]
 
 
-def test_a_loop_whose_model_is_gone_says_so():
+def test_a_loop_whose_model_is_gone_says_so(collect):
     drawn = samples_of(np.arange(8.0), FullBatch().resolve(8, 8))
     loop = loop_of(lambda batch: batch.x)
     traced = loop.traced(drawn)
     with pytest.raises(tf.errors.UnknownError, match="while `run` takes steps"):
         traced(tf.constant(1))
     del loop
-    gc.collect()
+    collect()
     with pytest.raises(tf.errors.UnknownError, match="The model of these steps is gone"):
         traced(tf.constant(1))
 
@@ -647,22 +646,22 @@ def test_a_guard_that_refuses_a_step_leaves_those_before_it(monkeypatch):
     toy.assert_weights(model, toy.weights(other))
 
 
-def test_a_model_is_forgotten_with_its_loop():
+def test_a_model_is_forgotten_with_its_loop(collect):
     model = toy.private(toy.linear())
     model.fit(X, Y, batch_size=8, steps_per_epoch=20, verbose=0)
     reference = weakref.ref(model)
     del model
     keras.backend.clear_session()
-    gc.collect()
+    collect()
     assert reference() is None
 
 
-def test_a_model_holds_on_to_no_data_that_it_was_trained_on():
+def test_a_model_holds_on_to_no_data_that_it_was_trained_on(collect):
     model = toy.private(toy.linear())
     for _ in range(2):
         x, y = X.copy(), Y.copy()
         references = [weakref.ref(x), weakref.ref(y)]
         model.fit(x, y, batch_size=8, verbose=0)
         del x, y
-        gc.collect()
+        collect()
         assert [reference() for reference in references] == [None, None]

@@ -1,4 +1,3 @@
-import gc
 import itertools
 import subprocess
 import sys
@@ -234,14 +233,6 @@ class Ending(Scripted):
             self.ended += 1
 
 
-@pytest.fixture
-def collect():
-    """Collects the garbage of this test, and leaves out what the process had before it."""
-    gc.freeze()
-    yield gc.collect
-    gc.unfreeze()
-
-
 def test_draws_end_and_arrays_are_given_back_with_the_data_set(collect):
     policy = Ending([[0]] * 20, padded_size=1)
     x, y, weight = _data(6)
@@ -354,13 +345,13 @@ def test_the_end_waits_for_calls_under_way_and_lets_none_begin():
     thread.join()
 
 
-def test_the_end_does_not_wait_where_no_samples_are_left(monkeypatch):
+def test_the_end_does_not_wait_where_no_samples_are_left(monkeypatch, collect):
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     calls = _Calls()
     with calls.one_of(_Reading()):
         pass
-    gc.collect(0)  # What is young: all that the tests before have left would take long.
+    collect()
     calls.end()
     assert not waits
 
