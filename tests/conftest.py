@@ -21,7 +21,7 @@ def pytest_collection_finish():
     gc.enable()
     # Graphs are many objects, and most of them stay: with Python's own thresholds, looking through
     # all of them time and again takes a twentieth of the processor time.
-    gc.set_threshold(700, 10, 100)
+    gc.set_threshold(700, 10, 1000)
 
 
 # TensorFlow writes to stderr while it starts, before it can be told not to.

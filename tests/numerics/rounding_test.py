@@ -49,14 +49,15 @@ def _unknown(tensor):
 
 
 def _of_any_shape(function, tensor):
-    return tf.function(function, autograph=False, input_signature=[_unknown(tensor)])(tensor)
+    return tf.function(function, autograph=False, input_signature=[_unknown(tensor)])
 
 
+# Each makes a function for tensors like the one that it is given.
 WAYS = {
-    "eager": lambda function, tensor: function(tensor),
-    "graph": lambda function, tensor: tf.function(function, autograph=False)(tensor),
+    "eager": lambda function, tensor: function,
+    "graph": lambda function, tensor: tf.function(function, autograph=False),
     "any_shape": _of_any_shape,
-    "xla": lambda f, tensor: tf.function(f, autograph=False, jit_compile=True)(tensor),
+    "xla": lambda f, tensor: tf.function(f, autograph=False, jit_compile=True),
     "xla_any_shape": lambda f, tensor: _of_any_shape(
         tf.function(f, autograph=False, jit_compile=True, input_signature=[_unknown(tensor)]),
         tensor,
@@ -64,7 +65,7 @@ WAYS = {
     # Nothing says that XLA will compile this graph when it is made.
     "xla_later": lambda f, tensor: tf.function(
         tf.function(f, autograph=False).get_concrete_function(tensor), jit_compile=True
-    )(tensor),
+    ),
 }
 # And after how many axes those begin along which numbers are added up.
 SHAPES = [
@@ -87,9 +88,10 @@ def test_sums_hold_in_whatever_order_numbers_are_added_up(shape, first, way, rou
         roots = rounding.sum_of_squares(tf.sqrt(tensor), axes)
         return total, tf.cast(error, tf.float32), roots
 
+    run = WAYS[way](both, tf.zeros(shape))
     for vector in that_vanish(math.prod(shape[first:])):
         tensor = tf.constant(np.broadcast_to(vector, [*shape[:first], len(vector)]).reshape(shape))
-        totals, error, squares = (x.numpy() for x in WAYS[way](both, tensor))
+        totals, error, squares = (x.numpy() for x in run(tensor))
         exact = np.sum(long(vector))
         assert totals.shape == squares.shape == shape[:first]
         assert (np.abs(totals - exact) <= error * unit * exact).all()
@@ -115,7 +117,8 @@ def test_one_sum_of_such_numbers_by_xla_loses_more_than_kernels_may():
 def test_sums_of_nothing():
     for way in WAYS.values():
         for shape in ((0, 300), (3, 0)):
-            total = way(lambda tensor: rounding.sums(tensor, [1])[0], tf.zeros(shape))
+            tensor = tf.zeros(shape)
+            total = way(lambda tensor: rounding.sums(tensor, [1])[0], tensor)(tensor)
             np.testing.assert_array_equal(total, np.zeros(shape[0]))
 
 
@@ -124,8 +127,9 @@ def test_a_sum_that_is_not_finite_is_that_of_its_record_alone(size):
     tensor = np.ones([4, size], np.float32)
     tensor[0, -1], tensor[1, 3], tensor[2, 7] = np.nan, np.inf, 3e38
     tensor[2, -2] = 3e38
+    tensor = tf.constant(tensor)
     for way in WAYS.values():
-        total = way(lambda tensor: rounding.sums(tensor, [1])[0], tf.constant(tensor)).numpy()
+        total = way(lambda tensor: rounding.sums(tensor, [1])[0], tensor)(tensor).numpy()
         assert np.isnan(total[0]) and np.isposinf(total[1:3]).all()
         assert total[3] == pytest.approx(size)
 
