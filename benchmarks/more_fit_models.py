@@ -346,6 +346,35 @@ def subclassed() -> keras.Model:
     return model
 
 
+class Forecast(layers.Layer):
+    """An LSTM cell, step by step, on what was measured, and then on what it says will be."""
+
+    def __init__(self, units: int, steps: int):
+        super().__init__()
+        self.cell, self.steps = layers.LSTMCell(units), steps
+
+    def build(self, shape):
+        self.cell.build((shape[0], shape[-1]))
+        self.head = layers.Dense(shape[-1])
+        self.head.build((shape[0], self.cell.units))
+
+    def call(self, inputs):
+        states = self.cell.get_initial_state(ops.shape(inputs)[0])
+        for step in range(inputs.shape[1]):
+            h, states = self.cell(inputs[:, step], states)
+        said = []
+        for _ in range(self.steps):
+            said.append(self.head(h))
+            h, states = self.cell(said[-1], states)
+        return ops.stack(said, axis=1)
+
+
+def forecast() -> keras.Model:
+    inputs = keras.Input((16, 8))
+    x = layers.Flatten()(Forecast(32, 8)(inputs))
+    return keras.Model(inputs, layers.Dense(CLASSES)(x))
+
+
 MODELS = {
     "logistic_regression": FitModel(logistic_regression, images(100), 64, 200),
     "self_normalizing": FitModel(self_normalizing, images(200), 128, 200),
@@ -359,6 +388,7 @@ MODELS = {
     "stochastic_depth": FitModel(stochastic_depth, images(16, 16, 16), 64, 100),
     "variational": FitModel(variational, images(784), 64, 200),
     "subclassed": FitModel(subclassed, tokens(64, 2000), 32, 100),
+    "forecast": FitModel(forecast, images(16, 8), 64, 200),
     "films": FitModel(films, images(8, 32, 32, 1), 16, 200),
     "wave_net": FitModel(wave_net, images(1024, 1), 16),
     "text_cnn": FitModel(text_cnn, tokens(128, 5000), 64, 200),

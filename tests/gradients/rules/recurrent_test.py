@@ -13,6 +13,7 @@ from tests.gradients.problems import (
     assert_agrees_with_xla,
     assert_broken_record_contributes_nothing,
     assert_engines_agree,
+    assert_layer_is_exact,
     assert_sums_agree,
     by_engine,
     floatx,
@@ -24,6 +25,7 @@ from tests.gradients.problems import (
     token_model,
     traced_sum,
 )
+from tfdp.gradients import explain
 from tfdp.gradients.forms import products
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan
@@ -221,6 +223,117 @@ def test_mixed_precision(name):
 @pytest.mark.parametrize("name", ["lstm", "lstm_over_units", "gru", "gru_reset_first"])
 def test_record_that_is_not_finite_contributes_nothing(name):
     assert_broken_record_contributes_nothing(LAYERS[name], SHAPE, (2, 0))
+
+
+class Loop(L.Layer):
+    """Calls a cell step by step, as users write decoders."""
+
+    def __init__(self, cell, in_list=True):
+        super().__init__(name="loop")
+        self.cell, self.in_list = cell, in_list
+
+    def call(self, inputs):
+        states = self.cell.get_initial_state(keras.ops.shape(inputs)[0])
+        states, outputs = states if self.in_list else states[0], []
+        for step in range(inputs.shape[1]):
+            output, states = self.cell(inputs[:, step], states)
+            outputs.append(output)
+        return keras.ops.stack([*outputs, *tf.nest.flatten(states)], 1)
+
+
+CELLS = {
+    "gru": lambda: Loop(L.GRUCell(3)),
+    "gru_no_bias": lambda: Loop(L.GRUCell(3, use_bias=False)),
+    "gru_of_a_tensor": lambda: Loop(L.GRUCell(3), in_list=False),
+    "gru_reset_first": lambda: Loop(L.GRUCell(3, reset_after=False)),
+    "gru_reset_first_over_units": lambda: Loop(
+        L.GRUCell(3, reset_after=False, activation="log_softmax", recurrent_activation="softmax")
+    ),
+    "lstm": lambda: Loop(L.LSTMCell(3)),
+    "lstm_by_gate_over_units": lambda: Loop(L.LSTMCell(3, implementation=1, activation="softmax")),
+    "lstm_no_bias": lambda: Loop(L.LSTMCell(3, use_bias=False, activation="relu")),
+    "own_function": lambda: Loop(L.LSTMCell(3, activation=lambda x: keras.ops.tanh(x) + 0.1 * x)),
+    "simple": lambda: Loop(L.SimpleRNNCell(3)),
+    "simple_of_a_tensor": lambda: Loop(L.SimpleRNNCell(3, use_bias=False), in_list=False),
+    "stack": lambda: Loop(L.StackedRNNCells([L.LSTMCell(3), L.GRUCell(3)])),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CELLS))
+def test_cells_in_a_loop_of_ones_own(name):
+    said = explain(model_of(CELLS[name], SHAPE))
+    assert said.count("CellRule") == (2 if name == "stack" else 1), said
+    assert "record by record" not in said and "weights of its own" not in said
+    if name == "stack":  # Keras puts its weights in an order of its own.
+        assert_engines_agree(*problem(model_of(CELLS[name], SHAPE), normal(*SHAPE)))
+    else:
+        assert_layer_is_exact(CELLS[name], SHAPE)
+
+
+@pytest.mark.parametrize("name", ["gru", "gru_reset_first", "lstm"])
+def test_frozen_parts_of_cells_in_a_loop_and_microbatches(name):
+    model = model_of(CELLS[name], SHAPE)
+    model.layers[2].cell.kernel.trainable = False
+    grouping = {"num_microbatches": 2, "microbatch_ids": [1, 0, 1, 1]}
+    assert_engines_agree(*problem(model, normal(*SHAPE)))
+    assert_engines_agree(*problem(model, normal(*SHAPE)), **grouping)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_cells_in_a_loop_with_xla_and_on_a_record_that_is_not_finite(name):
+    assert_agrees_with_xla(*problem(model_of(CELLS[name], SHAPE), normal(*SHAPE)))
+    assert_broken_record_contributes_nothing(CELLS[name], SHAPE, (2, 0))
+
+
+def test_cells_in_a_loop_in_mixed_precision():
+    with floatx("float32"):
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        loss, variables, examples = problem(model_of(CELLS["lstm"], SHAPE), normal(*SHAPE))
+        assert_engines_agree(loss, variables, examples, tolerance=0.02)
+
+
+def test_a_cell_takes_its_arguments_by_the_names_that_keras_gives_them():
+    def model(call):
+        keras.utils.set_random_seed(1)
+        x, h = keras.Input((4,)), keras.Input((3,))
+        return keras.Model([x, h], L.Dense(2)(call(L.SimpleRNNCell(3), x, h)[0]))
+
+    rng, sums = np.random.default_rng(0), []
+    data = [tf.constant(rng.normal(size=(BATCH, size)), tf.float32) for size in (4, 3)]
+    for call in (lambda c, x, h: c(x, [h]), lambda c, x, h: c(sequence=x, states=[h])):
+        loss, variables, (_, y) = problem(model(call), data[0])
+        assert_engines_agree(loss, variables, (tuple(data), y))
+        query = tfdp.GaussianSumQuery(0.3, 1.0)
+        sums.append(by_engine(loss, variables, (tuple(data), y), query, "bookkeeping"))
+    assert_sums_agree(*sums)
+
+
+@pytest.mark.parametrize("shapes", [((2, 4), (3,)), ((4,), (2, 3))])
+def test_cells_on_other_ranks_are_refused(shapes):
+    keras.utils.set_random_seed(1)
+    x, h = map(keras.Input, shapes)
+    y = L.Flatten()(L.SimpleRNNCell(3)(x, [h])[0])
+    model = keras.Model([x, h], L.Dense(2)(y))
+    data = tuple(tf.ones([BATCH, *shape]) for shape in shapes)
+    loss, variables, (_, y) = problem(model, data[0])
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    with pytest.raises(UnsupportedModelError, match=r"called on \[records, features\]"):
+        by_engine(loss, variables, (data, y), query, "bookkeeping")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        lambda: L.LSTMCell(3, dropout=0.5),
+        lambda: L.GRUCell(3, recurrent_dropout=0.5),
+        lambda: L.SimpleRNNCell(3, activation=lambda x: x - tf.reduce_mean(x, 0)),
+        lambda: L.LSTMCell(3, recurrent_activation="glu"),
+        lambda: OwnCell(3),
+        lambda: recomputed(L.LSTMCell),
+    ],
+)
+def test_cells_that_the_rule_does_not_know_run_record_by_record(cell):
+    assert rule_for(cell()) is None
 
 
 DROPOUT = {

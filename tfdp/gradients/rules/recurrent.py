@@ -23,7 +23,7 @@ from tfdp.gradients.rules.recurrent_cells import (
     ResetFirstGRUCell,
     SimpleCell,
 )
-from tfdp.gradients.rules.recurrent_loop import run
+from tfdp.gradients.rules.recurrent_loop import products_with, run
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
@@ -54,21 +54,16 @@ class RecurrentRule(LayerRule):
     """
 
     def holds_for(self, layer: Any) -> bool:
-        return _has_known_cells(layer) and not _own_functions(layer)
+        return _has_known_cells(layer) and not _own_functions(_cells(layer))
 
     def functions_to_try(self, layer: Any) -> Sequence[tuple[Any, str, int]]:
         # A ConvLSTM calls its functions on images, not on rows.
         if isinstance(layer.cell, CONV_LSTM_CELL) or not _has_known_cells(layer):
             return ()
-        return _own_functions(layer)
+        return _own_functions(_cells(layer))
 
     def variables(self, layer: Any) -> Iterable[Any]:
-        return [
-            v
-            for cell in _cells(layer)
-            for v in (cell.kernel, cell.recurrent_kernel, cell.bias)
-            if v is not None
-        ]
+        return _variables(_cells(layer))
 
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
@@ -79,6 +74,63 @@ class RecurrentRule(LayerRule):
 
         with recording.replaced(layer, LOOP, loop):
             return call(*args, **kwargs)
+
+
+class CellRule(LayerRule):
+    """A cell that is called by itself, as in a loop of one's own: a sequence of one step.
+
+    What it drops is kept in the cell from call to call, so that it runs record by record where it
+    drops anything.
+    """
+
+    def holds_for(self, layer: Any) -> bool:
+        return self._is_known(layer) and not _own_functions([layer])
+
+    def functions_to_try(self, layer: Any) -> Sequence[tuple[Any, str, int]]:
+        return _own_functions([layer]) if self._is_known(layer) else ()
+
+    @staticmethod
+    def _is_known(cell: Any) -> bool:
+        return _is_known(cell) and not cell.dropout and not cell.recurrent_dropout
+
+    def variables(self, layer: Any) -> Iterable[Any]:
+        return _variables([layer])
+
+    def record(
+        self,
+        recording: Recording,
+        layer: Any,
+        call: Callable[..., Any],
+        inputs: Any = None,
+        states: Any = None,
+        training: bool = False,
+        sequence: Any = None,
+    ) -> Any:
+        inputs = sequence if inputs is None else inputs  # As Keras names them.
+        several = isinstance(states, (list, tuple))
+        first = list(states) if several else [states]
+        if any(tensor.shape.rank != 2 for tensor in (inputs, *first)):
+            raise UnsupportedModelError(
+                f"{layer.name} must be called on [records, features] and states [records, units]. "
+                f"Received: {inputs.shape} and {[state.shape for state in first]}. Use "
+                "engine='vectorized'."
+            )
+        steps, sequences = _cell(layer), inputs[:, tf.newaxis]
+        tap = _tap(recording, layer, sequences)
+        kernel = tf.cast(layer.recurrent_kernel.value, inputs.dtype)
+        after, kept = steps.step(tap.tensor[:, 0], products_with(steps, kernel), first)
+        kept = [tensor[:, tf.newaxis] for tensor in kept]
+        _add_all(recording, layer, tap, sequences, first[0][:, tf.newaxis], kept)
+        return after[0], after if several else after[0]
+
+
+def _variables(cells: Sequence[Any]) -> list[Any]:
+    return [
+        v
+        for cell in cells
+        for v in (cell.kernel, cell.recurrent_kernel, cell.bias)
+        if v is not None
+    ]
 
 
 def _cells(layer: Any) -> list[Any]:
@@ -97,11 +149,11 @@ def _has_known_cells(layer: Any) -> bool:
     return not layer.stateful and all(map(_is_known, _cells(layer)))
 
 
-def _own_functions(layer: Any) -> list[tuple[Any, str, int]]:
+def _own_functions(cells: Sequence[Any]) -> list[tuple[Any, str, int]]:
     """Returns functions that are not known, as `LayerRule.functions_to_try`."""
     return [
         (cell, name, cell.filters if isinstance(cell, CONV_LSTM_CELL) else cell.units)
-        for cell in _cells(layer)
+        for cell in cells
         for name in _names_of_functions(cell)
         if not _is_usual(getattr(cell, name))
     ]
@@ -165,14 +217,11 @@ def _run_cell(recording, cell, sequences, first, mask, training, all_steps):
         training: Whether something is dropped.
         all_steps: As of `recurrent_loop.run`.
     """
-    is_convolution = isinstance(cell, CONV_LSTM_CELL)
-    resets_after = getattr(cell, "reset_after", False)
     dtype, dropped = sequences.dtype, None
     if training:
         sequences = _masked(sequences, _gates(cell.get_dropout_mask(sequences[:, 0])))
         dropped = _gates(cell.get_recurrent_dropout_mask(first[0]))
-    sums = (recurrent_convolution.products if is_convolution else _products)(cell, sequences)
-    tap = recording.watch(_sums_of_gru(cell, sums) if resets_after else sums)
+    tap = _tap(recording, cell, sequences)
     steps = _cell(cell)
     states, last, kept = run(
         steps if all(map(is_elementwise, _activations(cell))) else DifferentiatedCell(steps),
@@ -183,17 +232,37 @@ def _run_cell(recording, cell, sequences, first, mask, training, all_steps):
         all_steps=all_steps,
         dropped=dropped,
     )
-    before = [tf.concat([first[0][:, tf.newaxis], states[:, :-1]], 1)]
-    if isinstance(steps, ResetFirstGRUCell):
-        before = [*before * 2, steps.reset(kept, *before)]
-    before = tf.stop_gradient(_multiplied(before, dropped))
-    if is_convolution:
-        recurrent_convolution.add(recording, cell, tap, sequences, before)
-    elif resets_after:
-        _add_gru(recording, cell, tap, sequences, before)
-    else:
-        _add(recording, cell, tap, sequences, before)
+    before = tf.concat([first[0][:, tf.newaxis], states[:, :-1]], 1)
+    _add_all(recording, cell, tap, sequences, before, kept, dropped)
     return states, last
+
+
+def _tap(recording: Recording, cell: Any, sequences: tf.Tensor) -> Any:
+    """Returns the tap at the sums that do not depend on the states."""
+    if isinstance(cell, CONV_LSTM_CELL):
+        return recording.watch(recurrent_convolution.products(cell, sequences))
+    sums = _products(cell, sequences)
+    return recording.watch(_sums_of_gru(cell, sums) if _resets_after(cell) else sums)
+
+
+def _resets_after(cell: Any) -> bool:
+    return getattr(cell, "reset_after", False)
+
+
+def _add_all(recording, cell, tap, sequences, before, kept, dropped=None):
+    """Says what follows from the tap, given the outputs before each step, [n, t, ...], and what the
+    steps kept.
+    """
+    states, steps = [before], _cell(cell)
+    if isinstance(steps, ResetFirstGRUCell):
+        states = [before, before, steps.reset(kept, before)]
+    factors = tf.stop_gradient(_multiplied(states, dropped))
+    if isinstance(cell, CONV_LSTM_CELL):
+        recurrent_convolution.add(recording, cell, tap, sequences, factors)
+    elif _resets_after(cell):
+        _add_gru(recording, cell, tap, sequences, factors)
+    else:
+        _add(recording, cell, tap, sequences, factors)
 
 
 def _cell(cell: Any) -> Cell:
@@ -269,7 +338,7 @@ def _products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
         products = tf.tensordot(sequences, kernel, 1)
     else:
         products = _by_gate(sequences, kernel)
-    if not cell.use_bias or getattr(cell, "reset_after", False):
+    if not cell.use_bias or _resets_after(cell):
         return products
     return products + tf.cast(cell.bias.value, products.dtype)
 
@@ -348,4 +417,6 @@ for _layer in (
     keras.layers.ConvLSTM3D,
 ):
     register_rule(_layer, RecurrentRule())
+for _cell_class in (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell):
+    register_rule(_cell_class, CellRule())
 register_rule(keras.layers.Bidirectional, RecordWise())

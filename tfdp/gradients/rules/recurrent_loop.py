@@ -55,7 +55,7 @@ def run(
         present = [
             _with_rank(_steps_first(m), sums.shape.rank) for m in others[count : count + len(masks)]
         ]
-        products = _products(cell, kernel, *others[count + len(masks) :])
+        products = products_with(cell, kernel, *others[count + len(masks) :])
         after, kept = _forward(cell, sums, products, first, present)
 
         def gradient(at_outputs, *at_others):
@@ -79,7 +79,7 @@ def run(
     return outputs, others[:count], [tf.stop_gradient(kept) for kept in others[count:]]
 
 
-def _products(
+def products_with(
     cell: Cell, kernel: tf.Tensor, dropped: tf.Tensor | None = None
 ) -> list[StateProduct]:
     """Returns the products that a cell takes; arguments as of `run`."""
