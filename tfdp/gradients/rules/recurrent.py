@@ -115,13 +115,22 @@ class CellRule(LayerRule):
                 f"Received: {inputs.shape} and {[state.shape for state in first]}. Use "
                 "engine='vectorized'."
             )
-        steps, sequences = _cell(layer), inputs[:, tf.newaxis]
-        tap = _tap(recording, layer, sequences)
+        steps, tap = _cell(layer), _tap(recording, layer, inputs)
         kernel = tf.cast(layer.recurrent_kernel.value, inputs.dtype)
-        after, kept = steps.step(tap.tensor[:, 0], products_with(steps, kernel), first)
-        kept = [tensor[:, tf.newaxis] for tensor in kept]
-        _add_all(recording, layer, tap, sequences, first[0][:, tf.newaxis], kept)
+        after, kept = steps.step(tap.tensor, products_with(steps, kernel), first)
+        _add_all(
+            recording,
+            layer,
+            tap,
+            *(_one_step(tensor) for tensor in (inputs, first[0])),
+            [_one_step(tensor) for tensor in kept],
+        )
         return after[0], after if several else after[0]
+
+
+def _one_step(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns [n, 1, ...] from [n, ...]."""
+    return tf.expand_dims(tensor, 1)
 
 
 def _variables(cells: Sequence[Any]) -> list[Any]:
@@ -251,7 +260,7 @@ def _resets_after(cell: Any) -> bool:
 
 def _add_all(recording, cell, tap, sequences, before, kept, dropped=None):
     """Says what follows from the tap, given the outputs before each step, [n, t, ...], and what the
-    steps kept.
+    steps kept. The tap is at all steps, or has no axis of them where there is one.
     """
     states, steps = [before], _cell(cell)
     if isinstance(steps, ResetFirstGRUCell):
@@ -334,7 +343,9 @@ def _counted_already(mask: tf.Tensor) -> tf.Tensor:
 def _products(cell: Any, sequences: tf.Tensor) -> tf.Tensor:
     """Returns products of inputs and kernel, with the bias where there is one of them."""
     kernel = tf.cast(cell.kernel.value, sequences.dtype)
-    if sequences.shape.rank == 3:
+    if sequences.shape.rank == 2:
+        products = tf.matmul(sequences, kernel)
+    elif sequences.shape.rank == 3:
         products = tf.tensordot(sequences, kernel, 1)
     else:
         products = _by_gate(sequences, kernel)
@@ -373,9 +384,13 @@ def _matrix_gradient(left: tf.Tensor, right: tf.Tensor) -> PerRecordGradient:
 def _add(recording, cell, tap, sequences, before):
     """Says what follows from the tap, given what the recurrent kernel is multiplied with."""
     add = recording.add
-    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, g))
-    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, g))
+    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, _by_step(g)))
+    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, _by_step(g)))
     add(tap, cell.bias, bias_gradient)
+
+
+def _by_step(gradient: tf.Tensor) -> tf.Tensor:
+    return _one_step(gradient) if gradient.shape.rank == 2 else gradient
 
 
 def _sums_of_gru(cell: Any, products: tf.Tensor) -> tf.Tensor:
@@ -398,12 +413,12 @@ def _add_gru(recording, cell, tap, sequences, before):
         return g[..., cell.units :]
 
     def of_biases(g):
-        total = tf.reduce_sum(g, 1)
+        total = tf.reduce_sum(g, 1) if g.shape.rank == 3 else g
         return Explicit(tf.stack([of_inputs(total), of_states(total)], 1))
 
     add = recording.add
-    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, of_inputs(g)))
-    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, of_states(g)))
+    add(tap, cell.kernel, lambda g: _matrix_gradient(sequences, _by_step(of_inputs(g))))
+    add(tap, cell.recurrent_kernel, lambda g: _matrix_gradient(before, _by_step(of_states(g))))
     add(tap, cell.bias, of_biases)
 
 
