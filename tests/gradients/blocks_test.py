@@ -213,6 +213,16 @@ def bias_of_the_first_by_length(block, x):
     return (h + y)[:, None]
 
 
+def copy_of_the_bias_of_one(block, x):
+    h, y = block.dense(x)[:, 0], K.square(x[:, 1])
+    if x.shape[0] == 1:
+        bias = tf.squeeze(y)
+        copy = tf.transpose(bias, [0])
+        tf.nn.bias_add(h, bias)
+        return (h * copy)[:, None]
+    return (h * (h + y))[:, None]
+
+
 def square_of_ones(x):
     """Ones [n, n] that are made of records: each knows how many there are."""
     rows = K.shape(x)[0]
@@ -230,6 +240,7 @@ RECORD_BY_RECORD = {
     "bias_of_the_first_by_length": bias_of_the_first_by_length,
     "by_length": by_length,
     "concatenated_records": lambda b, x: K.concatenate([b.dense(x), x], -3)[: K.shape(x)[0]],
+    "copy_of_the_bias_of_one": copy_of_the_bias_of_one,
     "counted": lambda b, x: b.dense(x) * K.sum(square_of_ones(x), 1)[:, None, None],
     "cumulative": lambda b, x: K.cumsum(b.dense(x), 0),
     "gathered": lambda b, x: b.dense(x) - K.take(x, [0], 0),

@@ -245,9 +245,12 @@ def _stays_as_it_is(op: tf.Operation) -> bool:
 
 def _squeezed_for(op: tf.Operation) -> tf.Tensor | None:
     """Returns what an operation adds to another tensor along its last axis, given that it is all
-    that has been squeezed: what `keras.ops.add` makes of the sum of two tensors of one row.
+    that has been squeezed, and for this only: what `keras.ops.add` makes of the sum of two tensors
+    of one row.
     """
     if op.type != "BiasAdd" or op.inputs[1].op.type != "Squeeze":
+        return None
+    if len(op.inputs[1].consumers()) > 1:
         return None
     squeeze, shape = op.inputs[1].op, op.inputs[1].op.inputs[0].shape
     along_last = op.get_attr("data_format") == b"NHWC" and not squeeze.get_attr("squeeze_dims")
