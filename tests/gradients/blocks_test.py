@@ -223,6 +223,17 @@ def copy_of_the_bias_of_one(block, x):
     return (h * (h + y))[:, None]
 
 
+def integers_by_length(block, x):
+    number = K.cast(10 * x, "int32")
+    number = number + 1 if x.shape[0] == 1 else number * 2
+    return block.dense(x) + K.cast(number, x.dtype)
+
+
+def ones_by_length(block, x):
+    number = 3 if x.shape[0] == 1 else 2
+    return block.dense(x) + K.sum(tf.ones((tf.shape(x)[0], 1, number), x.dtype), -1, keepdims=True)
+
+
 def square_of_ones(x):
     """Ones [n, n] that are made of records: each knows how many there are."""
     rows = K.shape(x)[0]
@@ -244,14 +255,26 @@ RECORD_BY_RECORD = {
     "counted": lambda b, x: b.dense(x) * K.sum(square_of_ones(x), 1)[:, None, None],
     "cumulative": lambda b, x: K.cumsum(b.dense(x), 0),
     "gathered": lambda b, x: b.dense(x) - K.take(x, [0], 0),
+    "integers_by_length": integers_by_length,
     "mean": lambda b, x: b.dense(x) - K.mean(x, 0, keepdims=True),
     "mean_of_all": lambda b, x: b.dense(x) - K.mean(x),
     "negative_axis": lambda b, x: b.dense(x) - K.mean(x, -3, keepdims=True),
     "number_of_records": lambda b, x: b.dense(x) * K.cast(K.shape(x)[0], x.dtype),
+    "ones_by_length": ones_by_length,
     "order_by_length": order_by_length,
     "own_gradient": lambda b, x: own_gradient(b.dense(x)),
     "positions_as_records": lambda b, x: K.transpose(b.dense(K.transpose(x, (1, 0, 2))), (1, 0, 2)),
+    "repeated_by_length": lambda b, x: (
+        b.dense(x) + K.sum(tf.tile(x, (1, 1, 1 if x.shape[0] == 1 else 2)), -1, keepdims=True)
+    ),
+    "reshaped_by_length": lambda b, x: (
+        b.dense(x) + tf.reshape(x[:, 0], (1, 1, 4) if x.shape[0] == 1 else (-1, 4, 1))
+    ),
     "rolled": lambda b, x: K.roll(b.dense(x), 1, 0),
+    "sliced_by_length": lambda b, x: (
+        b.dense(x)
+        + K.sum(tf.slice(x, (0, 0, 0), (-1, 4, 1 if x.shape[0] == 1 else 2)), -1, keepdims=True)
+    ),
     "turned_by_length": lambda b, x: (
         b.dense(x) + (x if x.shape[0] == 1 else K.transpose(x, (0, 2, 1)))
     ),

@@ -201,7 +201,7 @@ class Blocks:
             finally:
                 self._trying = before
         steps = regions[0].steps
-        if steps != regions[1].steps:
+        if not regions[0].same_as(regions[1]):
             raise MixesError("it does something else with a batch of one")
         # For the gradients of its weights the block's code is run again, on single records.
         if weights and draws_in(steps):

@@ -1,6 +1,7 @@
 """The operations that the code of a block makes between the calls of its layers."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class Region:
 
     Attributes:
         steps: What the block does, in terms that do not depend on the number of records.
+        shapes: What is known of the shapes of the tensors in each step.
         asks_for: The layer that was called on constants only, where there is one. Its code must be
             a part of the block's.
         parts_records: Whether a layer was called on several rows of each record.
@@ -68,6 +70,7 @@ class Region:
         self._labels: dict[str, Any] = {}
         self._weights, self._parts, self._runner = weights, parts, runner
         self.steps: list[Any] = []
+        self.shapes: list[list[tf.TensorShape]] = []
         self.asks_for: Any = None
         self.parts_records = False
         for i, weight in enumerate(weights):
@@ -124,6 +127,7 @@ class Region:
             bias = None if squeezed is None else op.inputs[1].name
             if bias is not None and self._labels.get(bias) == (len(self.steps), 0):
                 self.steps.pop()
+                self.shapes.pop()
                 self._labels[bias] = ("squeezed", self._label(squeezed))
                 kind, names, inputs = "AddV2", {"T"}, [op.inputs[0], squeezed]
             inputs = inputs[_OPERANDS.get(kind, slice(None))]
@@ -131,6 +135,7 @@ class Region:
                 (name, str(op.node_def.attr[name])) for name in names if not name.startswith("_")
             )
             self.steps.append((kind, attributes, [self._label(t) for t in inputs]))
+            self.shapes.append([t.shape for t in (*inputs, *op.outputs)])
             for i, tensor in enumerate(op.outputs):
                 self._labels[tensor.name] = (len(self.steps), i)
         self._seen = len(operations)
@@ -171,6 +176,7 @@ class Region:
             return code(*args, **kwargs)
         rows = self._rows_of_call(layer, (args, kwargs))
         self.steps.append((id(layer), self._labelled((args, kwargs))))
+        self.shapes.append([t.shape for t in _tensors((args, kwargs))])
         if rows == 1:
             outputs = self._runner(layer, run, args, kwargs)
         else:
@@ -224,6 +230,16 @@ class Region:
             if self._kinds is not None:
                 self._must_hold_records(leaf, "it returns")
         self.steps.append(self._labelled(outputs))
+        self.shapes.append([t.shape for t in _tensors(outputs)])
+
+    def same_as(self, other: "Region") -> bool:
+        """Returns whether a block did what it does in another region, with as many numbers of each
+        record, as far as that is known.
+        """
+        if self.steps != other.steps:
+            return False
+        shapes, others = itertools.chain(*self.shapes), itertools.chain(*other.shapes)
+        return all(a.is_compatible_with(b) for a, b in zip(shapes, others, strict=True))
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:
