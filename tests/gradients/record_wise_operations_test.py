@@ -158,6 +158,10 @@ MIXED = {
     "dots_for_no_more": lambda x: x[:, 0][..., :2, 0],
     "draws": lambda x: x * tf.random.uniform(tf.shape(x)),
     "draws_for_all": lambda x: x * tf.random.stateless_uniform([4, 4], [1, 2]),
+    "draws_of_kinds_for_all": lambda x: (
+        x * tf.cast(tf.random.stateless_categorical(tf.zeros([4, 4]), 4, [1, 2]), x.dtype)
+    ),
+    "draws_of_tensorflow_for_all": lambda x: x * tf.random.uniform([4, 4]),
     "einsum_over_records": lambda x: tf.einsum("bij,bkj->ik", x, x),
     "einsum_of_records": lambda x: tf.einsum("bij,cij->bc", x, x),
     "einsum_that_moves_them": lambda x: tf.einsum("bij->jib", x),
@@ -227,6 +231,10 @@ MIXED = {
         value=x[..., tf.newaxis], ksize=[1, 1, 1, 1], strides=[2, 1, 1, 1], padding="SAME"
     ),
     "product_of_records": lambda x: tf.matmul(x[:, 0], x[:, 0]),
+    "product_with_their_number": lambda x: (
+        x[:, :1, :1]
+        + tf.fill([tf.shape(x)[0], 1, tf.reduce_prod(tf.stack([3, tf.shape(x)[0]]))], 1.0)
+    ),
     "power_of_a_record": lambda x: 2 ** tf.cast(x, tf.int32),
     "power_of_what_nobody_knows": lambda x: tf.cast(x, tf.int32) ** nobody_knows(3),
     "power_below_zero": lambda x: tf.cast(x, tf.int32) ** tf.constant([1, -1, 0, 2]),
