@@ -391,6 +391,15 @@ def test_a_block_like_another_is_not_tried_out(decisions):
     assert all(decisions) and len(first.calls) == len(second.calls) + 2 and first.calls[1] == 1
 
 
+def test_blocks_that_keras_cannot_put_down_are_not_alike(decisions):
+    codes = (lambda b, x: x + b.dense(x), lambda b, x: K.tanh(b.dense(x)) * x)
+    parts = [keras.Sequential([keras.Input((4,)), dense(code)()]) for code in codes]
+    model = model_of(lambda: keras.Sequential(parts), (4,))
+    loss, variables, examples = problem(model, normal(4))
+    assert_engines_agree(loss, variables, examples, tolerance=1e-4)
+    assert decisions and all(decisions)
+
+
 def test_operations_and_functions_like_others_are_not_tried_out(decisions, monkeypatch):
     traced, attempt = [], blocks.Blocks._try
     monkeypatch.setattr(blocks.Blocks, "_try", lambda *a: traced.append(1) or attempt(*a))
