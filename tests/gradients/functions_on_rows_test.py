@@ -175,6 +175,16 @@ def test_a_mean_over_records_runs_record_by_record():
     assert_engines_agree(*problem(model, normal(*SHAPE)))
 
 
+def test_a_layer_whose_loop_is_replaced_runs_record_by_record():
+    def layer():
+        lstm = L.LSTM(3, activation=smooth)
+        lstm.inner_loop = lstm.inner_loop
+        return lstm
+
+    model = model_of(layer, SHAPE)
+    assert "record by record: code of this one object has been replaced" in treatments(model)
+
+
 def test_functions_that_change_after_the_trial():
     model = model_of(lambda: L.SimpleRNN(3, activation="tanh"), SHAPE)
     model.layers[2].cell.activation = OwnFunction(2)

@@ -132,6 +132,7 @@ def test_layer_with_another_call_runs_record_by_record():
         (lambda: L.LSTM(3), "inner_loop"),
         (lambda: L.Masking(), "compute_mask"),
         (lambda: keras.Sequential([keras.Input((4,)), L.Dense(2)]), "call"),
+        (lambda: functional(keras.Model), "_standardize_inputs"),
         (lambda: L.MultiHeadAttention(2, 3), "_compute_attention"),
         (lambda: L.GroupNormalization(2), "_apply_normalization"),
     ],

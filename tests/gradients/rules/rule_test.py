@@ -8,8 +8,11 @@ import tfdp.gradients as tg
 from tfdp.gradients.keras_internals import AROUND_CALL
 from tfdp.gradients.rules.dense import DenseRule
 from tfdp.gradients.rules.rule import (
+    _RULES,
+    Around,
     RecordWise,
     has_own,
+    innermost,
     is_of_keras,
     is_patched,
     own_around_call,
@@ -45,6 +48,23 @@ def test_method_of_one_object_takes_the_rule_away(name):
     vars(layer)[name] = lambda *args, **kwargs: None
     assert is_patched(layer)
     assert rule_for(layer) is None
+
+
+class Holder(keras.Model):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def call(self, inputs):
+        return self.model(inputs)
+
+
+def test_a_model_with_code_of_its_own_around_another_is_not_looked_through(monkeypatch):
+    monkeypatch.setitem(_RULES, Holder, Around(lambda holder: holder.model))
+    holder = Holder(keras.Sequential([keras.Input((4,)), L.Dense(2)]))
+    assert innermost(Holder(holder)) is holder.model
+    holder.call = holder.call
+    assert innermost(Holder(holder)) is holder
 
 
 def test_function_that_keras_does_not_keep_takes_the_rule_away():
