@@ -200,6 +200,37 @@ def test_code_of_a_subclassed_model_is_looked_at_like_that_of_a_block(name):
     assert_engines_agree(ModelLoss(model, squared_error), weights, examples)
 
 
+@pytest.mark.parametrize("change", ["promise", "replaced"])
+def test_code_of_a_model_that_something_else_speaks_for_is_not_looked_at(change, monkeypatch):
+    model = built(SUBCLASSED[min(SUBCLASSED)]())
+    explain(model, tf.zeros([1, 4]))
+    if change == "promise":
+        promise = RecordWise(when=lambda layer: False)
+        monkeypatch.setitem(rules.rule._RULES, type(model), promise)
+    else:
+        model.call = model.call
+    with pytest.raises(UnsupportedModelError, match="could do anything with a batch, so"):
+        explain(model, tf.zeros([1, 4]))
+
+
+class OwnLoop(keras.layers.RNN):
+    """A loop of a class that has no rule."""
+
+
+def test_loop_without_a_rule_is_not_looked_at():
+    loop = OwnLoop(keras.layers.SimpleRNNCell(2), unroll=True)
+    model = keras.Sequential([keras.Input((3, 4)), loop])
+    assert "record by record: there is no rule for OwnLoop" in explain(model)
+
+
+def test_layer_that_is_recomputed_is_refused():
+    with keras.RematScope(mode="full"):
+        layer = keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    with pytest.raises(UnsupportedModelError, match="keras.RematScope, which recomputes it"):
+        explain(model)
+
+
 def test_model_whose_promise_does_not_hold_for_a_call_runs_record_by_record(monkeypatch):
     promise = RecordWise(called_on=lambda *args, **kwargs: False)
     monkeypatch.setitem(rules.rule._RULES, Compares, promise)
