@@ -16,7 +16,7 @@ from tfdp.accounting import RDPAccountant
 from tfdp.accounting.mechanisms import AllocatedGaussian
 from tfdp.events import NeighboringRelation, PoissonSampling
 from tfdp.keras import NotPrivateError, distributed_data, distribution, fit_data
-from tfdp.sampling import Poisson, RandomAllocation, SamplingPolicy, Shuffled, Unknown
+from tfdp.sampling import Poisson, RandomAllocation, SamplingPolicy, Shuffled, Unknown, Users
 
 X, Y = toy.data()
 
@@ -329,6 +329,16 @@ def test_units_of_several_examples_are_refused_in_several_processes(monkeypatch)
     strategy = tf.distribute.get_strategy()
     with pytest.raises(NotPrivateError, match="spread over replicas"):
         distributed_data.samples(strategy, (X, Y, None), policy, 2, 3, raised)
+
+
+def test_users_and_data_sets_are_refused_in_several_processes(monkeypatch):
+    monkeypatch.setattr(distribution, "num_workers", lambda strategy: 2)
+    policy, raised = Poisson().resolve(N // 3, 2), distributed_data.Raised()
+    strategy, users = tf.distribute.get_strategy(), Users(np.arange(N) // 3, 3)
+    with pytest.raises(NotPrivateError, match="none knows all rows of a user"):
+        distributed_data.samples(strategy, (X, Y, None), policy, 1, 3, raised, users)
+    with pytest.raises(NotPrivateError, match="a record could be in a step twice"):
+        distributed_data.check_dataset(strategy, dataset())
 
 
 def _endless():
