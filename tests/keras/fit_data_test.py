@@ -44,8 +44,9 @@ def test_data_set_takes_the_same_step():
 
 def test_undeclared_data_set_warns_and_is_unknown():
     model = toy.private(toy.linear())
-    with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled"):
+    with pytest.warns(UserWarning, match="sampling=tfdp.sampling.Shuffled") as caught:
         model.fit(dataset(), verbose=0)
+    assert {warning.filename for warning in caught} == {__file__}  # Where `fit` was called.
     (entry,) = model.ledger
     assert (entry.event.sampling, entry.count) == (tfdp.events.UnknownSampling(), 3)
 
@@ -121,6 +122,9 @@ def test_an_epoch_of_random_allocation_is_whole_passes(steps):
     declared = RandomAllocation(3, population_size=N)
     with pytest.raises(ValueError, match="steps_per_epoch must be a multiple"):
         model.fit(dataset().repeat(), sampling=declared, steps_per_epoch=steps, verbose=0)
+    undeclared = RandomAllocation(population_size=N)
+    with pytest.raises(ValueError, match="Declare the number of steps"):
+        model.fit(dataset().repeat(), sampling=undeclared, steps_per_epoch=steps, verbose=0)
     assert model.ledger.total_count == 0
 
 
