@@ -536,6 +536,24 @@ def test_parts_of_processes_are_disjoint_and_complete():
         distributed_data._part(arrays, policy, 0, 8)
 
 
+def test_a_digest_follows_values_and_forms():
+    digests = [
+        distributed_data._digest((x, None, None))
+        for x in (
+            np.zeros((600, 2), "float32"),
+            np.zeros((601, 2), "float32"),
+            np.zeros((600, 2), "int32"),
+            np.zeros((600, 1, 2), "float32"),
+            np.ones((600, 2), "float32"),
+            np.eye(600, 2, dtype="float32"),
+            np.eye(600, 2, -599, "float32"),
+        )
+    ]
+    assert len(set(digests)) == len(digests)
+    again = distributed_data._digest((np.zeros((600, 2), "float32"), None, None))
+    assert again == digests[0]
+
+
 def test_shards_of_a_batch_are_consecutive_and_equal():
     # For the devices of one of several processes, which have to be more than one CPU.
     batch = PaddedBatch({"a": tf.range(6)}, (), (), tf.constant([True] * 4 + [False] * 2))
