@@ -438,6 +438,15 @@ def test_going_back_to_values_of_this_run_is_no_change():
     assert model.ledger.total_count == 4
 
 
+def test_a_start_that_is_set_after_compile_is_one():
+    model = compiled(toy.linear())
+    start = [w + 1 for w in model.get_weights()]
+    for steps in (1, 2):
+        model.set_weights(start)
+        train(model)
+        assert model.ledger.total_count == steps
+
+
 # Copies.
 
 
