@@ -33,6 +33,10 @@ def test_a_load_that_is_refused_leaves_the_passes_of_fit_in_their_ledger():
             charging.ledger = tfdp.PrivacyLedger()
             raise Refused
         assert charging.ledger is fit.clock.ledger is ledger
+        clock = fit.clock
+        with pytest.raises(Refused), charging.kept_unless_done():
+            raise Refused
+        assert fit.clock is clock  # No other number for what is left of a pass.
     assert charging.is_unused
 
 
