@@ -38,6 +38,12 @@ def test_pixels_stand_for_patches_only_without_strides_and_groups(strides, group
     assert PIXEL_GRAM not in costs((3, 3), strides, ONE, (4, 4), 8, 8, groups)
 
 
+def test_pixels_that_are_patches_are_not_copied():
+    pixels, strided = (costs(ONE, strides, ONE, (8, 8), 16, 64) for strides in (ONE, (2, 2)))
+    assert all(pixels[way] < strided[way] for way in (PATCHES, PATCH_GRAM))
+    assert pixels[ONE_BY_ONE] == strided[ONE_BY_ONE]
+
+
 def test_few_channels_are_copied_in_longer_runs():
     for columns in (14, None):
         assert long_runs_make_patches((8, 8), (2, 2), ONE, 1, columns)
