@@ -29,6 +29,7 @@ from tfdp.gradients import explain
 from tfdp.gradients.forms import products
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan
+from tfdp.gradients.rules import recurrent
 from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers
@@ -426,6 +427,19 @@ def test_dropout_of_states_with_xla_and_a_length_that_is_not_known(masks):
     loss, variables, examples = problem(model, normal(*SHAPE))
     assert_engines_agree(loss, variables, examples)
     assert_agrees_with_xla(loss, variables, examples)
+
+
+def test_gradients_by_gate_of_a_length_that_no_graph_knows():
+    sizes = [None, 2, None, 3], [None, None, 4]
+
+    @tf.function(input_signature=[tf.TensorSpec(size) for size in sizes])
+    def gradients(left, right):
+        return recurrent._matrix_gradient(left, right).explicit()
+
+    left, right = normal(2, 5, 3), normal(5, 4)
+    by_gate = np.einsum("ngtp,ntgu->npgu", left, right.reshape(len(right), 5, 2, 2))
+    actual = gradients(left, right)
+    np.testing.assert_allclose(actual, by_gate.reshape(actual.shape), rtol=1e-5, atol=1e-5)
 
 
 def test_every_record_drops_states_of_its_own():
