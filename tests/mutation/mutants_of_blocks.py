@@ -29,6 +29,14 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/blocks_test.py",
     ),
     (
+        "block_reshapes_one_record",
+        "a block may give one record other lengths than several",
+        "region.py",
+        "return all(a.is_compatible_with(b) for a, b in zip(shapes, others, strict=True))",
+        "return bool(list(zip(shapes, others, strict=True)))",
+        f"{GRADIENTS}/blocks_test.py",
+    ),
+    (
         "block_changes_its_mind",
         "a block need not do what it did when it was tried out",
         "watching.py",
