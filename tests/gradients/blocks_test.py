@@ -305,19 +305,31 @@ def test_an_error_without_words_is_told_by_its_kind():
     assert blocks.in_words(TypeError(f"{put_around}\n\n\x1b[1mNo number\x1b[0m")) == "No number"
 
 
-@pytest.mark.parametrize("name", ["mean", "order"])
+def first_rows(x, number):
+    return K.slice(x, (0, 0, 0), (K.shape(x)[0], number, 4))
+
+
+MINDS = {
+    "lengths": (
+        lambda b, x: b.dense(x) - first_rows(x, BATCH),
+        lambda b, x: b.dense(x) - first_rows(x, 1),
+    ),
+    "mean": (
+        lambda b, x: b.dense(x) - x,
+        lambda b, x: b.dense(x) - K.mean(x, 0, keepdims=True),
+    ),
+    "order": (lambda b, x: b.dense(x) - x, lambda b, x: x - b.dense(x)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MINDS))
 def test_a_block_that_changes_its_mind_is_refused(name):
     # The first two calls try it out.
-    codes = {
-        "gathered": lambda b, x: b.dense(x) - K.take(x, [0], 0),
-        "mean": lambda b, x: b.dense(x) - K.mean(x, 0, keepdims=True),
-        "order": lambda b, x: x - b.dense(x),
-    }
     calls = []
 
     def code(block, x):
         calls.append(x)
-        return (codes[name] if len(calls) % 3 == 0 else lambda b, x: b.dense(x) - x)(block, x)
+        return MINDS[name][len(calls) % 3 == 0](block, x)
 
     loss, variables, examples = problem(model_of(dense(code), (BATCH, 4)), normal(BATCH, 4))
     calls.clear()

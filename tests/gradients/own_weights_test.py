@@ -266,14 +266,19 @@ def test_a_layer_that_uses_a_weight_of_its_block_is_refused(promised, monkeypatc
         by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
 
 
+@pytest.mark.parametrize("change", ["lengths", "operations"])
 @pytest.mark.parametrize("call", [2, 3])
-def test_a_block_that_changes_its_mind_is_refused(call):
+def test_a_block_that_changes_its_mind_is_refused(call, change):
     """The first two calls try it out, the third is on the batch, the fourth gives gradients."""
     calls = []
 
     def code(block, x):
         calls.append(x)
-        return x * K.exp(block.scale) if len(calls) == call + 1 else x * block.scale
+        is_other = len(calls) == call + 1
+        if change == "operations":
+            return x * K.exp(block.scale) if is_other else x * block.scale
+        rows = K.slice(x, (0, 0, 0), (K.shape(x)[0], 1 if is_other else BATCH, 4))
+        return x + rows * block.scale
 
     loss, variables, examples = problem(
         model_of(own(code, scale=(4,)), (BATCH, 4)), normal(BATCH, 4)

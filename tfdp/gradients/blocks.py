@@ -37,13 +37,14 @@ class Trial(NamedTuple):
     """What a block did when it was tried out.
 
     Attributes:
-        steps: As `Region.steps`.
+        steps, shapes: As those of `Region`.
         weights: Weights that its code reads itself: its own, and those of layers that it calls on
             constants.
         parts: Identities of these layers.
     """
 
     steps: list[Any]
+    shapes: list[list[tf.TensorShape]]
     weights: list[Any]
     parts: frozenset[int]
 
@@ -138,7 +139,7 @@ class Blocks:
             asked: list[Any] = []
             try:
                 values = [value_of(v) for v in weights]
-                steps = self._try(
+                region = self._try(
                     call,
                     args,
                     kwargs,
@@ -146,7 +147,7 @@ class Blocks:
                     frozenset(parts),
                     asked,
                 )
-                trial = Trial(steps, weights, frozenset(parts))
+                trial = Trial(region.steps, region.shapes, weights, frozenset(parts))
                 if likeness is not None and not parts:
                     self._tried.setdefault(likeness, (block, trial))
                 return trial
@@ -165,7 +166,7 @@ class Blocks:
         weights: list[Any],
         parts: dict[int, Any],
         asked: list[Any],
-    ) -> list[Any]:
+    ) -> Region:
         leaves, rebuild = tensors_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
@@ -200,15 +201,14 @@ class Blocks:
                     tf.function(run, autograph=False).get_concrete_function(*specs)
             finally:
                 self._trying = before
-        steps = regions[0].steps
         if not regions[0].same_as(regions[1]):
             raise MixesError("it does something else with a batch of one")
         # For the gradients of its weights the block's code is run again, on single records.
-        if weights and draws_in(steps):
+        if weights and draws_in(regions[0].steps):
             raise MixesError("it draws random numbers, and has weights of its own")
         if weights and regions[0].parts_records:
             raise MixesError("it parts records into rows, and has weights of its own")
-        return steps
+        return regions[0]
 
 
 class _Returned:
@@ -290,7 +290,7 @@ def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:
                 return None
             step = (ids[step[0]], *step[1:])
         steps.append(step)
-    return Trial(steps, weights, frozenset())
+    return Trial(steps, trial.shapes, weights, frozenset())
 
 
 def in_words(error: Exception) -> str:

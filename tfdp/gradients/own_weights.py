@@ -122,6 +122,6 @@ class OwnWeights:
         region = Region((args, kwargs), values, trial.parts, checked=False, runner=give_back)
         pairs = list(zip(trial.weights, values, strict=True))
         note(blocks.run(region, pairs, self._call, args, kwargs))
-        if region.steps != trial.steps:
+        if not region.same_as(trial):
             raise MixesError("its operations are others for one record")
         return results

@@ -232,9 +232,9 @@ class Region:
         self.steps.append(self._labelled(outputs))
         self.shapes.append([t.shape for t in _tensors(outputs)])
 
-    def same_as(self, other: "Region") -> bool:
-        """Returns whether a block did what it does in another region, with as many numbers of each
-        record, as far as that is known.
+    def same_as(self, other: Any) -> bool:
+        """Returns whether a block did what it does in another region, or did when it was tried out,
+        with as many numbers of each record, as far as that is known.
         """
         if self.steps != other.steps:
             return False

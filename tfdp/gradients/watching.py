@@ -250,7 +250,7 @@ def _on_batch(
 
 
 def _check_same(region: Region, trial: Trial) -> None:
-    if region.steps != trial.steps:
+    if not region.same_as(trial):
         raise MixesError("its operations are others")
 
 
