@@ -1,5 +1,6 @@
 """SimpleRNN, LSTM, GRU and ConvLSTM: kernels that are used at every step of a sequence."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -97,16 +98,11 @@ class CellRule(LayerRule):
         return _variables([layer])
 
     def record(
-        self,
-        recording: Recording,
-        layer: Any,
-        call: Callable[..., Any],
-        inputs: Any = None,
-        states: Any = None,
-        training: bool = False,
-        sequence: Any = None,
+        self, recording: Recording, layer: Any, call: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        inputs = sequence if inputs is None else inputs  # As Keras names them.
+        # Keras calls what a cell receives `inputs`, and `sequence` in SimpleRNNCell.
+        given = inspect.signature(type(layer).call).bind(layer, *args, **kwargs).arguments
+        _, inputs, states, *_ = given.values()
         several = isinstance(states, (list, tuple))
         first = list(states) if several else [states]
         if any(tensor.shape.rank != 2 for tensor in (inputs, *first)):
@@ -118,13 +114,8 @@ class CellRule(LayerRule):
         steps, tap = _cell(layer), _tap(recording, layer, inputs)
         kernel = tf.cast(layer.recurrent_kernel.value, inputs.dtype)
         after, kept = steps.step(tap.tensor, products_with(steps, kernel), first)
-        _add_all(
-            recording,
-            layer,
-            tap,
-            *(_one_step(tensor) for tensor in (inputs, first[0])),
-            [_one_step(tensor) for tensor in kept],
-        )
+        inputs, before, *kept = map(_one_step, (inputs, first[0], *kept))
+        _add_all(recording, layer, tap, inputs, before, kept)
         return after[0], after if several else after[0]
 
 
