@@ -118,7 +118,34 @@ def excite():
     return Code(code, dense=L.Dense(4))
 
 
+def positions(make):
+    """A block whose code makes the positions of every record."""
+
+    def code(block, x):
+        return block.dense(x) + block.table(make(K.shape(x)[0], K.arange(BATCH)[None]))
+
+    return lambda: Code(code, dense=L.Dense(4), table=L.Embedding(BATCH, 4))
+
+
+def near(block, x):
+    """Scores by how far apart positions are, in DeBERTa's way."""
+    scores = K.einsum("bij,bkj->bik", block.dense(x), x)
+    apart = K.clip(K.arange(BATCH)[:, None] - K.arange(BATCH), -1, 2) + 1
+    apart = K.broadcast_to(apart[None], (K.shape(x)[0], BATCH, BATCH))
+    return tf.gather(scores, apart, batch_dims=2) + K.take_along_axis(scores, apart, 2)
+
+
+def nearest(block, x):
+    """Which of three vectors is nearest, as a number goes through it."""
+    h, table = block.dense(x), K.reshape(K.arange(12.0) / 6, (3, 4))
+    place = K.argmin(K.sum(K.square(h[:, :, None] - table), -1), -1)
+    return h + K.stop_gradient(K.take(table, place, axis=0) - h)
+
+
 ON_BATCH = {
+    "at_places_of_its_own": dense(
+        lambda b, x: K.take_along_axis(b.dense(x), K.argsort(x, axis=1), axis=1)
+    ),
     "attention": attention,
     "attention_by_hand": dense(heads),
     "attention_of_an_open_length": dense(heads_of_an_open_length),
@@ -126,8 +153,19 @@ ON_BATCH = {
     "causal": causal,
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "excite": excite,
+    "near": dense(near),
+    "nearest": dense(nearest),
     "nested": nested,
     "part_frozen": part_frozen,
+    "positions": positions(lambda n, row: K.broadcast_to(row, (n, BATCH))),
+    "positions_counted": positions(lambda n, row: K.cumsum(K.ones((n, BATCH), "int32"), 1) - 1),
+    "positions_from_the_end": positions(lambda n, row: BATCH - 1 - K.tile(row, (n, 1))),
+    "positions_repeated": positions(lambda n, row: K.repeat(row, n, axis=0)[:, ::-1]),
+    "positions_where": dense(
+        lambda b, x: K.where(
+            K.tile(K.arange(4)[None], (K.shape(x)[0], 1))[..., None] < 2, x, b.dense(x)
+        )
+    ),
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
     # Keras adds one row as a bias.
     "sum_of_rows": dense(lambda b, x: K.add(b.dense(x)[:, :1], x[:, 1:2])),
@@ -223,6 +261,17 @@ def copy_of_the_bias_of_one(block, x):
     return (h * (h + y))[:, None]
 
 
+def positions_by_length(block, x):
+    row = K.arange(BATCH) + (1 if x.shape[0] == 1 else 0)
+    row = K.broadcast_to(row[None], (K.shape(x)[0], BATCH))
+    return block.dense(x) * K.cast(row, x.dtype)[..., None]
+
+
+def positions_of_zeros_by_length(block, x):
+    row = K.cumsum(K.zeros((K.shape(x)[0], BATCH), "int32"), 1)
+    return block.dense(x) * K.cast(row + (1 if x.shape[0] == 1 else 2), x.dtype)[..., None]
+
+
 def integers_by_length(block, x):
     number = K.cast(10 * x, "int32")
     number = number + 1 if x.shape[0] == 1 else number * 2
@@ -267,6 +316,11 @@ RECORD_BY_RECORD = {
     "repeated_by_length": lambda b, x: (
         b.dense(x) + K.sum(tf.tile(x, (1, 1, 1 if x.shape[0] == 1 else 2)), -1, keepdims=True)
     ),
+    "places_that_may_not_exist": lambda b, x: (
+        b.dense(x) + K.take(K.arange(4.0), K.cast(K.clip(x, 0, 3), "int32"))
+    ),
+    "positions_by_length": positions_by_length,
+    "positions_of_zeros_by_length": positions_of_zeros_by_length,
     "reshaped_by_length": lambda b, x: (
         b.dense(x) + tf.reshape(x[:, 0], (1, 1, 4) if x.shape[0] == 1 else (-1, 4, 1))
     ),

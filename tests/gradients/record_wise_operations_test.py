@@ -42,6 +42,11 @@ APART = {
     "sorted": lambda x: tf.sort(x, axis=-1),
     "spectrum": lambda x: tf.signal.irfft(tf.signal.rfft(x, [3]), [4]),
     "spectrum_along_two_axes": lambda x: tf.math.real(tf.signal.fft2d(tf.complex(x, x))),
+    "taken_along_an_axis": lambda x: K.take_along_axis(x, K.argsort(x, axis=1), axis=1),
+    "taken_along_an_axis_for_all": lambda x: K.take_along_axis(x, K.argmax(x, 1)[:, None], axis=1),
+    "taken_along_an_axis_of_a_table": lambda x: K.take_along_axis(
+        tf.reshape(tf.range(16.0), [1, 4, 4]), K.argsort(x, axis=-1), axis=-1
+    ),
     "taken": lambda x: K.take(x, [0, -1], axis=1),
     "where_the_largest_is": lambda x: K.one_hot(K.argmax(x, axis=-1), 4),
     "band": lambda x: tf.linalg.band_part(x, 1, 0),
@@ -60,6 +65,19 @@ APART = {
     "einsum_with_constants": lambda x: tf.einsum("bij,jk->bki", x, tf.ones([4, 2])),
     "einsum_with_dots": lambda x: tf.einsum("...ij,kj->...ki", x, tf.ones([2, 4])),
     "gathered": lambda x: tf.gather(x, [2, 0], axis=1),
+    "gathered_at_places_of_its_own": lambda x: tf.gather(x, tf.argsort(x, 1), axis=1, batch_dims=1),
+    "gathered_at_the_last_places": lambda x: tf.gather(
+        x, tf.math.top_k(x, 2)[1], axis=-1, batch_dims=-1
+    ),
+    "gathered_from_a_table": lambda x: tf.gather(tf.eye(4), tf.cast(x, tf.int32) % 4),
+    "gathered_from_rows": lambda x: tf.reshape(
+        tf.gather(
+            tf.reshape(x, [-1, 4]),
+            tf.argmax(tf.reshape(x, [-1, 4]), 1),
+            batch_dims=1,
+        ),
+        [-1, 4],
+    ),
     "hot": lambda x: tf.one_hot(tf.cast(x, tf.int32), 3),
     "positions_and_channels": lambda x: tf.nn.space_to_depth(
         tf.nn.depth_to_space(x[:, :, tf.newaxis], 2), 2
@@ -196,6 +214,18 @@ MIXED = {
     "gathered_by_records": lambda x: tf.gather(x, tf.cast(x[:, 0, 0], tf.int32), axis=1),
     "gathered_for_each": lambda x: tf.gather(x, [[0], [1], [2], [3]], axis=1, batch_dims=1),
     "gathered_from_a_table": lambda x: tf.gather(tf.eye(4), tf.cast(x[:, 0, 0], tf.int32)),
+    "gathered_from_a_short_table": lambda x: tf.gather(tf.eye(4), tf.cast(x, tf.int32) % 5),
+    "gathered_from_a_table_of_unknown_length": lambda x: tf.gather(
+        tf.boolean_mask(tf.eye(4), [True] * 4), tf.cast(x, tf.int32) % 4
+    ),
+    "gathered_from_others": lambda x: tf.gather(x, tf.cast(x[:, 0, 0], tf.int32) % 1),
+    "gathered_from_others_behind": lambda x: tf.gather(
+        x, tf.cast(x[:, 0, 0], tf.int32) % 4, axis=1
+    ),
+    "gathered_from_columns": lambda x: tf.gather(tf.eye(4), tf.argmax(x, 1), axis=1),
+    "gathered_along_what_nobody_knows": lambda x: tf.gather(
+        x, tf.argsort(x, 1), axis=nobody_knows(1), batch_dims=1
+    ),
     "halves": lambda x: tf.split(x, 2, axis=0)[0],
     "hot_in_front": lambda x: tf.one_hot(tf.cast(x[:, 0, 0], tf.int32), 3, axis=0),
     "hot_in_front_of_unknown_depth": lambda x: tf.one_hot(
@@ -483,6 +513,9 @@ def _programs(rng, count):
         lambda x, y: tf.tanh(x),
         lambda x, y: tf.cumsum(x, axis(x), reverse=bool(rng.integers(2))),
         lambda x, y: tf.gather(x, rng.integers(0, 4, size=2), axis=axis(x)),
+        lambda x, y: tf.gather(x, tf.argsort(y, axis(y)), axis=axis(x), batch_dims=axis(y)),
+        lambda x, y: K.take_along_axis(x, K.argsort(y, axis=axis(y)), axis=axis(x)),
+        lambda x, y: tf.gather(constant(x), tf.argmax(x, axis(x)), axis=axis(x)),
         lambda x, y: tf.stack(tf.split(x, 2, axis=axis(x)), axis=axis(x)),
         lambda x, y: tf.unstack(x, 4, axis=axis(x))[0],
         lambda x, y: tf.pad(x, [[int(rng.random() < 0.3), 0] for _ in range(x.shape.rank)]),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tfdp.gradients.bounds import are_places
 from tfdp.gradients.mapping import meets_records
 from tfdp.gradients.onednn import axis_of_one_channel
 from tfdp.gradients.static_values import static_value
@@ -139,10 +140,17 @@ def _tiled(op, inputs, is_records):
 
 
 def _gathered(op, inputs, is_records):
-    # Places that come from records are not checked here, and may not exist.
-    tensor, _, axis = inputs
-    fixed = _constants(inputs[1:], is_records) and op.get_attr("batch_dims") == 0
-    return fixed and 0 not in _axes(axis, tensor.shape.rank)
+    tensor, places, axis = inputs
+    if is_records(axis):
+        return False
+    (along,), own = _axes(axis, tensor.shape.rank), op.get_attr("batch_dims")
+    own += places.shape.rank if own < 0 else 0
+    if not is_records(places):
+        return own == 0 and along != 0
+    # Places that come from records must exist, and a record's be its own.
+    if not are_places(places, tensor.shape[along]):
+        return False
+    return own > 0 if is_records(tensor) else own == along == 0
 
 
 def _padded(op, inputs, is_records):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.draws import DRAWS
@@ -32,8 +33,8 @@ _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_im
 _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
 # Operations that take lengths out of shapes, and put them together.
 _NUMBERS = (
-    *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Mul", "Pack", "Prod", "StridedSlice", "Sub"),
-    *("Cast", "ExpandDims", "Reshape", "Squeeze"),
+    *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Maximum", "Mul", "Pack", "Prod"),
+    *("Cast", "ExpandDims", "Reshape", "Squeeze", "StridedSlice", "Sub"),
 )
 _ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
 
@@ -106,6 +107,19 @@ class Kinds:
     def is_shape(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor holds a shape, or lengths of it."""
         return tensor.name in self._shapes
+
+    def lengths_for_one(self, tensor: tf.Tensor) -> np.ndarray | None:
+        """Returns the lengths that a tensor holds where there is one record; None if it holds none,
+        or not all of them are known.
+        """
+        lengths = [
+            number.times if isinstance(number, Rows) else number
+            for number in self._shapes.get(tensor.name, [None])
+        ]
+        if None in lengths:
+            return None
+        values = np.array(lengths, tensor.dtype.as_numpy_dtype)
+        return values[0] if tensor.shape.rank == 0 else values
 
     def is_constant(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor is a constant."""
@@ -307,6 +321,11 @@ class Kinds:
                 return lists[0]
         if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
             return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
+        if op.type == "Maximum" and len(lists[0]) == len(lists[1]) == 1:
+            # To what shape two are broadcast: there is at least one record.
+            numbers = list({number for (number,) in lists if number != 1})
+            if len(numbers) == 1:
+                return numbers
         if op.type == "Mul" and sum(map(_has_rows, lists)) == 1:
             rows, factors = sorted(lists, key=_has_rows, reverse=True)
             if all(isinstance(factor, int) and factor > 0 for factor in factors):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp.gradients.attached import flatten_with_attached
 from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
-from tfdp.gradients.static_values import static_value, value_from_outside
+from tfdp.gradients.static_values import static_value, value_from_outside, values_of
 
 _PLUMBING = ("Const", "NoOp", "Shape")
 # The operands of operations that have a shape beside them.
@@ -68,6 +68,8 @@ class Region:
         self._kinds = Kinds() if checked else None
         self._draws = Draws(secret)
         self._labels: dict[str, Any] = {}
+        # What every record has, [1, ...], or its rows, [k, ...].
+        self._for_one: dict[str, np.ndarray] = {}
         self._weights, self._parts, self._runner = weights, parts, runner
         self.steps: list[Any] = []
         self.shapes: list[list[tf.TensorShape]] = []
@@ -94,12 +96,7 @@ class Region:
         if tf.is_symbolic_tensor(tensor) and tensor.name in self._labels:
             return self._labels[tensor.name]
         value = static_value(tensor)
-        if value is None:
-            return "other"
-        # TensorFlow makes a constant of zeros and ones where it knows how many.
-        if value.size and (value == value.flat[0]).all():
-            return _filled(value)
-        return (str(value.dtype), value.shape, value.tobytes())
+        return "other" if value is None else _as_label(value)
 
     def look(self) -> None:
         """Looks at the operations that were made since the last call.
@@ -113,7 +110,7 @@ class Region:
                 continue
             if self._kinds is not None:
                 self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
-            if self._is_plumbing(op):
+            if self._is_plumbing(op) or self._is_known_for_one(op):
                 continue
             if _stays_as_it_is(op):
                 self._labels[op.outputs[0].name] = self._label(op.inputs[0])
@@ -147,6 +144,35 @@ class Region:
         if op.outputs and all(_is_known(tensor) for tensor in op.outputs):
             return True
         return self._kinds is not None and any(map(self._kinds.is_shape, op.outputs))
+
+    def _is_known_for_one(self, op: tf.Operation) -> bool:
+        """Returns whether all results of an operation would be known beforehand, had the batch one
+        record, and notes them: then every record has the same integers.
+        """
+        if self._kinds is None or not all(result.dtype.is_integer for result in op.outputs):
+            return False
+        values = self._values_for_one(op)
+        for tensor, value in zip(op.outputs, values, strict=False):
+            self._for_one[tensor.name] = value
+            self._labels[tensor.name] = _as_label(value)
+        return bool(values)
+
+    def _values_for_one(self, op: tf.Operation) -> list[np.ndarray]:
+        filled = _what_fills(op)
+        if filled is not None:
+            rows, sizes = self._kinds.rows_of(op.outputs[0]), op.outputs[0].shape[1:]
+            if rows is None or not sizes.is_fully_defined():
+                return []
+            return [np.full([rows, *sizes], filled)]
+        if not any(t.name in self._for_one or self._kinds.is_shape(t) for t in op.inputs):
+            return []
+        return values_of(op, [self._value_for_one(t) for t in op.inputs]) or []
+
+    def _value_for_one(self, tensor: tf.Tensor) -> np.ndarray | None:
+        if tensor.name in self._for_one:
+            return self._for_one[tensor.name]
+        value = self._kinds.lengths_for_one(tensor)
+        return static_value(tensor) if value is None else value
 
     def call(
         self,
@@ -285,6 +311,13 @@ def _what_fills(op: tf.Operation) -> Any:
         dtype = op.outputs[0].dtype.as_numpy_dtype
         return np.ones((), dtype) if op.type == "OnesLike" else np.zeros((), dtype)
     return None
+
+
+def _as_label(value: np.ndarray) -> Any:
+    # TensorFlow makes a constant of zeros and ones where it knows how many.
+    if value.size and (value == value.flat[0]).all():
+        return _filled(value)
+    return (str(value.dtype), value.shape, value.tobytes())
 
 
 def _filled(value: np.ndarray) -> tuple[str, str, bytes]:

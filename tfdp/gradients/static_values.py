@@ -1,7 +1,7 @@
 """Numbers that are known when a graph is built."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,26 +35,60 @@ def static_value(tensor: tf.Tensor) -> np.ndarray | None:
     """Returns the value of a tensor as an array if it is known: one that was computed beforehand, a
     constant, or a few integers that are computed of such.
     """
+    return _value(tensor, {})
+
+
+def _value(tensor: tf.Tensor, found: dict[str, np.ndarray | None]) -> np.ndarray | None:
+    """As `static_value`.
+
+    Args:
+        tensor: The tensor.
+        found: Values of tensors of its graph, by name, to which this adds.
+    """
     value = value_from_outside(tensor)
     if value is None:
         value = tf.get_static_value(tensor)
     if value is None and tf.is_symbolic_tensor(tensor) and tensor.dtype.is_integer:
-        value = _folded(tensor)
+        if tensor.name not in found:
+            found[tensor.name] = _folded(tensor, found)
+        value = found[tensor.name]
     return value
 
 
-def _folded(tensor: tf.Tensor) -> np.ndarray | None:
+def _folded(tensor: tf.Tensor, found: dict[str, np.ndarray | None]) -> np.ndarray | None:
     op = tensor.op
-    if not op.inputs or is_stateful(op.type) or op.type.startswith("Stateless"):
+    if not _is_small(op, [t.shape.num_elements() or _MOST for t in op.inputs]):
         return None
-    if not all(
-        t.dtype.is_integer and (t.shape.num_elements() or _MOST) <= _MOST for t in op.inputs
-    ):
-        return None
-    values = [static_value(t) for t in op.inputs]
+    values = [_value(t, found) for t in op.inputs]
     is_choice = op.type in _CHOICES and values[0] is None
     if is_choice:
         values[0] = _known_lengths(op.inputs[0])
+    results = _computed(op, values)
+    value = None if results is None else results[tensor.value_index]
+    return None if is_choice and value is not None and (value == _UNKNOWN).any() else value
+
+
+def values_of(op: tf.Operation, values: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+    """Returns the results of an operation for other operands than its own, or None where
+    `static_value` would not compute them, had it these.
+
+    Args:
+        op: The operation.
+        values: Of its operands; None where one is not known.
+    """
+    if any(value is None for value in values) or not _is_small(op, [v.size for v in values]):
+        return None
+    return _computed(op, values)
+
+
+def _is_small(op: tf.Operation, sizes: Sequence[int]) -> bool:
+    """Returns whether an operation computes with a few integers, given its operands' sizes."""
+    if not op.inputs or is_stateful(op.type) or op.type.startswith("Stateless"):
+        return False
+    return all(t.dtype.is_integer for t in op.inputs) and max(sizes) <= _MOST
+
+
+def _computed(op: tf.Operation, values: Sequence[Any]) -> list[np.ndarray] | None:
     function = getattr(tf.raw_ops, op.type, None)
     if function is None or any(value is None for value in values):
         return None
@@ -71,10 +105,9 @@ def _folded(tensor: tf.Tensor) -> np.ndarray | None:
             given[attribute.name] = op.get_attr(attribute.name)
     with tf.init_scope():
         results = function(**_as_named(given, function))
-        result = (results if isinstance(results, (list, tuple)) else [results])[tensor.value_index]
+        results = results if isinstance(results, (list, tuple)) else [results]
         # In a graph that belongs to no function, nothing is computed before a session runs.
-        value = result.numpy() if tf.executing_eagerly() else None
-    return None if is_choice and value is not None and (value == _UNKNOWN).any() else value
+        return [result.numpy() for result in results] if tf.executing_eagerly() else None
 
 
 def _known_lengths(tensor: tf.Tensor) -> np.ndarray | None:
