@@ -320,3 +320,103 @@ def code_of_a_batch(block, x):
 def test_rows_that_are_not_those_of_one_record_do_not_run_on_the_batch(code):
     lines = explain(model_of(Code(code, dense=L.Dense(3))))
     assert "block: record by record" in lines
+
+
+def frames_by_a_model(x):
+    inputs = keras.Input((SIZE, SIZE, WIDTH))
+    model = keras.Model(inputs, L.Flatten()(L.Conv2D(2, 3, activation="tanh")(inputs)))
+    return K.reshape(model(images_of(x)), (-1, FRAMES, 2 * (SIZE - 2) ** 2))
+
+
+def windows_of_images(x):
+    h = K.reshape(x[:, 0], (-1, 2, 2, 2, 2, WIDTH))
+    h = K.reshape(K.transpose(h, (0, 1, 3, 2, 4, 5)), (-1, 4, WIDTH))
+    h = L.Dropout(0.0)(L.MultiHeadAttention(2, 2)(h, h)) + h
+    h = K.transpose(K.reshape(h, (-1, 2, 2, 2, 2, WIDTH)), (0, 1, 3, 2, 4, 5))
+    return K.reshape(h, (-1, SIZE, SIZE, WIDTH))
+
+
+def model_in_a_model(x):
+    inputs = keras.Input((FRAMES, SIZE, SIZE, WIDTH))
+    return keras.Model(inputs, frames_by_a_model(inputs))(x)
+
+
+def mean_of_numbers(x):
+    h = K.mean(L.Dense(3)(K.reshape(x, (-1, SIZE * SIZE * WIDTH))), -1, keepdims=True)
+    return K.reshape(h, (-1, FRAMES))
+
+
+def axis_in_front(x):
+    h = K.squeeze(K.expand_dims(K.transpose(x, (1, 0, 2, 3, 4)), 0), 0)
+    return L.Dense(2)(K.transpose(h, (1, 0, 2, 3, 4)))
+
+
+def functional_of(code):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((FRAMES, SIZE, SIZE, WIDTH))
+    return keras.Model(inputs, head(code(L.Dense(WIDTH, name="first")(inputs))))
+
+
+# Operations of a functional model, rather than code of a block.
+OPERATIONS = {
+    "axis_in_front": axis_in_front,
+    "frames": frames_by_a_model,
+    "mean_of_numbers": mean_of_numbers,
+    "model_in_a_model": model_in_a_model,
+    "windows": windows_of_images,
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_a_functional_model_may_make_rows_of_records(name):
+    model = functional_of(OPERATIONS[name])
+    text = explain(model)
+    assert "block, on the batch" in text
+    assert "record by record" not in text
+    assert_engines_agree(*problem(model, normal(FRAMES, SIZE, SIZE, WIDTH)))
+
+
+def test_a_functional_model_that_makes_rows_has_masks():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((FRAMES, SIZE), dtype="int32")
+    embedded = L.Embedding(5, WIDTH, mask_zero=True)(K.reshape(inputs, (-1, SIZE)))
+    outputs = head(K.reshape(L.LSTM(2)(embedded), (-1, FRAMES, 2)))
+    model = keras.Model(inputs, outputs)
+    assert "record by record" not in explain(model)
+    tokens = np.random.default_rng(0).integers(0, 5, (BATCH, FRAMES, SIZE)).astype("int32")
+    assert_engines_agree(*problem(model, tokens))
+
+
+def test_a_functional_model_that_makes_rows_compiles():
+    model = functional_of(windows_of_images)
+    assert_agrees_with_xla(*problem(model, normal(FRAMES, SIZE, SIZE, WIDTH)))
+
+
+def rows_of_others(x):
+    h = K.reshape(K.transpose(x, (1, 0, 2, 3, 4)), (-1, SIZE * SIZE * WIDTH))
+    return K.transpose(K.reshape(L.Dense(3)(h), (FRAMES, -1, 3)), (1, 0, 2))
+
+
+def rows_that_meet(x):
+    h = K.reshape(x, (-1, SIZE * SIZE * WIDTH))
+    return K.reshape(L.Dense(3)(h - K.flip(h, 0)), (-1, FRAMES, 3))
+
+
+def positions_as_records(x):
+    return K.transpose(L.Dense(2)(K.transpose(x, (1, 0, 2, 3, 4))), (1, 0, 2, 3, 4))
+
+
+@pytest.mark.parametrize("code", [rows_of_others, rows_that_meet, positions_as_records])
+def test_a_functional_model_whose_rows_are_not_those_of_one_record_is_refused(code):
+    model = functional_of(code)
+    with pytest.raises(UnsupportedModelError, match="Operations of Functional .* move the axis"):
+        explain(model)
+    loss, variables, examples = problem(model, normal(FRAMES, SIZE, SIZE, WIDTH))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    sums = [by_engine(loss, variables, examples, query, engine) for engine in ("auto", "loop")]
+    assert_sums_agree(*sums)
+
+
+def test_an_operation_that_mixes_records_does_not_make_rows_of_them():
+    model = functional_of(lambda x: x - K.mean(x, 0, keepdims=True))
+    assert "record by record: Mean" in explain(model)

@@ -19,6 +19,7 @@ from tfdp.gradients.rules.rule import (
     own_around_call,
     registered_rule,
     rule_for,
+    runs_as_keras_functional,
 )
 
 
@@ -84,6 +85,12 @@ def why_not_watched(model: keras.Layer, reason: str = "") -> str:
         reason: What its code does, in brackets, where that was looked at.
     """
     kind = type(model).__name__
+    if runs_as_keras_functional(model):
+        return (
+            f"Operations of {kind} {model.name!r} move the axis of records{reason}, so its layers "
+            "cannot be watched. Bring it back to the front before calling a layer, or use "
+            "engine='vectorized'."
+        )
     return (
         f"The code of {kind} could do anything with a batch{reason}, so its layers cannot be "
         "watched. If it treats every record separately, say so: "
@@ -93,7 +100,7 @@ def why_not_watched(model: keras.Layer, reason: str = "") -> str:
 
 def _may_be_block(model: keras.Layer, wanted: set[int]) -> bool:
     """Returns whether a model has code of its own that may be looked at, as that of a layer is."""
-    if isinstance(model, (keras.Sequential, FUNCTIONAL)):
+    if isinstance(model, (keras.Sequential, FUNCTIONAL)) and not runs_as_keras_functional(model):
         return False
     if registered_rule(model) is not None or is_patched(model):
         return False

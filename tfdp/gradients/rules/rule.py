@@ -1,6 +1,7 @@
 """What a rule is, and which layer has which."""
 
 import abc
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from tfdp.gradients.keras_internals import (
     FUNCTIONAL,
     OF_PLAIN_MODELS,
     WRAPPED_METHODS,
+    calls_of,
     functional_in,
     is_of_forward_pass,
     layers_in,
@@ -232,9 +234,43 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     if is_patched(operation):
         return None
     rule = _RULES.get(type(operation))
-    if rule is None and _runs_as_keras_functional(operation):
-        return RecordWise()
+    if rule is None and runs_as_keras_functional(operation):
+        return None if _moves_records(operation) else RecordWise()
     return rule if rule is not None and rule.holds_for(operation) else None
+
+
+def _moves_records(model: Any) -> bool:
+    """Returns whether an operation in a functional model makes several rows of each record, or
+    moves the axis of records. By itself it does not keep them apart, and with others it may.
+    """
+    operations = model.operations if isinstance(model, FUNCTIONAL) else []
+    return any(
+        _moves(operation)
+        for operation in operations
+        if not isinstance(operation, keras.Layer) and registered_rule(operation) is None
+    )
+
+
+# A number of records that no other length has, or a product of others.
+_SOME_RECORDS = 1_000_003
+
+
+def _moves(operation: Any) -> bool:
+    def of_some(leaf):
+        if not keras.backend.is_keras_tensor(leaf) or leaf.shape[:1] != (None,):
+            return leaf
+        return keras.KerasTensor((_SOME_RECORDS, *leaf.shape[1:]), leaf.dtype)
+
+    for _, args, kwargs in calls_of(operation):
+        args, kwargs = tf.nest.map_structure(of_some, (args, kwargs))
+        try:
+            outputs = tf.nest.flatten(operation.compute_output_spec(*args, **kwargs))
+        except ValueError:  # It needs as many rows as others make of the records.
+            continue
+        shapes = [o.shape for o in outputs if None not in o.shape]
+        if any(s[:1] != (_SOME_RECORDS,) and math.prod(s) % _SOME_RECORDS == 0 for s in shapes):
+            return True
+    return False
 
 
 def registered_rule(operation: Any) -> LayerRule | RecordWise | None:
@@ -342,7 +378,7 @@ def _is_known(function: Any) -> bool:
     return isinstance(rule, RecordWise) and all(_is_known(part) for part in rule.parts(function))
 
 
-def _runs_as_keras_functional(operation: Any) -> bool:
+def runs_as_keras_functional(operation: Any) -> bool:
     """Returns whether an operation is a functional or sequential model that runs as Keras' own."""
     if not isinstance(operation, (keras.Sequential, FUNCTIONAL)):
         return False
