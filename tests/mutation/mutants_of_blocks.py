@@ -117,14 +117,6 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (
-        "places_of_records",
-        "a block may read from places that records name, unchecked",
-        "record_wise_checks.py",
-        'fixed = _constants(inputs[1:], is_records) and op.get_attr("batch_dims") == 0',
-        "fixed = True",
-        f"{GRADIENTS}/record_wise_operations_test.py",
-    ),
-    (
         "padded_records",
         "a block may put blank records in front",
         "record_wise_checks.py",
