@@ -12,6 +12,7 @@ from tests.gradients.problems import (
     assert_layer_is_exact,
     by_engine,
     floatx,
+    head,
     lora,
     model_of,
     normal,
@@ -389,6 +390,59 @@ def test_a_block_that_changes_its_mind_is_refused(name):
     calls.clear()
     with pytest.raises(UnsupportedModelError, match="does something else each time"):
         by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+
+
+TABLE = K.reshape(K.arange(12.0), (3, 4)) / 12
+
+
+class TakesAt(L.Layer):
+    """Reads at places that it is called with."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(4)
+
+    def call(self, inputs, places):
+        return K.take_along_axis(self.dense(inputs), places, axis=1)
+
+
+class Projects(L.Layer):
+    """Has weights of its own, and is called with a constant."""
+
+    def build(self, *shapes):
+        self.scale = self.add_weight(shape=(3,), name="scale")
+
+    def call(self, inputs, matrix):
+        return K.matmul(inputs, matrix) * self.scale
+
+
+# name -> operations of a functional model, each of which is looked at by itself
+OPERATIONS = {
+    "matrix": lambda x: K.matmul(x, K.transpose(TABLE)),
+    "matrix_and_weights": lambda x: Projects()(x, K.transpose(TABLE)),
+    "places_of_another_operation": lambda x: K.take_along_axis(x, K.argsort(x, axis=1), axis=1),
+    "places_for_a_block": lambda x: TakesAt()(x, K.argsort(x, axis=1)),
+    "table": lambda x: x * K.take(TABLE, K.clip(K.cast(3 * x, "int32"), 0, 2)[..., 0], axis=0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_operations_know_constants_and_the_places_that_others_give(name, decisions):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((BATCH, 4))
+    model = keras.Model(inputs, head(OPERATIONS[name](L.Dense(4)(inputs))))
+    assert_engines_agree(*problem(model, normal(BATCH, 4)))
+    assert decisions and all(decisions)
+
+
+def test_a_block_is_not_like_one_whose_places_exist(decisions):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((BATCH, 4))
+    h = L.Dense(4)(inputs)
+    known, unknown = K.argsort(h, axis=1), K.cast(K.round(3 * K.sigmoid(h)), "int64")
+    model = keras.Model(inputs, head(TakesAt()(h, known) + TakesAt()(h, unknown)))
+    assert_engines_agree(*problem(model, normal(BATCH, 4)))
+    assert any(decisions) and not all(decisions)
 
 
 class Keeps(L.Layer):

@@ -129,6 +129,13 @@ ON_BATCH = {
     "kernel_of_a_dense_layer": own(
         lambda b, x: K.matmul(x, b.kernel) + b.bias, kernel=(4, 4), bias=(4,)
     ),
+    "layer_on_constants_and_places": own(
+        lambda b, x: (
+            x + b.embedding(K.arange(BATCH)) + b.scale * b.embedding(K.cast(x[..., 0] > 0, "int32"))
+        ),
+        {"embedding": lambda: L.Embedding(BATCH, 4)},
+        scale=(4,),
+    ),
     "layer_scale": own(lambda b, x: x + b.gamma * b.dense(x), {"dense": dense}, gamma=(4,)),
     "layer_on_constants_too": own(
         lambda b, x: b.dense(x) * b.dense(K.ones((1, BATCH, 4))) * b.scale,
@@ -140,6 +147,9 @@ ON_BATCH = {
     "rms": own(rms, scale=(4,)),
     "several": own(several, {"dense": dense, "other": Pair}, scale=(4,), shift=(4, 1)),
     "table": own(table, table=(BATCH + 2, 4)),
+    "table_at_places": own(
+        lambda b, x: x * K.take(b.table, K.argmax(x, axis=-1), axis=0), table=(4, 4)
+    ),
     "twice": own(lambda b, x: b.dense(b.dense(x) * b.scale), {"dense": dense}, scale=(4,)),
 }
 
@@ -174,9 +184,11 @@ RECORD_BY_RECORD = {
     ),
     "layer_gets_both": own(
         lambda b, x: (
-            x + b.embedding(K.arange(BATCH)) + b.scale * b.embedding(K.cast(x[..., 0] > 0, "int32"))
+            x
+            + b.embedding(K.arange(BATCH))
+            + b.scale * b.embedding(K.cast(x[..., 0] ** 2, "int32"))
         ),
-        {"embedding": lambda: L.Embedding(BATCH, 4)},
+        {"embedding": lambda: L.Embedding(BATCH + 4, 4)},
         scale=(4,),
     ),
 }

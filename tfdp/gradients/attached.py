@@ -59,6 +59,13 @@ def tensors_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.T
     return flatten_with_attached(structure, [i for i, t in enumerate(flat) if tf.is_tensor(t)])
 
 
+def arguments_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """As `tensors_of`, of tensors of a graph: others are constants, and stay."""
+    flat = tf.nest.flatten(structure)
+    at = [i for i, t in enumerate(flat) if tf.is_symbolic_tensor(t)]
+    return flatten_with_attached(structure, at)
+
+
 def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:
     """Attaches to a tensor what Keras attached to another."""
     for name in ATTACHED:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import flatten_with_attached, tensors_of
+from tfdp.gradients.attached import arguments_of, flatten_with_attached, tensors_of
+from tfdp.gradients.bounds import Bounds, bounds_of
 from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
@@ -167,15 +168,16 @@ class Blocks:
         parts: dict[int, Any],
         asked: list[Any],
     ) -> Region:
-        leaves, rebuild = tensors_of((args, kwargs))
+        leaves, rebuild = arguments_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
+        bounds = [bounds_of(leaf) for leaf in leaves]
         regions: list[Region] = []
         returned = _Returned()
         for rows in (None, 1):
 
             def run(*tensors, rows=rows):
-                new_args, new_kwargs = rebuild(tensors)
+                new_args, new_kwargs = rebuild(list(map(_within, tensors, bounds)))
                 values = [tf.identity(value) for _, value in weights]
                 runner = returned.note if rows is None else returned.give_back
                 region = Region(
@@ -242,6 +244,11 @@ class _Returned:
         )
 
 
+def _within(tensor: tf.Tensor, bounds: Bounds | None) -> tf.Tensor:
+    """Returns integers of which the bounds are known that those of an argument have."""
+    return tensor if bounds is None else tf.clip_by_value(tensor, bounds.least, bounds.largest)
+
+
 def _of_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
     """Returns the shape that a tensor has for so many rows, given that for any number of them."""
     return tf.TensorShape([rows, *shape[1:]]) if shape.rank and shape[0] is None else shape
@@ -261,7 +268,8 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     configuration = {name: value for name, value in configuration.items() if name != "name"}
     leaves, _ = flatten_with_attached((args, kwargs))
     called_with = [
-        (leaf.dtype, tuple(leaf.shape)) if tf.is_tensor(leaf) else leaf for leaf in leaves
+        (leaf.dtype, tuple(leaf.shape), bounds_of(leaf)) if tf.is_tensor(leaf) else leaf
+        for leaf in leaves
     ]
     # What is called on one tensor twice is not like what is called on two.
     first = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves))) if tf.is_tensor(leaf)}

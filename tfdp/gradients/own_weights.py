@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients.attached import tensors_of
+from tfdp.gradients.attached import arguments_of, tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -69,7 +69,7 @@ class OwnWeights:
         outputs = self._tapped(outputs)
         wanted = self._recording.wanted
         weights = [v for v in self._trial.weights if id(v) in wanted]
-        leaves, rebuild = tensors_of((*self._arguments, self._returned))
+        leaves, rebuild = arguments_of((*self._arguments, self._returned))
         tensors = [tap.tensor for tap in self._taps]
         # Which weights something depends on, and at which taps.
         uses: dict[int, list[int]] = {}

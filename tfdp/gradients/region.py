@@ -83,7 +83,7 @@ class Region:
 
     def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
         for i, leaf in enumerate(flatten_with_attached(structure)[0]):
-            if tf.is_tensor(leaf):
+            if tf.is_symbolic_tensor(leaf):
                 if self._kinds is not None:
                     self._kinds.add_rows(leaf, rows)
                 self._labels[leaf.name] = (label, i)
