@@ -136,6 +136,9 @@ APART = {
     "table": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [tf.shape(x)[0], 4, 1]),
     "tiled": lambda x: tf.tile(x, [1, 2, 1]),
     "unstacked": lambda x: tf.unstack(x, axis=2)[1],
+    "unstacked_lengths": lambda x: tf.reshape(
+        tf.reshape(x, [tf.unstack(tf.shape(x))[0], 16]), tf.unstack(tf.shape(x))
+    ),
     "which": lambda x: tf.argmax(x, axis=1),
 }
 
@@ -309,6 +312,8 @@ MIXED = {
         x=x[:, 0], y=tf.ones([1, 2]), adj_x=True
     ),
     "unstacked": lambda x: tf.raw_ops.Unpack(value=x, num=4, axis=-3)[0],
+    "unstacked_lengths": lambda x: tf.reshape(x, [*tf.unstack(tf.shape(x))[1:], -1]),
+    "unstacked_lengths_used": lambda x: x * tf.cast(tf.unstack(tf.shape(x))[0], x.dtype),
     "chosen_numbers": lambda x: (
         x * tf.boolean_mask(tf.reshape(tf.range(4.0), [4, 1, 1]), [True] * 4)
     ),

@@ -150,9 +150,10 @@ class Kinds:
         elif op.type in DRAWS:
             raise MixesError(f"{_named(op)} draws from a seed that is not known to be its own")
         elif op.type == "Shape" and self.is_records(inputs[0]):
-            self._set_shape(op, [Rows(1), *inputs[0].shape[1:]])
+            self._set_shape(op.outputs[0], [Rows(1), *inputs[0].shape[1:]])
         elif op.type == "Shape" and inputs[0].name in self._merged:
-            self._set_shape(op, [Rows(self._merged[inputs[0].name]), *inputs[0].shape[1:]])
+            lengths = [Rows(self._merged[inputs[0].name]), *inputs[0].shape[1:]]
+            self._set_shape(op.outputs[0], lengths)
         elif any(map(self.is_shape, inputs)):
             self._use_of_shape(op, inputs)
         elif op.type == "Reshape" and self.rows_of(inputs[0]) is not None:
@@ -199,11 +200,11 @@ class Kinds:
             else:
                 self.add_constant(after)
 
-    def _set_shape(self, op: tf.Operation, shape: list[Any]) -> None:
-        if _has_rows(shape) or static_value(op.outputs[0]) is None:
-            self._shapes[op.outputs[0].name] = shape
+    def _set_shape(self, tensor: tf.Tensor, shape: list[Any]) -> None:
+        if _has_rows(shape) or static_value(tensor) is None:
+            self._shapes[tensor.name] = shape
         else:
-            self.add_constant(op.outputs[0])
+            self.add_constant(tensor)
 
     def _use_of_shape(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         to_records = _TO_RECORDS.get(op.type)
@@ -213,8 +214,11 @@ class Kinds:
             self._moved[op.outputs[0].name] = self._shapes[inputs[1].name].index(Rows(1))
         elif to_records is not None and self.is_shape(inputs[to_records]):
             self._make_records(op, inputs, self._check_target(op, inputs[to_records]))
+        elif op.type == "Unpack":
+            for length, number in zip(op.outputs, self._list(inputs[0]), strict=True):
+                self._set_shape(length, [number])
         elif op.type in _NUMBERS:
-            self._set_shape(op, self._numbers(op, inputs))
+            self._set_shape(op.outputs[0], self._numbers(op, inputs))
         else:
             raise MixesError(f"{_named(op)} uses the number of records")
 

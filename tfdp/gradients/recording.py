@@ -296,10 +296,13 @@ class Recording:
         if outputs:
             outcome = self._tape.gradient(outputs, sources, output_gradients=output_gradients)
         self.refuse_hidden_uses(outcome[: len(self._aliases)])
-        at_taps = outcome[len(self._aliases) :]
+        at_taps = [
+            None if gradient is None else _of_shape(gradient, tap.shape)
+            for gradient, tap in zip(outcome[len(self._aliases) :], taps, strict=True)
+        ]
 
         def unscaled(gradient):
-            gradient = to_accumulate(tf.convert_to_tensor(gradient))
+            gradient = to_accumulate(gradient)
             return gradient if scale == 1.0 else gradient / tf.cast(scale, gradient.dtype)
 
         parts: dict[int, list[PerRecordGradient]] = {id(v): [] for v in self._variables}
@@ -329,7 +332,7 @@ class Recording:
             if not any(live):
                 continue
             filled = [
-                tf.zeros_like(tap.tensor) if gradient is None else tf.convert_to_tensor(gradient)
+                tf.zeros_like(tap.tensor) if gradient is None else gradient
                 for tap, gradient in zip(use.taps, own, strict=True)
             ]
             found = zip(use.variables, use.gradients(filled), live, strict=True)
@@ -413,6 +416,15 @@ def _refuse_narrow(variable: Any, dtype: tf.DType) -> None:
             f"{variable.path} is {tf.as_dtype(variable.dtype).name}, in a layer that computes in "
             "float64: Keras makes factors of LoRA like that. Use engine='vectorized'."
         )
+
+
+def _of_shape(gradient: Any, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns a gradient as a tensor of the shape of what it is taken at, which TensorFlow may have
+    lost on the way.
+    """
+    gradient = tf.convert_to_tensor(gradient)
+    gradient.set_shape(shape)
+    return gradient
 
 
 def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> PerRecordGradient:
