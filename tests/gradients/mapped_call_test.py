@@ -9,9 +9,11 @@ from tests.gradients.problems import (
     TOKENS,
     Block,
     Position,
+    assert_engines_agree,
     assert_layer_agrees,
     assert_layer_is_exact,
     assert_tokens_agree,
+    by_engine,
     token_model,
 )
 
@@ -82,6 +84,84 @@ def test_masks_reach_a_layer_without_a_rule(name):
     tokens = TOKENS.copy()
     tokens[:, 4] = 0
     assert_tokens_agree(token_model(*MASKED[name]()), tokens)
+
+
+class Mixes(L.Layer):
+    """A layer that no rule knows. To what its dense layer returns Keras attaches the logits, and to
+    what it returns itself the mask of its input.
+    """
+
+    def __init__(self, activation):
+        super().__init__()
+        self.supports_masking = True
+        self.dense = L.Dense(3, activation=activation)
+
+    def call(self, inputs, mask=None):
+        return self.dense(inputs + 0 * tf.reduce_mean(inputs))
+
+
+@pytest.mark.parametrize("in_use", ["alone", "beside_others"])
+@pytest.mark.parametrize("mask_zero", [False, True])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_gradients_come_through_logits_of_a_layer_that_hands_on_a_mask(
+    activation, mask_zero, in_use
+):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5,), dtype="int32")
+    h = L.Embedding(7, 4, mask_zero=mask_zero)(inputs)
+    layer = Mixes(activation)
+    outputs = [layer(h)] if in_use == "alone" else [layer(h), layer.dense(keras.ops.flip(h, 1))]
+    model = keras.Model(inputs, outputs)
+    assert "record by record" in tfdp.gradients.explain(model)
+    cross_entropy = {
+        "softmax": keras.losses.categorical_crossentropy,
+        "sigmoid": keras.losses.binary_crossentropy,
+    }[activation]
+
+    def loss(y, outputs):
+        return sum(tf.reduce_mean(cross_entropy(y, p)) for p in tf.nest.flatten(outputs))
+
+    tokens = TOKENS.copy()
+    tokens[:, 4] = 0
+    labels = tf.one_hot(tokens % 3, 3)
+    examples = (tf.constant(tokens), labels)
+    loss = tfdp.gradients.ModelLoss(model, loss)
+    assert_engines_agree(loss, model.trainable_variables, examples)
+
+
+class Changes(L.Layer):
+    """A layer to whose output Keras attaches logits the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.calls = L.Dense(3), 0
+
+    def call(self, inputs):
+        self.calls += 1
+        logits = self.dense(inputs + 0 * tf.reduce_mean(inputs))
+        return keras.activations.softmax(logits) if self.calls < 6 else tf.nn.softmax(logits)
+
+
+def test_a_layer_that_attaches_something_else_when_it_is_called_again_is_refused():
+    inputs = keras.Input((4,))
+    layer = Changes()
+    model = keras.Model(inputs, layer(inputs))
+    loss = tfdp.gradients.ModelLoss(model, keras.losses.categorical_crossentropy)
+    examples = (tf.ones([4, 4]), tf.one_hot([0, 1, 2, 0], 3))
+    refused = False
+    for calls in range(6):
+        layer.calls = calls
+        try:
+            by_engine(
+                loss,
+                model.trainable_variables,
+                examples,
+                tfdp.GaussianSumQuery(1.0, 1.0),
+                "bookkeeping",
+            )
+        except tfdp.gradients.UnsupportedModelError as error:
+            refused = refused or "when it is called again" in str(error)
+    assert refused
 
 
 def test_layer_without_a_rule_on_an_embedding():

@@ -69,6 +69,14 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/bounds_test.py",
     ),
     (
+        "mask_for_logits",
+        "a mask takes the place of logits when a layer that runs record by record is called again",
+        "watching.py",
+        "return [found[place] for place in places]",
+        "return list(found.values())",
+        f"{GRADIENTS}/mapped_call_test.py",
+    ),
+    (
         "block_changes_its_mind",
         "a block need not do what it did when it was tried out",
         "watching.py",

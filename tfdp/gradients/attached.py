@@ -66,6 +66,19 @@ def arguments_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf
     return flatten_with_attached(structure, at)
 
 
+def places_of(structure: Any) -> dict[tuple[int, str | None], tf.Tensor]:
+    """Returns the tensors that `tensors_of` gives, in its order, by where they are: the number of
+    a leaf, and the name under which Keras attached them to it, or None.
+    """
+    flat = tf.nest.flatten(structure)
+    at = [i for i, t in enumerate(flat) if tf.is_tensor(t)]
+    attached = {(i, name): getattr(flat[i], name, None) for i in at for name in ATTACHED}
+    return {
+        **{(i, None): flat[i] for i in at},
+        **{place: tensor for place, tensor in attached.items() if tensor is not None},
+    }
+
+
 def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:
     """Attaches to a tensor what Keras attached to another."""
     for name in ATTACHED:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import records_of, tensors_of
+from tfdp.gradients.attached import places_of, records_of, tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.forms.per_record import Explicit
@@ -275,8 +275,9 @@ def _record_by_record(
     others = [(v, alias) for v, alias in recording.aliases if id(v) not in own]
     read = [*variables, *(v for v, _ in others)]
     layout: list[Any] = []
+    places: list[Any] = []
 
-    def run(layer):
+    def run(layer, again):
         def run_on(record, values):
             record, record_seeds = record[: len(leaves)], record[len(leaves) :]
             record_args, record_kwargs = rebuild(record)
@@ -285,9 +286,17 @@ def _record_by_record(
             ) as scope:
                 outputs = layer(*record_args, **record_kwargs)
             recording.scope.losses.extend(scope.losses)
-            flat, reattach = tensors_of(outputs)
-            layout[:] = [reattach]
-            return flat
+            found = places_of(outputs)
+            if not again:
+                layout[:] = [tensors_of(outputs)[1]]
+                places[:] = found
+            if not set(places) <= found.keys():
+                raise UnsupportedModelError(
+                    f"{operation.name!r} returns other tensors when it is called again. Use "
+                    "engine='vectorized'."
+                )
+            # When Keras calls the layer, it attaches the mask, too.
+            return [found[place] for place in places]
 
         return run_on
 
@@ -300,8 +309,8 @@ def _record_by_record(
     mapped = MappedCall(
         # Keras is calling the layer already, so here only its `call` is missing. When gradients are
         # computed, nobody is calling it, so the layer must be called as a whole.
-        run(call),
-        run(operation),
+        run(call, again=False),
+        run(operation, again=True),
         [tf.convert_to_tensor(v.value) for v in variables],
         [alias for _, alias in others],
         found,
