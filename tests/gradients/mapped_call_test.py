@@ -23,10 +23,31 @@ L = keras.layers
 class Cell(L.SimpleRNNCell):
     """A cell of the user's own, which no rule knows."""
 
+    of_my_own = True
+
+
+class CellOfPositions(L.Layer):
+    """A cell whose state is a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.state_size = 6
+        self.dense = L.Dense(3, activation="tanh")
+
+    def build(self, shape):
+        self.dense.build((None, 2, 3))
+
+    def call(self, inputs, states, training=False):
+        state = self.dense(keras.ops.reshape(states[0], (-1, 2, 3)) + inputs)
+        return state, [keras.ops.reshape(state, (-1, 6))]
+
 
 # name -> (layer, shape of its input)
 LAYERS = {
     "composite": (Block, (5, 4)),
+    # TensorFlow vectorizes the loop to products that it may write out of bounds, and XLA does not
+    # compile it.
+    "recurrent_of_positions": (lambda: L.RNN(CellOfPositions()), (2, 2, 3)),
     "recurrent_without_a_rule": (lambda: L.RNN(Cell(3)), (4, 3)),
     "recurrent_with_other_options": (
         lambda: L.SimpleRNN(3, activation=lambda x: tf.math.lgamma(2.5 + tf.tanh(x))),

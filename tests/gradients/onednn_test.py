@@ -10,11 +10,14 @@ import tensorflow as tf
 import tfdp
 from tests.gradients.problems import floatx, head, normal, problem
 from tfdp.gradients import ModelLoss
+from tfdp.gradients.graphs import functions_called
 from tfdp.gradients.onednn import (
     corrupts_memory,
+    is_faulty_product,
     leaves_numbers_unwritten,
     needs_compiling,
 )
+from tfdp.gradients.rewriting import with_checks, with_safe_products
 
 L = keras.layers
 
@@ -55,6 +58,87 @@ def test_products_in_the_body_of_a_loop_are_recognised():
 
     assert corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], loop))
     assert not corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], harmless))
+
+
+PRODUCTS = [
+    ((8, 1, 6, 4), (4, 3), {}),
+    ((1, 8, 6, 4), (4, 3), {}),
+    ((4, 8), (3, 1, 8, 6), {}),
+    ((8, 1, 6, 4), (1, 1, 4, 3), {}),
+    ((1, 1, 6, 4), (2, 3, 4, 5), {}),
+    ((1, 1, 1, 6, 4), (3, 2, 4, 2), {}),
+    ((5, 1, 6, 4), (1, 7, 4, 2), {}),
+    ((5, 1, 4, 6), (7, 4, 2), {"adj_x": True}),
+    ((5, 1, 4, 6), (2, 4), {"adj_x": True, "adj_y": True}),
+]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("left", "right", "flipped"), PRODUCTS)
+def test_products_that_may_corrupt_memory_are_replaced(left, right, flipped, known):
+    def product(record):
+        return tf.raw_ops.BatchMatMulV2(x=record[0], y=record[1], **flipped)
+
+    specs = [tf.TensorSpec(shape if known else [None] * len(shape)) for shape in (left, right)]
+    specs[0] = tf.TensorSpec(left)
+    safe = with_checks(product, specs)
+    traced = tf.function(lambda *record: safe(list(record)), autograph=False)
+    traced = traced.get_concrete_function(*specs)
+    assert corrupts_memory(graph_of(left, right, lambda *record: product(record)))
+    assert not any(map(is_faulty_product, traced.graph.get_operations()))
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=shape).astype("float32") for shape in (left, right))
+    x_, y_ = (
+        np.swapaxes(a, -1, -2) if flipped.get(flag) else a
+        for a, flag in ((x, "adj_x"), (y, "adj_y"))
+    )
+    np.testing.assert_allclose(traced(x, y), np.matmul(x_, y_), rtol=1e-4, atol=1e-5)
+
+
+class NodesFirst(L.Layer):
+    """Puts records behind another axis, and multiplies: a product of the kind that was reported."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = self.add_weight(shape=(4, 3))
+
+    def call(self, x):
+        return tf.transpose(tf.matmul(tf.transpose(x, [1, 0, 2, 3]), self.kernel), [1, 0, 2, 3])
+
+
+class OnePosition(NodesFirst):
+    """The same product, of a whole batch."""
+
+    def call(self, x):
+        return tf.matmul(x[:, :1], self.kernel)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorized", "bookkeeping"])
+@pytest.mark.parametrize("layer", [NodesFirst, OnePosition])
+def test_no_engine_makes_products_that_may_corrupt_memory(layer, engine):
+    # Some come of vectorizing: XLA compiles these.
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((3, 2, 4))
+    model = keras.Model(inputs, head(layer()(inputs)))
+    loss, variables, examples = problem(model, normal(3, 2, 4))
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+
+    def run(leaves):
+        total = tfdp.clipped_gradient_sum(loss, variables, leaves, query, engine=engine)
+        return total.sample_state
+
+    traced = tf.function(run, autograph=False).get_concrete_function(examples)
+    assert not _faulty_where_nothing_compiles(traced.graph)
+
+
+def _faulty_where_nothing_compiles(graph):
+    for op in graph.get_operations():
+        if is_faulty_product(op):
+            return True
+        compiled = "_XlaMustCompile" in op.node_def.attr and op.get_attr("_XlaMustCompile")
+        if not compiled and any(map(_faulty_where_nothing_compiles, functions_called(op))):
+            return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -186,3 +270,20 @@ def test_convolutions_of_groups_are_vectorized(layer, shape, dtype, expected):
     assert needs_compiling(graph) is expected
     for a, e in zip(vectorized.sample_state, loop.sample_state, strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loop_with_a_product_of_unknown_rank_is_not_made_safe():
+    def loop(a, b):
+        def body(i, total):
+            return i + 1, total + tf.reduce_sum(tf.raw_ops.BatchMatMulV2(x=a, y=b))
+
+        return tf.while_loop(lambda i, _: i < 2, body, (tf.constant(0), tf.constant(0.0)))[1]
+
+    def safe(left):
+        specs = [tf.TensorSpec(left), tf.TensorSpec([4, 16])]
+        return with_safe_products(tf.function(loop, autograph=False).get_concrete_function(*specs))
+
+    assert safe(None) is None
+    assert safe([13, 3, 4]) is None
+    run = tf.function(lambda *operands: safe([13, 1, 3, 4])(list(operands)), autograph=False)
+    assert run(tf.ones([13, 1, 3, 4]), tf.ones([4, 16])) == 2 * 13 * 3 * 4 * 16

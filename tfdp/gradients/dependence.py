@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.gradients import indices, kernels
 from tfdp.gradients.graphs import CALLS, CASES, CONDITIONALS, LOOPS, functions_called, in_order
-from tfdp.gradients.onednn import axis_of_one_channel
+from tfdp.gradients.onednn import axis_of_one_channel, is_faulty_product
 from tfdp.gradients.total_kernels import TOTAL
 
 # Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
@@ -75,6 +75,7 @@ class Dependent:
         """Returns whether an operation has to be made anew."""
         return (
             axis_of_one_channel(op) is not None
+            or is_faulty_product(op)
             or self.takes_places(op)
             or self.added_along(op) is not None
             or is_of_another_rank(op)

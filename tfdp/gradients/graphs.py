@@ -2,7 +2,7 @@
 the functions that these call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -55,23 +55,29 @@ def in_order(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
     return list(done.values())
 
 
-def has_own_gradients(graph: Any) -> bool:
-    """Returns whether a graph, or a function that it calls, has a `tf.custom_gradient`."""
+def has(graph: Any, says: Callable[[tf.Operation], bool]) -> bool:
+    """Returns whether something is true of an operation of a graph, or of a function it calls."""
     return any(
-        CUSTOM_GRADIENT in op.node_def.attr or any(map(has_own_gradients, functions_called(op)))
+        says(op) or any(has(called, says) for called in functions_called(op))
         for op in graph.get_operations()
     )
+
+
+def has_loops(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has a loop."""
+    return has(graph, lambda op: op.type in LOOPS)
+
+
+def has_own_gradients(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, has a `tf.custom_gradient`."""
+    return has(graph, lambda op: CUSTOM_GRADIENT in op.node_def.attr)
 
 
 def has_unsafe_gradients(graph: Any) -> bool:
     """Returns whether a graph, or a function that it calls, has an operation whose gradient is
     safe only where the graph that holds the gradient is checked.
     """
-    return any(
-        op.type in kernels.WITH_UNSAFE_GRADIENTS
-        or any(map(has_unsafe_gradients, functions_called(op)))
-        for op in graph.get_operations()
-    )
+    return has(graph, lambda op: op.type in kernels.WITH_UNSAFE_GRADIENTS)
 
 
 def create(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:

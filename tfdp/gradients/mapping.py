@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
+from tfdp.gradients.graphs import has_loops
 from tfdp.gradients.keras_internals import forgets_length, vectorized_outputs
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory, needs_compiling
@@ -120,7 +121,14 @@ def vectorized(
             return _packed(of_one.structured_outputs, found)
 
         call = tf.function(all_records, autograph=False).get_concrete_function(*specs)
-        if corrupts_memory(call.graph) or needs_compiling(of_one.graph):
+        safe = None
+        if has_loops(call.graph) and corrupts_memory(call.graph):
+            # XLA does not compile every loop that TensorFlow vectorizes.
+            safe = rewriting.with_safe_products(call)
+        if safe is not None:
+            call = tf.function(lambda *leaves: safe(list(leaves)), autograph=False)
+            call = call.get_concrete_function(*specs)
+        elif corrupts_memory(call.graph) or needs_compiling(of_one.graph):
             # Traced now: when it is first called, `fn` may mean something else.
             compiled = tf.function(all_records, autograph=False, jit_compile=True)
             call = compiled.get_concrete_function(*specs)

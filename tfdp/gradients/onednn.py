@@ -1,6 +1,6 @@
 """Faults of TensorFlow to stay clear of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ def corrupts_memory(graph: tf.Graph) -> bool:
     under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In graphs
     inside graphs only the shapes of results are recorded: there, any product of rank 4 counts.
     """
-    if any(_is_faulty(op) for op in graph.get_operations() if op.type in _MATMULS):
+    if any(is_faulty_product(op) or is_open_product(op) for op in graph.get_operations()):
         return True
     functions = graph.as_graph_def(add_shapes=True).library.function
     return any(
@@ -43,12 +43,63 @@ def needs_compiling(graph: tf.Graph) -> bool:
     )
 
 
-def _is_faulty(op: tf.Operation) -> bool:
-    left, right = (tensor.shape for tensor in op.inputs)
-    if left.rank is None or right.rank is None:
-        return True
-    batch = [shape.as_list()[:-2] for shape in (left, right)]
-    return max(left.rank, right.rank) >= 4 and batch[0] != batch[1]
+def is_open_product(op: tf.Operation) -> bool:
+    """Returns whether an operation is a product of operands of which a rank is not known."""
+    return op.type in _MATMULS and any(t.shape.rank is None for t in op.inputs)
+
+
+def is_faulty_product(op: tf.Operation) -> bool:
+    """Returns whether an operation is a product that may be written out of bounds
+    (`corrupts_memory`), of operands of known ranks.
+    """
+    if op.type not in _MATMULS or any(t.shape.rank is None for t in op.inputs):
+        return False
+    left, right = (t.shape.as_list()[:-2] for t in op.inputs)
+    return max(len(left), len(right)) >= 2 and left != right
+
+
+def is_faulty_on_batch(op: tf.Operation) -> bool:
+    """Returns whether a product of records with constants, [n, 1, m, k] and [k, l], may be one of
+    those that were seen to be written out of bounds in TensorFlow 2.21. Others, of operands that
+    both have several matrices, were not.
+    """
+    if not is_faulty_product(op):
+        return False
+    left, right = (t.shape for t in op.inputs)
+    return left.rank == 4 and left[1] in (1, None) and set(right[:-2]) <= {1}
+
+
+def safe_product(
+    op: tf.Operation,
+    operands: Sequence[tf.Tensor],
+    make: Callable[[list[tf.Tensor]], list[tf.Tensor]],
+) -> tf.Tensor:
+    """Returns the result of a product that may be written out of bounds, by one that is not.
+
+    Args:
+        op: The operation.
+        operands: What it is to be called on.
+        make: Makes the operation anew, on other operands.
+    """
+    shapes = [tf.shape(t) for t in operands]
+    batch = tf.broadcast_dynamic_shape(*(shape[:-2] for shape in shapes))
+    # One matrix is multiplied with many as it is.
+    single = [set(t.shape[:-2]) <= {1} for t in op.inputs]
+    single[1] = single[1] and not single[0]
+    pair = [
+        _merged(t, 2)
+        if is_one
+        else _merged(tf.broadcast_to(t, tf.concat([batch, shape[-2:]], 0)), 3)
+        for t, shape, is_one in zip(operands, shapes, single, strict=True)
+    ]
+    (product,) = make(pair)
+    return tf.reshape(product, tf.concat([batch, tf.shape(product)[-2:]], 0))
+
+
+def _merged(tensor: tf.Tensor, rank: int) -> tf.Tensor:
+    """Returns a batch of matrices as one matrix, or as a batch along one axis."""
+    leading = [-1] if rank > 2 else []
+    return tf.reshape(tensor, tf.concat([leading, tf.shape(tensor)[-2:]], 0))
 
 
 def _may_be_faulty(node: Any) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.gradients.bounds import are_places
 from tfdp.gradients.mapping import meets_records
-from tfdp.gradients.onednn import axis_of_one_channel
+from tfdp.gradients.onednn import axis_of_one_channel, is_faulty_on_batch
 from tfdp.gradients.static_values import static_value
 
 Check = Callable[[tf.Operation, Sequence[tf.Tensor], Callable[[tf.Tensor], bool]], bool]
@@ -66,6 +66,8 @@ def _last_axis(op, inputs, is_records):
 
 
 def _matmul(op, inputs, is_records):
+    if is_faulty_on_batch(op):
+        return False
     first, second = inputs
     a, b = first.shape.rank, second.shape.rank
     if is_records(first) and is_records(second):

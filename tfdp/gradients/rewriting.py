@@ -17,11 +17,18 @@ from tfdp.gradients.graphs import (
     LOOPS,
     create,
     functions_called,
+    has,
     in_order,
     leaves_of,
 )
 from tfdp.gradients.layered_loss import UnsupportedModelError
-from tfdp.gradients.onednn import axis_of_one_channel, of_two_channels
+from tfdp.gradients.onednn import (
+    axis_of_one_channel,
+    is_faulty_product,
+    is_open_product,
+    of_two_channels,
+    safe_product,
+)
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
@@ -61,6 +68,16 @@ def checked(traced: Any) -> RecordFn | None:
     there is nothing to check.
     """
     return _checked(traced, Dependent(traced.graph, leaves_of(traced.graph)))
+
+
+def with_safe_products(traced: Any) -> RecordFn | None:
+    """Returns a function of a list of tensors that gives what a concrete function of tensors does,
+    without products that TensorFlow may write out of bounds (`onednn.corrupts_memory`); None where
+    there is none, or one of operands whose rank is not known.
+    """
+    if has(traced.graph, is_open_product):
+        return None
+    return _checked(traced, Dependent(traced.graph, ()))
 
 
 def safe_update(traced: Any) -> RecordFn | None:
@@ -196,6 +213,8 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
     axis = axis_of_one_channel(op)
     if axis is not None:
         return create(op, of_two_channels(*inputs, axis))
+    if is_faulty_product(op):
+        return [safe_product(op, inputs, lambda operands: create(op, operands))]
     if not functions_called(op):
         return create(op, inputs)
 
