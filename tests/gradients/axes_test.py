@@ -245,6 +245,7 @@ ADDED_THERE = {
     "as_it_broadcasts": lambda x: x + x[:, :, :1],
     "by_subtraction": lambda x: K.subtract(x, -x[:, :, :1]),
     "of_another_length": lambda x: K.add(x[:, :, :3], x[:, :, :1]),
+    "twice": lambda x: K.add(K.add(y := x[:, :, :1], K.tanh(y)), K.add(y, K.sin(y))),
 }
 
 

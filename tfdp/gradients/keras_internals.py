@@ -124,10 +124,24 @@ def vectorized_outputs(
         converter._add_conversion(inside, pfor.wrap(leaf, True))
     for outside, inside in graph.captures:
         converter._add_conversion(inside, pfor.wrap(outside, False))
+    needed = _needed_for(outputs)
     for op in graph.get_operations():
-        if op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
+        is_needed = op.name in needed  # Of others something else may have taken the place.
+        if is_needed and op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
             _keep_axis_of_records(converter, op)
     return [converter.convert(output) for output in outputs]
+
+
+def _needed_for(outputs: list[tf.Tensor]) -> set[str]:
+    """Returns the names of the operations that tensors are computed by."""
+    names: set[str] = set()
+    pending = [output.op for output in outputs]
+    while pending:
+        op = pending.pop()
+        if op.name not in names:
+            names.add(op.name)
+            pending += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return names
 
 
 def _keep_axis_of_records(converter: Any, squeeze: tf.Operation) -> None:
