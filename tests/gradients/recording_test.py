@@ -216,6 +216,8 @@ def test_code_of_a_model_that_something_else_speaks_for_is_not_looked_at(change,
 class OwnLoop(keras.layers.RNN):
     """A loop of a class that has no rule."""
 
+    of_my_own = True
+
 
 def test_loop_without_a_rule_is_not_looked_at():
     loop = OwnLoop(keras.layers.SimpleRNNCell(2), unroll=True)

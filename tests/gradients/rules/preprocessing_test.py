@@ -50,15 +50,18 @@ LAYERS = {
         [words(), words(seed=1)],
     ),
     "discretization": (lambda: L.Discretization([-0.5, 0.5]), [numbers(2)]),
+    "discretization_alone": (lambda: L.Discretization([-0.5, 0.5]), [numbers()[:, 0]]),
     "discretization_count": (
         lambda: L.Discretization([-0.5, 0.5], output_mode="count"),
         [numbers(3)],
     ),
     "hashing": (lambda: L.Hashing(5), [words(2)]),
+    "hashing_alone": (lambda: L.Hashing(5), [words()[:, 0]]),
     "hashing_multi_hot": (lambda: L.Hashing(5, output_mode="multi_hot"), [words(3)]),
     "hashing_one_hot": (lambda: L.Hashing(5, output_mode="one_hot"), [integers()]),
     "hashing_strong": (lambda: L.Hashing(5, salt=[3, 4], mask_value="a"), [words(2)]),
     "integers": (lambda: L.IntegerLookup(vocabulary=[2, 3, 4]), [integers(2)]),
+    "integers_alone": (lambda: L.IntegerLookup(vocabulary=[2, 3, 4]), [integers()[:, 0]]),
     "integers_multi_hot": (
         lambda: L.IntegerLookup(
             vocabulary=[2, 3], num_oov_indices=3, mask_token=0, output_mode="multi_hot"
@@ -66,6 +69,7 @@ LAYERS = {
         [integers(3)],
     ),
     "words": (lambda: L.StringLookup(vocabulary=WORDS), [words(2)]),
+    "words_alone": (lambda: L.StringLookup(vocabulary=WORDS), [words()[:, 0]]),
     "words_count": (lambda: L.StringLookup(vocabulary=WORDS, output_mode="count"), [words(3)]),
     "words_hashed": (lambda: L.StringLookup(vocabulary=WORDS, num_oov_indices=3), [words(2)]),
     "words_one_hot": (lambda: L.StringLookup(vocabulary=WORDS, output_mode="one_hot"), [words()]),
@@ -86,6 +90,8 @@ def model_of(make, columns):
     pairs = zip(columns, dtypes, strict=True)
     inputs = [keras.Input(column.shape[1:], dtype=dtype) for column, dtype in pairs]
     outputs = make()(inputs if len(inputs) > 1 else inputs[0])
+    if len(outputs.shape) == 1:  # Of each record one number.
+        outputs = keras.ops.expand_dims(outputs, -1)
     return keras.Model(inputs, head(keras.ops.cast(outputs, "float32") + 0.5))
 
 
@@ -115,7 +121,7 @@ def with_odd(columns, value, row=1):
     kind = next(kind for kind in "Sif" if columns[0].dtype.kind == kind)
     assert value in ODD[kind] or np.isnan(value)
     first = columns[0].astype("S10000") if kind == "S" else np.array(columns[0])
-    first[row, -1] = value
+    first[(row, -1)[: first.ndim]] = value
     return [first, *columns[1:]]
 
 
@@ -214,7 +220,10 @@ def test_what_is_called_on_other_things_runs_record_by_record():
         one_number = tf.compat.v1.placeholder(tf.int64, [None])
         for layer, takes, others in (
             (L.CategoryEncoding(5), [(records,)], [(one_number,), (records, records)]),
-            (L.Hashing(5), [(records,)], [(one_number,)]),
+            (L.Hashing(5), [(records,), (one_number,)], []),
+            (L.Hashing(5, output_mode="one_hot"), [(records,)], [(one_number,)]),
+            (L.IntegerLookup(vocabulary=[3]), [(records,), (one_number,)], []),
+            (L.IntegerLookup(vocabulary=[3], output_mode="count"), [(records,)], [(one_number,)]),
             (
                 L.HashedCrossing(5),
                 [([records, records],)],

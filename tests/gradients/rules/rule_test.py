@@ -11,6 +11,7 @@ from tfdp.gradients.rules.rule import (
     _RULES,
     Around,
     RecordWise,
+    class_of,
     has_own,
     innermost,
     is_of_keras,
@@ -25,10 +26,55 @@ L = keras.layers
 class Derived(L.Dense):
     """A class derived from Dense may do something else with its kernel."""
 
+    def call(self, inputs, training=None):
+        return super().call(inputs - tf.reduce_mean(inputs, 0), training=training)
+
 
 def test_rule_holds_for_exactly_its_class():
     assert isinstance(rule_for(L.Dense(2)), DenseRule)
     assert rule_for(Derived(2)) is None
+
+
+@keras.saving.register_keras_serializable("tests")
+class Renamed(L.Dense):
+    """Dense by another name, as KerasHub has layers of Keras."""
+
+
+class Marked(L.Dense):
+    activation = None
+
+
+class MasksNothing:
+    def compute_mask(self, *args):
+        return None
+
+
+class Mixed(L.Dense, MasksNothing):
+    """Has code of another class, too."""
+
+
+def test_a_class_that_adds_nothing_is_the_one_that_it_is_derived_from(monkeypatch):
+    assert class_of(Renamed(2)) is L.Dense
+    assert isinstance(rule_for(Renamed(2)), DenseRule)
+    again = type("Again", (Renamed,), {})
+    assert isinstance(rule_for(again(2)), DenseRule)
+    assert class_of(Marked(2)) is Marked and rule_for(Marked(2)) is None
+    assert class_of(Mixed(2)) is Mixed and rule_for(Mixed(2)) is None
+    monkeypatch.setattr(Renamed, "call", Derived.call, raising=False)
+    assert rule_for(Renamed(2)) is None and rule_for(again(2)) is None
+
+
+def test_a_function_in_an_attribute_takes_the_rule_of_such_a_class_away():
+    layer = Renamed(2)
+    vars(layer)["transform"] = lambda x: x
+    assert is_patched(layer)
+    assert rule_for(layer) is None
+
+
+def test_a_rule_of_its_own_goes_before(monkeypatch):
+    promise = RecordWise()
+    monkeypatch.setitem(_RULES, Renamed, promise)
+    assert rule_for(Renamed(2)) is promise
 
 
 def test_activation_that_is_not_known_takes_the_rule_away():

@@ -69,10 +69,15 @@ def _crosses_columns(crossing: Any, columns: Any) -> bool:
     return all(holds_records(column) and column.shape.rank == 2 for column in columns)
 
 
+def _gives_one_for_each(layer: Any) -> bool:
+    """Returns whether a layer gives one integer for each value, whatever the axes."""
+    return layer.output_mode == "int"
+
+
 for _layer in (_layers.Discretization, _layers.Hashing):
-    register_rule(_layer, RecordWise(when=_is_dense))
+    register_rule(_layer, RecordWise(when=_is_dense, of_numbers=_gives_one_for_each))
 for _layer in (_layers.IntegerLookup, _layers.StringLookup):
-    register_rule(_layer, RecordWise(when=_takes_every_value))
+    register_rule(_layer, RecordWise(when=_takes_every_value, of_numbers=_gives_one_for_each))
 register_rule(
     _layers.CategoryEncoding, RecordWise(when=_can_be_nan, called_on=_gets_ids_alone, run=_encoded)
 )

@@ -28,7 +28,7 @@ class LayerRule(abc.ABC):
     """How the gradients of a layer's weights, by record, follow from a pass over the whole batch.
 
     A rule is registered for a class of layers with `register_rule`, and holds for exactly that
-    class: a derived class may do something else.
+    class: a derived class may do something else, unless its body is empty.
 
     Example:
         A layer that multiplies its input by a vector of weights:
@@ -120,6 +120,8 @@ class RecordWise:
             default it always does. Where not, this call runs record by record.
         run: Runs a call for which it holds; arguments as of `LayerRule.record`. By default its own
             code does.
+        of_numbers: Says of a layer whether it holds where a record is one number, too. By default
+            it does for a class that is not Keras' own.
     """
 
     def __init__(
@@ -127,8 +129,10 @@ class RecordWise:
         when: Callable[[Any], bool] | None = None,
         called_on: Callable[..., bool] | None = None,
         run: Callable[..., Any] | None = None,
+        of_numbers: Callable[[Any], bool] | None = None,
     ):
         self._when, self._called_on, self._run = when, called_on, run
+        self._of_numbers = of_numbers
 
     def holds_for(self, layer: Any) -> bool:
         """Returns whether the promise holds for this layer."""
@@ -169,7 +173,9 @@ class RecordWise:
         In [n] the last axis is that of records. A layer that has layers in it is not asked, because
         those are. Nor is a class of one's own, because a promise for it is meant for all calls.
         """
-        return is_of_keras(type(layer)) and not self.parts(layer)
+        if self._of_numbers is not None:
+            return not self._of_numbers(layer)
+        return is_of_keras(class_of(layer)) and not self.parts(layer)
 
 
 def _has_numbers(args: Any, kwargs: Any) -> bool:
@@ -210,7 +216,8 @@ def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
     """Makes the book-keeping engine use a rule for layers of a class, instead of any other.
 
     Args:
-        layer_class: The class itself; derived classes need a rule of their own.
+        layer_class: The class itself; derived classes need a rule of their own, unless they add
+            nothing.
         rule: A `LayerRule`, or a `RecordWise`, which also gives what `call` of a layer class
             derived from `keras.Model` may be used for.
 
@@ -233,7 +240,7 @@ def rule_for(operation: Any) -> LayerRule | RecordWise | None:
     """Returns the rule for a layer, or None where it must run record by record."""
     if is_patched(operation):
         return None
-    rule = _RULES.get(type(operation))
+    rule = registered_rule(operation)
     if rule is None and runs_as_keras_functional(operation):
         return None if _moves_records(operation) else RecordWise()
     return rule if rule is not None and rule.holds_for(operation) else None
@@ -275,7 +282,28 @@ def _moves(operation: Any) -> bool:
 
 def registered_rule(operation: Any) -> LayerRule | RecordWise | None:
     """Returns the rule for the class of a layer, whether it holds for this layer or not."""
-    return _RULES.get(type(operation))
+    return _RULES.get(class_of(operation))
+
+
+# What a class has whose body is empty, or that is exported or decorated as Keras' classes are.
+_OF_EMPTY_CLASSES = frozenset(
+    {
+        *("__annotations__", "__doc__", "__firstlineno__", "__module__", "__static_attributes__"),
+        *("_api_export_path", "_api_export_symbol_id"),
+    }
+)
+
+
+def class_of(operation: Any) -> type:
+    """Returns the class that an operation has its rule by: its own, or one that this is derived
+    from without adding anything.
+    """
+    owner = type(operation)
+    while owner not in _RULES and len(owner.__bases__) == 1:
+        if not vars(owner).keys() <= _OF_EMPTY_CLASSES:
+            break
+        owner = owner.__bases__[0]
+    return owner if owner in _RULES else type(operation)
 
 
 def rule_but_for_activation(operation: Any) -> LayerRule | None:
@@ -345,7 +373,7 @@ def _is_foreign(operation: Any, name: str, value: Any) -> bool:
     """Returns whether an attribute of a layer of Keras is code that is neither Keras' own nor a
     layer, because layers have rules of their own.
     """
-    if isinstance(operation, keras.Model) or not is_of_keras(type(operation)):
+    if isinstance(operation, keras.Model) or not is_of_keras(class_of(operation)):
         return False
     allowed = name in _ACTIVATIONS or name.endswith(_OF_WEIGHTS)
     own = isinstance(value, keras.Operation) or is_of_keras(type(value))
