@@ -77,6 +77,30 @@ def causal():
     return Code(code, attention=L.MultiHeadAttention(2, 2))
 
 
+def masked(mask):
+    """Attention with a mask that all records share."""
+    return lambda: Code(
+        lambda b, x: b.attention(x, x, attention_mask=mask), attention=L.MultiHeadAttention(2, 2)
+    )
+
+
+def causal_by_lengths(block, x):
+    """Lengths of which TensorFlow knows none: all layers have been called before."""
+    rows = tf.shape(x)[0]
+    heads = [tf.transpose(tf.reshape(d(x), (rows, -1, 2, 2)), [0, 2, 1, 3]) for d in block.layers]
+    scores = tf.matmul(heads[0], heads[1], transpose_b=True)
+    length = tf.shape(scores)[2]
+    mask = tf.range(length)[:, None] >= tf.range(length)
+    mask = tf.cast(tf.reshape(mask, [1, 1, length, length]), x.dtype)
+    h = tf.matmul(tf.nn.softmax(scores * mask - 1e4 * (1 - mask)), heads[2])
+    return tf.reshape(tf.transpose(h, [0, 2, 1, 3]), (rows, BATCH, 4))
+
+
+def spectra(block, x):
+    h = K.reshape(block.dense(x), (-1, 4 * BATCH))
+    return K.abs(tf.signal.stft(h, 8, 4, 8)) + 1e-3
+
+
 def attention():
     def code(block, x):
         h = block.norm(x)
@@ -152,6 +176,7 @@ ON_BATCH = {
     "attention_of_an_open_length": dense(heads_of_an_open_length),
     "attention_of_one_product": dense(heads_of_one_product, 12),
     "causal": causal,
+    "causal_by_lengths": lambda: Code(causal_by_lengths, layers=[L.Dense(4) for _ in range(3)]),
     "called_twice": dense(lambda b, x: b.dense(K.tanh(b.dense(x))) + x),
     "cropped": dense(
         lambda b, x: tf.image.pad_to_bounding_box(
@@ -159,6 +184,8 @@ ON_BATCH = {
         )[..., 0]
     ),
     "excite": excite,
+    "mask_of_all": masked(tf.linalg.band_part(tf.ones([1, BATCH, BATCH], tf.bool), -1, 0)),
+    "mask_of_all_of_one_matrix": masked(tf.linalg.band_part(tf.ones([BATCH] * 2, tf.int32), -1, 0)),
     "near": dense(near),
     "nearest": dense(nearest),
     "nested": nested,
@@ -173,8 +200,12 @@ ON_BATCH = {
         )
     ),
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
+    "spectra": dense(spectra),
     # Keras adds one row as a bias.
     "sum_of_rows": dense(lambda b, x: K.add(b.dense(x)[:, :1], x[:, 1:2])),
+    "smooth_unit_of_rows": dense(
+        lambda b, x: K.reshape(b.dense(tf.nn.silu(K.reshape(x, (-1, 4)))), (-1, BATCH, 4))
+    ),
     "sum_of_vectors": dense(lambda b, x: K.add(b.dense(x)[:, 0], x[:, 1])[:, None]),
 }
 
@@ -395,6 +426,33 @@ def test_a_block_that_changes_its_mind_is_refused(name):
     calls.clear()
     with pytest.raises(UnsupportedModelError, match="does something else each time"):
         by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+
+
+class Compares(L.Layer):
+    """Asks whether texts are one, another for a batch of one where there are two."""
+
+    def __init__(self, *texts):
+        super().__init__()
+        self.texts = texts
+
+    def call(self, inputs):
+        text = self.texts[0 if inputs.shape[0] == 1 else -1]
+        return K.cast(inputs == text, "float32")
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "b"]])
+def test_texts_that_a_block_compares_with_must_be_the_same(texts, decisions):
+    inputs = keras.Input((2,), dtype="string")
+    model = keras.Model(inputs, head(Compares(*texts)(inputs)))
+    assert ("record by record" in tfdp.gradients.explain(model)) is (len(texts) > 1)
+
+
+def test_why_a_block_is_none_names_the_line_of_its_code_and_none_around():
+    inputs = keras.Input((BATCH, 4))
+    by_code = keras.Model(inputs, head(dense(lambda b, x: K.flip(b.dense(x), 0))()(inputs)))
+    assert "ReverseV2 (blocks_test.py, line" in tfdp.gradients.explain(by_code)
+    by_operation = keras.Model(inputs, head(K.flip(inputs, 0)))
+    assert "ReverseV2 (ReverseV2)" in tfdp.gradients.explain(by_operation)
 
 
 TABLE = K.reshape(K.arange(12.0), (3, 4)) / 12

@@ -36,13 +36,18 @@ _NUMBERS = (
     *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Maximum", "Mul", "Pack", "Prod"),
     *("Cast", "ExpandDims", "Reshape", "Squeeze", "StridedSlice", "Sub"),
 )
-_ARITHMETIC = {"AddV2": operator.add, "Mul": operator.mul, "Sub": operator.sub}
+_ARITHMETIC = {
+    "AddV2": operator.add,
+    "FloorDiv": operator.floordiv,
+    "Maximum": max,
+    "Mul": operator.mul,
+    "Sub": operator.sub,
+}
 
 
 # Where code is that no user has written.
-_LIBRARIES = tuple(
-    f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__, __file__)
-)
+_LIBRARIES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__))
+_OURS = f"{pathlib.Path(__file__).parent}{os.sep}"
 
 
 class Rows(NamedTuple):
@@ -163,6 +168,8 @@ class Kinds:
         elif any(self.rows_of(tensor) is not None for tensor in inputs):
             self._use_of_records(op, inputs)
         elif self._makes_a_constant(op, inputs):
+            if any(map(holds_records, op.outputs)) and note_lengths(op, but_for=0):
+                self._noted |= {tensor.name for tensor in op.outputs}
             for tensor in op.outputs:
                 if holds_records(tensor):
                     # Its rows could be as many as there are records, and each would meet another.
@@ -192,13 +199,16 @@ class Kinds:
 
     def _own_gradient(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         known = op.type == "IdentityN" and gradient_in_tensorflow(op) in _ELEMENTWISE_GRADIENTS
-        if not known or not all(self.is_records(t) or self.is_constant(t) for t in inputs):
+        rows = [self.rows_of(t) for t in inputs]
+        if not known or not all(
+            n is not None or self.is_constant(t) for n, t in zip(rows, inputs, strict=True)
+        ):
             raise MixesError(f"{_named(op)} has a gradient of its own")
-        for before, after in zip(inputs, op.outputs, strict=True):
-            if self.is_records(before):
-                self.add_records(after)
-            else:
+        for number, after in zip(rows, op.outputs, strict=True):
+            if number is None:
                 self.add_constant(after)
+            else:
+                self.add_rows(after, number)
 
     def _set_shape(self, tensor: tf.Tensor, shape: list[Any]) -> None:
         if _has_rows(shape) or static_value(tensor) is None:
@@ -214,9 +224,18 @@ class Kinds:
             self._moved[op.outputs[0].name] = self._shapes[inputs[1].name].index(Rows(1))
         elif to_records is not None and self.is_shape(inputs[to_records]):
             self._make_records(op, inputs, self._check_target(op, inputs[to_records]))
-        elif op.type == "Unpack":
-            for length, number in zip(op.outputs, self._list(inputs[0]), strict=True):
-                self._set_shape(length, [number])
+        elif op.type == "StridedSlice" and self.is_records(inputs[0]):
+            self._cut(op, inputs)
+        elif op.type in ("Split", "SplitV", "Unpack"):
+            numbers = self._list(inputs[1 if op.type == "Split" else 0])
+            for part in op.outputs:  # As long as TensorFlow says.
+                if part.shape.num_elements() is None:
+                    raise MixesError(f"{_named(op)} uses the number of records")
+                taken, numbers = (
+                    numbers[: part.shape.num_elements()],
+                    numbers[part.shape.num_elements() :],
+                )
+                self._set_shape(part, taken)
         elif op.type in _NUMBERS:
             self._set_shape(op.outputs[0], self._numbers(op, inputs))
         else:
@@ -312,6 +331,17 @@ class Kinds:
             fits = fits and meets_records(tensor, len(target))
             fits = fits and (op.type != "Tile" or tensor.shape.rank == len(target))
         if not fits or not begins or (op.type == "Tile" and self.is_records(tensor)):
+            raise MixesError(f"{_named(op)} moves the axis of records")
+        self.add_records(op.outputs[0])
+
+    def _cut(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
+        """Notes what a slice of records is whose end is told by their shape."""
+        begin, end, strides = (self._list(t) for t in inputs[1:])
+        masks = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+        whole = (begin[0], end[0], strides[0]) == (0, Rows(1), 1) and not _has_rows(end[1:])
+        if not whole or any(op.get_attr(f"{mask}_mask") & 1 for mask in masks):
+            raise MixesError(f"{_named(op)} moves the axis of records")
+        if op.get_attr("ellipsis_mask") or _has_rows([*begin, *strides]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         self.add_records(op.outputs[0])
 
@@ -411,8 +441,12 @@ def _times(numbers: Sequence[Any]) -> Any:
 
 
 def _named(op: tf.Operation) -> str:
-    """Returns what an operation is called where its code is looked for: its kind and its line."""
+    """Returns what an operation is called where its code is looked for: its kind and its line, or
+    its name where no code of a user's own made it.
+    """
     for frame in reversed(op.traceback or ()):
+        if frame.filename.startswith(_OURS):  # What is further out has called for gradients.
+            break
         if not frame.filename.startswith(_LIBRARIES):
             return f"{op.type} ({pathlib.Path(frame.filename).name}, line {frame.lineno})"
     return f"{op.type} ({op.name})"

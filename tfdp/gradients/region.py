@@ -95,7 +95,10 @@ class Region:
     def _label(self, tensor: tf.Tensor) -> Any:
         if tf.is_symbolic_tensor(tensor) and tensor.name in self._labels:
             return self._labels[tensor.name]
-        value = static_value(tensor)
+        value = None
+        if self._kinds is not None and tf.is_symbolic_tensor(tensor):
+            value = self._kinds.lengths_for_one(tensor)
+        value = static_value(tensor) if value is None else value
         return "other" if value is None else _as_label(value)
 
     def look(self) -> None:
@@ -182,6 +185,7 @@ class Region:
         args: Any,
         kwargs: Any,
         in_rows: InRows,
+        notes_inputs: bool = True,
     ) -> Any:
         """Returns what a layer in the block returns.
 
@@ -192,6 +196,8 @@ class Region:
             args: Of the call.
             kwargs: Of the call.
             in_rows: Makes so many consecutive rows of a batch one record while the layer runs.
+            notes_inputs: Whether gradients of the layer's weights may follow from what it is called
+                on. They do not where layers in it have all of them.
 
         Raises:
             MixesError: the block is not known to keep the records apart, or `in_rows` knows that
@@ -200,7 +206,7 @@ class Region:
         self.look()
         if id(layer) in self._parts:
             return code(*args, **kwargs)
-        rows = self._rows_of_call(layer, (args, kwargs))
+        rows = self._rows_of_call(layer, (args, kwargs), notes_inputs and bool(layer.weights))
         self.steps.append((id(layer), self._labelled((args, kwargs))))
         self.shapes.append([t.shape for t in _tensors((args, kwargs))])
         if rows == 1:
@@ -213,7 +219,7 @@ class Region:
         self._take(outputs, len(self.steps), rows)
         return outputs
 
-    def _rows_of_call(self, layer: Any, arguments: Any) -> int:
+    def _rows_of_call(self, layer: Any, arguments: Any, notes_inputs: bool) -> int:
         """Returns how many rows of what a layer is called on are one record."""
         if self._kinds is None:
             return 1
@@ -232,7 +238,7 @@ class Region:
         for leaf in leaves:
             # Gradients of the block's weights are looked for at records only, and a rule for
             # weights of the layer needs records.
-            smooth = leaf.dtype.is_floating or layer.weights
+            smooth = leaf.dtype.is_floating or notes_inputs
             if not (self._kinds.is_constant(leaf) and not smooth):
                 self._must_hold_records(leaf, f"{layer.name} is called on", number)
         return number
@@ -313,7 +319,10 @@ def _what_fills(op: tf.Operation) -> Any:
     return None
 
 
-def _as_label(value: np.ndarray) -> Any:
+def _as_label(value: Any) -> Any:
+    value = np.asarray(value)
+    if value.dtype == object:  # Texts: what NumPy keeps are places in the memory.
+        return repr(value.tolist())
     # TensorFlow makes a constant of zeros and ones where it knows how many.
     if value.size and (value == value.flat[0]).all():
         return _filled(value)

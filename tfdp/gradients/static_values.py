@@ -12,8 +12,8 @@ from tfdp.gradients.keras_internals import is_stateful
 
 # Larger tensors are no shapes, axes or places.
 _MOST = 64
-# Operations that choose among the numbers of their first operand.
-_CHOICES = ("GatherV2", "Slice", "StridedSlice")
+# Operations that choose among the numbers of an operand, and which that is.
+_CHOICES = {"GatherV2": 0, "Slice": 0, "Split": 1, "SplitV": 0, "StridedSlice": 0, "Unpack": 0}
 _UNKNOWN = -1
 
 
@@ -60,9 +60,10 @@ def _folded(tensor: tf.Tensor, found: dict[str, np.ndarray | None]) -> np.ndarra
     if not _is_small(op, [t.shape.num_elements() or _MOST for t in op.inputs]):
         return None
     values = [_value(t, found) for t in op.inputs]
-    is_choice = op.type in _CHOICES and values[0] is None
+    among = _CHOICES.get(op.type, 0)
+    is_choice = op.type in _CHOICES and values[among] is None
     if is_choice:
-        values[0] = _known_lengths(op.inputs[0])
+        values[among] = _known_lengths(op.inputs[among])
     results = _computed(op, values)
     value = None if results is None else results[tensor.value_index]
     return None if is_choice and value is not None and (value == _UNKNOWN).any() else value
@@ -118,9 +119,13 @@ def _known_lengths(tensor: tf.Tensor) -> np.ndarray | None:
     return np.array(lengths, tensor.dtype.as_numpy_dtype)
 
 
-def note_lengths(op: tf.Operation) -> bool:
+def note_lengths(op: tf.Operation, but_for: int = 1) -> bool:
     """Notes the lengths that results of an operation have since more is known of its operands than
     was when it was made.
+
+    Args:
+        op: The operation.
+        but_for: How many axes in front are that of records, whose length nobody asks for.
 
     Returns:
         Whether another length is known.
@@ -129,10 +134,10 @@ def note_lengths(op: tf.Operation) -> bool:
     if any(t.dtype in (tf.resource, tf.variant) for t in tensors):
         return False
     before = [t.shape for t in op.outputs]
-    if all(shape[1:].is_fully_defined() for shape in before if shape.rank is not None):
+    if all(shape[but_for:].is_fully_defined() for shape in before if shape.rank is not None):
         return False
+    values = [static_value(t) for t in op.inputs]
     with tf.Graph().as_default():
-        values = [static_value(t) for t in op.inputs]
         inputs = [
             tf.compat.v1.placeholder(t.dtype, t.shape) if value is None else tf.constant(value)
             for t, value in zip(op.inputs, values, strict=True)

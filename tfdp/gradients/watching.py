@@ -127,7 +127,9 @@ def _watched_call(
                         raise MixesError(f"{operation.name} is called on rows of records: {reason}")
                 return recording.rows_of_blocks(rows)
 
-            return region.call(operation, code if trying else run, code, args, kwargs, in_rows)
+            runs = code if trying else run
+            notes_inputs = not isinstance(rule, RecordWise)
+            return region.call(operation, runs, code, args, kwargs, in_rows, notes_inputs)
 
     def code(*args, **kwargs):
         with recording.inside([]):
