@@ -53,6 +53,8 @@ APART = {
     "bias": lambda x: tf.nn.bias_add(x, tf.ones([4])),
     "constants_from_outside": lambda x: x * tf.reduce_sum(OUTSIDE),
     "constants_met": lambda x: x * tf.reshape(tf.range(16.0), [1, 4, 4]),
+    "cut_as_far_as_they_go": lambda x: tf.strided_slice(x, [0, 1, 0], tf.shape(x), [1, 2, 1]),
+    "cut_for_all": lambda x: tf.strided_slice(x, [0, 1, 0], [tf.shape(x)[0], 3, 2]),
     "convolved": lambda x: tf.nn.conv2d(x[:, :, tf.newaxis], tf.ones([1, 1, 4, 2]), 1, "SAME"),
     "convolved_along_one_axis": lambda x: K.conv(x, tf.ones([2, 4, 3]), strides=2),
     "convolved_along_three_axes": lambda x: tf.nn.conv3d(
@@ -123,6 +125,10 @@ APART = {
     "tensordot_last": lambda x: tf.tensordot(x, tf.ones([4, 3]), 1),
     "reversed": lambda x: tf.reverse(x, [1]),
     "rolled": lambda x: tf.roll(x, [1, 2], [1, -1]),
+    "shape_in_parts": lambda x: tf.reshape(
+        x,
+        tf.concat([tf.split(tf.shape(x), [1, 2])[0], [4 // tf.split(tf.shape(x), 3)[2][0], 16]], 0),
+    ),
     "slice": lambda x: x[:, 1],
     "smooth_unit": lambda x: tf.nn.silu(x),
     "softmax": lambda x: tf.nn.softmax(x),
@@ -173,6 +179,21 @@ MIXED = {
         x[:, 0, :1], [tf.shape(x)[0], tf.shape(x)[0]]
     ),
     "condition": lambda x: tf.cond(tf.reduce_all(x[:, 0, 0] > 0), lambda: x, lambda: -x),
+    "cut_along_positions_to_their_number": lambda x: tf.strided_slice(
+        x, [0, 0, 0], [tf.shape(x)[0], tf.shape(x)[0], 4]
+    ),
+    "cut_at_what_is_shape_of_positions": lambda x: tf.strided_slice(
+        x, [0, 0, 0], [4, tf.shape(x)[0], 4]
+    ),
+    "cut_backwards": lambda x: tf.strided_slice(x, [0, 0, 0], tf.shape(x), [-1, 1, 1]),
+    "cut_every_second": lambda x: tf.strided_slice(x, [0, 0, 0], tf.shape(x), [2, 1, 1]),
+    "cut_from_the_last": lambda x: tf.strided_slice(x, [-1, 0, 0], tf.shape(x)),
+    "cut_from_the_second": lambda x: tf.strided_slice(x, [1, 0, 0], tf.shape(x)),
+    "cut_to_one": lambda x: tf.strided_slice(x, [0, 0, 0], tf.shape(x), shrink_axis_mask=1),
+    "cut_with_dots": lambda x: tf.strided_slice(x, [0, 0], tf.shape(x)[:2], ellipsis_mask=2),
+    "cut_with_another_axis": lambda x: tf.strided_slice(
+        x, [0, 0], tf.shape(x)[:2], new_axis_mask=1
+    ),
     "cumulative": lambda x: tf.cumsum(x, 0),
     "cumulative_negative_axis": lambda x: tf.math.cumprod(x, -3),
     "dots_for_nothing": lambda x: x[:, 0, 0][..., 0],
@@ -281,6 +302,7 @@ MIXED = {
     "rolled_by_a_record": lambda x: tf.roll(x, tf.cast(x[:, 0, 0], tf.int32), [1]),
     "softmax": lambda x: tf.nn.softmax(x, 0),
     "softmax_of_records": lambda x: tf.nn.softmax(x[:, 0, 0]),
+    "shape_in_parts": lambda x: tf.reshape(x, tf.concat(tf.split(tf.shape(x), [1, 2])[::-1], 0)),
     "split": lambda x: tf.split(x, [1, -1], axis=0)[0],
     "squeezed": lambda x: tf.squeeze(x[:, :1], [0, 1]),
     "spectrum_over_records": lambda x: tf.math.real(tf.signal.fft(tf.complex(x, x)[:, 0, 0])),
