@@ -345,3 +345,73 @@ def test_mask_that_keras_both_attaches_and_hands_over(make):
     loss, variables, examples = problem(model, TOKENS % 4)
     assert "on the batch, with weights of its own" in explain(model)
     assert_engines_agree(loss, variables, examples)
+
+
+class Places(L.Layer):
+    """A table and positions, with a method of its own that computes the mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = L.Embedding(7, 4, mask_zero=True)
+
+    def compute_mask(self, inputs, previous=None):
+        return self.table.compute_mask(inputs)
+
+    def call(self, inputs):
+        return self.table(inputs) + K.reshape(K.arange(20.0) / 20, (1, 5, 4))
+
+
+class OnMasked(L.Layer):
+    """Attention takes the mask of what it is called on away, in Keras, too."""
+
+    def __init__(self, code, has_weight):
+        super().__init__(name="block")
+        self.code, self.has_weight = code, has_weight
+        self.attention, self.add = L.MultiHeadAttention(2, 2), L.Add()
+        self.pool, self.loop, self.dense = L.GlobalAveragePooling1D(), L.LSTM(4), L.Dense(4)
+        self.places = Places()
+
+    def build(self, *shapes):
+        if self.has_weight:
+            self.scale = self.add_weight(shape=(4,), name="scale")
+
+    def call(self, inputs):
+        outputs = self.code(self, self.places(inputs))
+        return outputs * self.scale if self.has_weight else outputs
+
+
+ON_MASKED = {
+    "added": lambda b, x: b.pool(b.add([x, b.attention(x, x)])),
+    "before": lambda b, x: b.loop(x) + b.pool(b.attention(x, x)),
+    "after": lambda b, x: b.pool(b.attention(x, x)) + b.loop(x),
+    "of_others": lambda b, x: b.pool(b.attention(b.dense(x), x)) + b.pool(x),
+}
+
+
+@pytest.mark.parametrize("has_weight", [False, True])
+@pytest.mark.parametrize("name", sorted(ON_MASKED))
+def test_masks_in_a_block_are_those_of_keras(name, has_weight, decisions):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5,), dtype="int32")
+    model = keras.Model(inputs, L.Dense(2)(OnMasked(ON_MASKED[name], has_weight)(inputs)))
+    tokens = TOKENS.copy()
+    tokens[:, 3:] = tokens[0, 1:] = 0
+    assert_engines_agree(*problem(model, tokens))
+    assert decisions and all(decisions)
+
+
+def test_masks_of_rows_of_records_run_record_by_record():
+    class OfRows(L.Layer):
+        def __init__(self):
+            super().__init__(name="block")
+            self.places = Places()
+
+        def call(self, inputs):
+            return K.reshape(self.places(K.reshape(inputs, (-1, 5))), (-1, 2, 20))
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((2, 5), dtype="int32")
+    model = keras.Model(inputs, head(OfRows()(inputs)))
+    assert "block: record by record" in explain(model)
+    tokens = np.stack([TOKENS, TOKENS[:, ::-1]], 1)
+    assert_engines_agree(*problem(model, tokens))

@@ -206,6 +206,10 @@ ON_BATCH = {
     "smooth_unit_of_rows": dense(
         lambda b, x: K.reshape(b.dense(tf.nn.silu(K.reshape(x, (-1, 4)))), (-1, BATCH, 4))
     ),
+    # TensorFlow reshapes vectors where it does not know how many there are.
+    "product_of_vectors": dense(
+        lambda b, x: tf.tensordot(b.dense(x)[:, 0], TABLE, [[1], [1]])[..., None]
+    ),
     "sum_of_vectors": dense(lambda b, x: K.add(b.dense(x)[:, 0], x[:, 1])[:, None]),
 }
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.gradients.bounds import Bounds, are_places, bounds_of
+from tfdp.gradients.static_values import static_value
 
 K = keras.ops
 ANY = tf.int32.min, tf.int32.max
@@ -203,3 +204,17 @@ def test_floats_and_nothing_have_no_bounds():
     assert bounds_of(tf.constant(1.0)) is None
     assert bounds_of(tf.zeros([0], tf.int32)) is None
     assert bounds_of(tf.constant([3, -1])) == Bounds(-1, 3)
+
+
+def test_nothing_is_known_of_records_whose_values_were_known_before():
+    """Whatever the engine does must not depend on them."""
+    ids, found = tf.constant([3, 1]), []
+
+    def run():
+        records = tf.compat.v1.placeholder_with_default(ids, [None])
+        found.extend([static_value(records + 1), bounds_of(records), bounds_of(records + 1)])
+        found.append(are_places(records, 4))
+        return records
+
+    tf.function(run, autograph=False).get_concrete_function()
+    assert found == [None, None, None, False]

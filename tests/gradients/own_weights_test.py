@@ -106,6 +106,19 @@ def cell_in_a_loop(block, x):
     return x + (h * block.scale)[:, None]
 
 
+def masked_kernel(block, x):
+    if not block.dense.built:
+        block.dense.build((None, None, 4))
+    return K.matmul(x, block.dense.kernel * K.tril(K.ones((4, 4)))) + block.dense.bias
+
+
+def nested_reader():
+    """A block in a block that reads a weight of a layer of both."""
+    shared = dense()
+    inner = Own(lambda b, x: K.matmul(x, K.transpose(b.dense.kernel)), {}, dense=shared)
+    return Own(lambda b, x: x + b.inner(b.dense(x)), {}, dense=shared, inner=inner)
+
+
 def nested():
     inner = Own(lambda b, x: b.dense(x) * b.gamma, {"gamma": (4,)}, dense=dense())
     return Own(lambda b, x: x + b.gamma * b.inner(x), {"gamma": (4,)}, inner=inner)
@@ -137,12 +150,22 @@ ON_BATCH = {
         scale=(4,),
     ),
     "layer_scale": own(lambda b, x: x + b.gamma * b.dense(x), {"dense": dense}, gamma=(4,)),
+    "kernel_of_a_layer": own(
+        lambda b, x: K.matmul(K.tanh(b.dense(x)), K.transpose(b.dense.kernel)), {"dense": dense}
+    ),
+    "kernel_of_a_layer_and_its_own": own(
+        lambda b, x: b.other(b.dense(x)) * b.scale + x @ (b.dense.kernel * b.other.kernel),
+        {"dense": dense, "other": dense},
+        scale=(4,),
+    ),
     "layer_on_constants_too": own(
         lambda b, x: b.dense(x) * b.dense(K.ones((1, BATCH, 4))) * b.scale,
         {"dense": dense},
         scale=(4,),
     ),
+    "masked_kernel_of_a_layer": own(masked_kernel, {"dense": dense}),
     "nested": nested,
+    "nested_reader": nested_reader,
     "positions": own(positions, {"embedding": lambda: L.Embedding(BATCH, 4)}, scale=()),
     "rms": own(rms, scale=(4,)),
     "several": own(several, {"dense": dense, "other": Pair}, scale=(4,), shift=(4, 1)),

@@ -135,6 +135,7 @@ APART = {
     "split": lambda x: tf.stack(tf.split(x, 2, axis=-1), axis=1),
     "split_unevenly": lambda x: tf.split(x, [1, 3], axis=1)[1],
     "swapped_positions": lambda x: tf.transpose(x, [0, 2, 1]),
+    "stacked_and_brought_back": lambda x: tf.transpose(tf.stack([x[:, 0], x[:, 1]]), [1, 0, 2]),
     "rows_and_back": lambda x: tf.reshape(
         tf.reshape(x, [4 * tf.shape(x)[0], 4]) + 1.0,
         [tf.shape(tf.reshape(x, [-1, 4]))[0] // 4, 4, 4],
@@ -326,6 +327,8 @@ MIXED = {
     ),
     "constants_at_positions": lambda x: x + tf.tile(tf.ones([1, 1, 4]), [1, tf.shape(x)[0], 1]),
     "stacked": lambda x: tf.stack([x, x], axis=0),
+    "stacked_and_brought_to_another_place": lambda x: tf.transpose(tf.stack([x, x]), [0, 1, 3, 2]),
+    "stacked_constants": lambda x: tf.transpose(tf.stack([x, tf.ones([4, 4, 4])]), [1, 0, 2, 3]),
     "stacked_negative_axis": lambda x: tf.stack([x, x], axis=-4),
     "table_of_several": lambda x: tf.tile(tf.eye(4)[:, :1], [tf.shape(x)[0], 1]),
     "tiled": lambda x: tf.tile(x, [2, 1, 1]),

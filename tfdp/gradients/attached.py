@@ -1,6 +1,7 @@
 """Structures of tensors, with what Keras attaches to them."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,6 +78,24 @@ def places_of(structure: Any) -> dict[tuple[int, str | None], tf.Tensor]:
         **{(i, None): flat[i] for i in at},
         **{place: tensor for place, tensor in attached.items() if tensor is not None},
     }
+
+
+@contextlib.contextmanager
+def noting_detached(structure: Any) -> Iterator[set[tuple[int, str | None]]]:
+    """Gives where something is no longer attached to a tensor of a structure after the block: an
+    attention layer of Keras takes the masks of what it is called on away.
+    """
+    found: set[tuple[int, str | None]] = set()
+    before = set(places_of(structure))
+    yield found
+    found |= before - set(places_of(structure))
+
+
+def detach(structure: Any, places: Collection[tuple[int, str | None]]) -> None:
+    """Takes away what is attached to tensors of a structure in some places."""
+    flat = tf.nest.flatten(structure)
+    for i, name in places:
+        setattr(flat[i], name, None)
 
 
 def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:

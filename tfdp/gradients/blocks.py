@@ -12,13 +12,19 @@ nevertheless when it runs on the batch.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import arguments_of, flatten_with_attached, tensors_of
+from tfdp.gradients.attached import (
+    arguments_of,
+    detach,
+    flatten_with_attached,
+    noting_detached,
+    tensors_of,
+)
 from tfdp.gradients.bounds import Bounds, bounds_of
 from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
@@ -39,8 +45,8 @@ class Trial(NamedTuple):
 
     Attributes:
         steps, shapes: As those of `Region`.
-        weights: Weights that its code reads itself: its own, and those of layers that it calls on
-            constants.
+        weights: Weights that its code reads itself: its own, those of layers that it calls on
+            constants, and others of layers in it.
         parts: Identities of these layers.
     """
 
@@ -59,11 +65,18 @@ class Blocks:
     Args:
         reading: Makes variables read as other values.
         secret: The seed of a batch that draws as a whole; None where nothing draws.
+        aliases: Tensors as which weights read outside of the layers that own them.
     """
 
-    def __init__(self, reading: Reading, secret: tf.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        secret: tf.Tensor | None = None,
+        aliases: Sequence[tuple[Any, tf.Tensor]] = (),
+    ) -> None:
         self.reasons: dict[int, str] = {}
         self._reading, self._secret = reading, secret
+        self._aliases = {id(variable): alias for variable, alias in aliases}
         self._tried: dict[Any, tuple[Any, Trial]] = {}  # By what blocks that are alike share.
         self._regions: list[Region] = []
         self._trying = False
@@ -135,9 +148,12 @@ class Blocks:
             if trial is not None:
                 return trial
         parts: dict[int, Any] = {}
+        borrowed: list[Any] = []
         while True:
-            weights = _distinct([*weights_of_its_own(block), *_weights(parts.values())])
+            own = weights_of_its_own(block)
+            weights = _distinct([*own, *_weights(parts.values()), *borrowed])
             asked: list[Any] = []
+            reads: list[Any] = []
             try:
                 values = [value_of(v) for v in weights]
                 region = self._try(
@@ -147,17 +163,32 @@ class Blocks:
                     list(zip(weights, values, strict=True)),
                     frozenset(parts),
                     asked,
+                    reads,
+                    self._lent(block, weights),
                 )
                 trial = Trial(region.steps, region.shapes, weights, frozenset(parts))
-                if likeness is not None and not parts:
+                if likeness is not None and not parts and not borrowed:
                     self._tried.setdefault(likeness, (block, trial))
                 return trial
             except (MixesError, *ERRORS) as error:
                 if asked and id(asked[0]) not in parts:
                     parts[id(asked[0])] = asked[0]
                     continue
-                self.reasons[id(block)] = in_words(error)
+                if reads:
+                    borrowed.append(reads[0])
+                    continue
+                known = isinstance(error, MixesError)
+                where = "" if known else "its code fails where the number of records is not known: "
+                self.reasons[id(block)] = f"{where}{in_words(error)}"
                 return None
+
+    def _lent(self, block: Any, known: Sequence[Any]) -> dict[int, Any]:
+        """Returns weights of layers in a block that its own code may read, by the identity of what
+        they read as. Those that are frozen are none.
+        """
+        known = {id(v) for v in known}
+        others = [v for v in getattr(block, "weights", ()) if id(v) not in known]
+        return {id(self._aliases[id(v)]): v for v in others if id(v) in self._aliases}
 
     def _try(
         self,
@@ -167,6 +198,8 @@ class Blocks:
         weights: list[Any],
         parts: dict[int, Any],
         asked: list[Any],
+        reads: list[Any],
+        lent: dict[int, Any],
     ) -> Region:
         leaves, rebuild = arguments_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
@@ -187,12 +220,14 @@ class Blocks:
                     checked=rows is None,
                     runner=runner,
                     secret=self._secret,
+                    lent=lent,
                 )
                 pairs = [(v, value) for (v, _), value in zip(weights, values, strict=True)]
                 try:
                     self.run(region, pairs, call, new_args, new_kwargs)
                 finally:
                     asked.extend([] if region.asks_for is None else [region.asks_for])
+                    reads.extend([] if region.borrows is None else [region.borrows])
                 regions.append(region)
                 return tf.zeros([])
 
@@ -223,19 +258,22 @@ class _Returned:
         self._given = 0
 
     def note(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        outputs = call(*args, **kwargs)
+        with noting_detached((args, kwargs)) as detached:
+            outputs = call(*args, **kwargs)
         tensors, rebuild = tensors_of(outputs)
         specs = [(t.dtype, t.shape) for t in tensors]
         arguments = tensors_of((args, kwargs))[0]
         hold = [i for i, tensor in enumerate(arguments) if holds_records(tensor)]
-        self._outputs.append((specs, rebuild, min(hold, default=len(arguments))))
+        of_records = min(hold, default=len(arguments))
+        self._outputs.append((specs, rebuild, of_records, detached))
         return outputs
 
     def give_back(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._given == len(self._outputs):
             raise MixesError("it calls more layers with a batch of one")
-        specs, rebuild, of_records = self._outputs[self._given]
+        specs, rebuild, of_records, detached = self._outputs[self._given]
         self._given += 1
+        detach((args, kwargs), detached)
         # One row, or the rows of one record.
         arguments = tensors_of((args, kwargs))[0]
         rows = arguments[of_records].shape[0] if of_records < len(arguments) else None

@@ -8,7 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.gradients import kernels
-from tfdp.gradients.keras_internals import COLOCATION, CUSTOM_GRADIENT, function_in
+from tfdp.gradients.keras_internals import (
+    COLOCATION,
+    CUSTOM_GRADIENT,
+    function_in,
+    knows_function,
+)
 
 # Operations that call functions, by how they do.
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -24,13 +29,17 @@ def leaves_of(graph: Any) -> list[tf.Tensor]:
 
 def functions_called(op: tf.Operation) -> list[Any]:
     """Returns the graphs of the functions that an operation calls."""
-    names = [
+    return [function_in(op.graph, name) for name in names_called(op)]
+
+
+def names_called(op: tf.Operation) -> list[str]:
+    """Returns the names of the functions that an operation calls."""
+    return [
         name
         for attr in op.op_def.attr
         if attr.type in ("func", "list(func)")
         for name in _names(op.get_attr(attr.name))
     ]
-    return [function_in(op.graph, name) for name in names]
 
 
 def _names(value: Any) -> list[str]:
@@ -64,8 +73,22 @@ def has(graph: Any, says: Callable[[tf.Operation], bool]) -> bool:
 
 
 def has_loops(graph: Any) -> bool:
-    """Returns whether a graph, or a function that it calls, has a loop."""
-    return has(graph, lambda op: op.type in LOOPS)
+    """Returns whether a graph, or a function that it may call, has a loop."""
+    functions = graph.as_graph_def().library.function
+    kinds = {op.type for op in graph.get_operations()}
+    kinds |= {node.op for function in functions for node in function.node_def}
+    return not kinds.isdisjoint(LOOPS)
+
+
+def knows_functions(graph: Any) -> bool:
+    """Returns whether the graphs of all functions are known that a graph calls, and these call: of
+    some of those that TensorFlow makes by itself they are not.
+    """
+    return all(
+        knows_function(graph, name) and knows_functions(function_in(graph, name))
+        for op in graph.get_operations()
+        for name in names_called(op)
+    )
 
 
 def has_own_gradients(graph: Any) -> bool:

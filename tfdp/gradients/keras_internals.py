@@ -100,6 +100,11 @@ def function_in(graph: Any, name: str) -> Any:
     return graph._get_function(name.encode()).graph
 
 
+def knows_function(graph: Any, name: str) -> bool:
+    """Returns whether `function_in` finds the graph of a function."""
+    return hasattr(graph._get_function(name.encode()), "graph")
+
+
 def vectorized_outputs(
     graph: Any, outputs: list[tf.Tensor], leaves: list[tf.Tensor], rows: Any
 ) -> list[tf.Tensor]:

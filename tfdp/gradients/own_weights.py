@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients.attached import arguments_of, tensors_of
+from tfdp.gradients.attached import arguments_of, detach, noting_detached, tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -33,9 +33,11 @@ class OwnWeights:
         self, recording: Recording, trial: Trial, call: Callable[..., Any], args: Any, kwargs: Any
     ):
         self._recording, self._trial, self._call = recording, trial, call
-        self._arguments = (args, kwargs)
+        # Layers may take what Keras attaches to the arguments away.
+        self._arguments, self._with_arguments = arguments_of((args, kwargs))
         self._taps: list[Tap] = []
         self._returned: list[Any] = []
+        self._detached: list[Any] = []
 
     def run_layer(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Runs a layer in the block on what gradients are looked for at.
@@ -46,11 +48,16 @@ class OwnWeights:
             args: Of the call.
             kwargs: Of the call.
         """
-        args, kwargs = self._tapped((args, kwargs))
+        given = args, kwargs
+        args, kwargs = self._tapped(given)
         # To the layer, these weights are somebody else's, and a use of them is noticed.
         with self._recording.values(self._recording.aliases_of(self._trial.weights)):
-            outputs = call(*args, **kwargs)
-        self._returned.append(outputs)
+            with noting_detached((args, kwargs)) as detached:
+                outputs = call(*args, **kwargs)
+        detach(given, detached)
+        # Without the masks that Keras attaches to them next.
+        self._returned.append(arguments_of(outputs))
+        self._detached.append(detached)
         return outputs
 
     def _tapped(self, structure: Any) -> Any:
@@ -69,13 +76,18 @@ class OwnWeights:
         outputs = self._tapped(outputs)
         wanted = self._recording.wanted
         weights = [v for v in self._trial.weights if id(v) in wanted]
-        leaves, rebuild = arguments_of((*self._arguments, self._returned))
+        arguments = self._arguments
+        leaves = [*arguments, *(tensor for tensors, _ in self._returned for tensor in tensors)]
         tensors = [tap.tensor for tap in self._taps]
         # Which weights something depends on, and at which taps.
         uses: dict[int, list[int]] = {}
 
         def one(record):
-            args, kwargs, returned = rebuild(record[: len(leaves)])
+            args, kwargs = self._with_arguments(record[: len(arguments)])
+            rest = iter(record[len(arguments) : len(leaves)])
+            returned = [
+                rebuild([next(rest) for _ in tensors]) for tensors, rebuild in self._returned
+            ]
             at_results = record[len(leaves) :]
             values = [tf.identity(self._recording.value_of(v)) for v in self._trial.weights]
             of = [t for v, t in zip(self._trial.weights, values, strict=True) if id(v) in wanted]
@@ -115,6 +127,7 @@ class OwnWeights:
             note((layer_args, layer_kwargs))
             if len(given) == len(returned):
                 raise MixesError("it calls more layers for one record")
+            detach((layer_args, layer_kwargs), self._detached[len(given)])
             given.append(layer)
             return returned[len(given) - 1]
 

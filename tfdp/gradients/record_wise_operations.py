@@ -163,6 +163,8 @@ class Kinds:
             self._use_of_shape(op, inputs)
         elif op.type == "Reshape" and self.rows_of(inputs[0]) is not None:
             self._reshape(op, inputs[0], static_value(inputs[1]))
+        elif self._stacks(op, inputs):
+            self._moved[op.outputs[0].name] = 1
         elif self._moves(op, inputs):
             self._move(op, inputs)
         elif any(self.rows_of(tensor) is not None for tensor in inputs):
@@ -279,8 +281,8 @@ class Kinds:
     def _note_open_length(
         self, tensor: tf.Tensor, lengths: Sequence[Any], numbers: int, rows: int
     ) -> None:
-        """Notes the lengths of a row where one of them is left open, -1: TensorFlow knows none of
-        these, since it does not know the number of records.
+        """Notes the lengths of a row. TensorFlow knows none of these where one is left open, -1, or
+        follows from others, since it does not know the number of records.
 
         Args:
             tensor: What was reshaped.
@@ -289,9 +291,17 @@ class Kinds:
             rows: How many rows.
         """
         rest = rows * math.prod(n or 0 for n in lengths if n != -1)
-        if -1 in lengths and rest > 0:
+        if not tensor.shape[1:].is_fully_defined() and rest > 0:
             tensor.set_shape([None, *(numbers // rest if n == -1 else n for n in lengths)])
             self._noted.add(tensor.name)
+
+    def _stacks(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
+        """Returns whether an operation puts an axis in front of that of records, along which are
+        its operands.
+        """
+        if op.type != "Pack" or not all(map(self.is_records, inputs)):
+            return False
+        return op.get_attr("axis") % (inputs[0].shape.rank + 1) == 0
 
     def _moves(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
         """Returns whether the axis of records is not the first one before an operation, or may not
@@ -418,7 +428,9 @@ class Kinds:
             raise MixesError(f"{_named(op)} does more than compute")
         check = CHECKS.get(op.type)
         if check is None or not check(op, inputs, lambda t: self.rows_of(t) is not None):
-            raise MixesError(f"{_named(op)} is not known to keep records apart")
+            reads = op.type == "GatherV2" and self.rows_of(inputs[1]) is not None
+            which = ", or to read at places that exist (keras.ops.clip)" if reads else ""
+            raise MixesError(f"{_named(op)} is not known to keep records apart{which}")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)
 

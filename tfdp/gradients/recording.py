@@ -104,13 +104,13 @@ class Recording:
         self._row_in_record = tf.zeros([1], tf.int64)
         self.in_rows_of_blocks = False
         self.inside_layer = False
-        self.blocks = Blocks(self.values, self.seeds_of_batch)
         self.treatments: list[Treatment] = []
         self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
         self._aliases = _readings(self._variables)
         self._tape.watch(self._aliases)
+        self.blocks = Blocks(self.values, self.seeds_of_batch, self.aliases)
         self.scope = RecordScope(Seeds(self.seeds_of_batch), self.aliases, metrics)
 
     @property

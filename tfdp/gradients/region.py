@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -43,6 +43,7 @@ class Region:
         shapes: What is known of the shapes of the tensors in each step.
         asks_for: The layer that was called on constants only, where there is one. Its code must be
             a part of the block's.
+        borrows: The weight of a layer in the block that the block's code was seen to read itself.
         parts_records: Whether a layer was called on several rows of each record.
 
     Args:
@@ -52,6 +53,7 @@ class Region:
         checked: Whether the operations must be known to keep the records apart.
         runner: Runs the layers.
         secret: The seed of a batch that draws as a whole, if the block may draw from it.
+        lent: Weights of layers in the block, by the identity of what they are outside of its graph.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class Region:
         checked: bool = True,
         runner: Runner = _run,
         secret: tf.Tensor | None = None,
+        lent: Mapping[int, Any] | None = None,
     ):
+        self._lent = lent or {}
         self._graph = tf.compat.v1.get_default_graph()
         self._seen = len(self._graph.get_operations())
         self._kinds = Kinds() if checked else None
@@ -74,6 +78,7 @@ class Region:
         self.steps: list[Any] = []
         self.shapes: list[list[tf.TensorShape]] = []
         self.asks_for: Any = None
+        self.borrows: Any = None
         self.parts_records = False
         for i, weight in enumerate(weights):
             self._labels[weight.name] = ("weight", i)
@@ -112,10 +117,10 @@ class Region:
             if self._draws.makes_a_seed(op):
                 continue
             if self._kinds is not None:
-                self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
+                self._add(op)
             if self._is_plumbing(op) or self._is_known_for_one(op):
                 continue
-            if _stays_as_it_is(op):
+            if _stays_as_it_is(op) or self._keeps_its_shape(op):
                 self._labels[op.outputs[0].name] = self._label(op.inputs[0])
                 continue
             filled = _what_fills(op)
@@ -140,6 +145,16 @@ class Region:
                 self._labels[tensor.name] = (len(self.steps), i)
         self._seen = len(operations)
 
+    def _add(self, op: tf.Operation) -> None:
+        try:
+            self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
+        except MixesError:
+            inner = {id(tensor) for tensor in (*op.inputs, *op.outputs)}
+            captures = getattr(self._graph, "captures", ())
+            lent = [self._lent.get(id(outer)) for outer, tensor in captures if id(tensor) in inner]
+            self.borrows = next((weight for weight in lent if weight is not None), None)
+            raise
+
     def _is_plumbing(self, op: tf.Operation) -> bool:
         """Returns whether an operation is about shapes, or gives what is known beforehand."""
         if op.type in _PLUMBING:
@@ -147,6 +162,20 @@ class Region:
         if op.outputs and all(_is_known(tensor) for tensor in op.outputs):
             return True
         return self._kinds is not None and any(map(self._kinds.is_shape, op.outputs))
+
+    def _keeps_its_shape(self, op: tf.Operation) -> bool:
+        """Returns whether an operation gives a tensor the shape that it has."""
+        if op.type != "Reshape":
+            return False
+        before, after = op.inputs[0].shape, op.outputs[0].shape
+        if not before.rank or before.rank != after.rank or not before[1:].is_fully_defined():
+            return False
+        if self._kinds is None:
+            as_long = before[0] is not None and before[0] == after[0]
+        else:
+            rows = self._kinds.rows_of(op.inputs[0])
+            as_long = rows is not None and rows == self._kinds.rows_of(op.outputs[0])
+        return as_long and list(before[1:]) == list(after[1:])
 
     def _is_known_for_one(self, op: tf.Operation) -> bool:
         """Returns whether all results of an operation would be known beforehand, had the batch one
@@ -218,6 +247,28 @@ class Region:
         self._seen = len(self._graph.get_operations())
         self._take(outputs, len(self.steps), rows)
         return outputs
+
+    def mask(self, layer: Any, compute: Callable[[], Any], arguments: Any) -> Any:
+        """Returns the masks of what a layer in the block returns, by its own method, which looks at
+        every record by itself.
+
+        Args:
+            layer: In the block.
+            compute: Gives the masks.
+            arguments: What they are computed of.
+
+        Raises:
+            MixesError: As for `call`, or a record has several rows.
+        """
+        self.look()
+        if self._rows_of_call(layer, arguments, True) != 1:
+            raise MixesError(f"{layer.name} makes masks of rows of records")
+        self.steps.append((id(layer), ["compute_mask", *self._labelled(arguments)]))
+        self.shapes.append([t.shape for t in _tensors(arguments)])
+        masks = compute()
+        self._seen = len(self._graph.get_operations())
+        self._take(masks, len(self.steps))
+        return masks
 
     def _rows_of_call(self, layer: Any, arguments: Any, notes_inputs: bool) -> int:
         """Returns how many rows of what a layer is called on are one record."""

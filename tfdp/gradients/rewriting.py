@@ -19,6 +19,7 @@ from tfdp.gradients.graphs import (
     functions_called,
     has,
     in_order,
+    knows_functions,
     leaves_of,
 )
 from tfdp.gradients.layered_loss import UnsupportedModelError
@@ -73,9 +74,9 @@ def checked(traced: Any) -> RecordFn | None:
 def with_safe_products(traced: Any) -> RecordFn | None:
     """Returns a function of a list of tensors that gives what a concrete function of tensors does,
     without products that TensorFlow may write out of bounds (`onednn.corrupts_memory`); None where
-    there is none, or one of operands whose rank is not known.
+    there is none, or one of operands whose rank is not known, or a function that nobody knows.
     """
-    if has(traced.graph, is_open_product):
+    if not knows_functions(traced.graph) or has(traced.graph, is_open_product):
         return None
     return _checked(traced, Dependent(traced.graph, ()))
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.graphs import create
-from tfdp.gradients.keras_internals import is_stateful
+from tfdp.gradients.keras_internals import forgets_length, is_stateful
 
 # Larger tensors are no shapes, axes or places.
 _MOST = 64
@@ -57,6 +57,8 @@ def _value(tensor: tf.Tensor, found: dict[str, np.ndarray | None]) -> np.ndarray
 
 def _folded(tensor: tf.Tensor, found: dict[str, np.ndarray | None]) -> np.ndarray | None:
     op = tensor.op
+    if forgets_length(op):  # What follows are records, whatever is known of them.
+        return None
     if not _is_small(op, [t.shape.num_elements() or _MOST for t in op.inputs]):
         return None
     values = [_value(t, found) for t in op.inputs]

@@ -67,7 +67,7 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
             call = _watched_call(recording, operation, rule, treatment, operation is computing)
             stack.enter_context(replaced(operation, "call", call))
             if rule is None and has_own(operation, "compute_mask"):
-                mask = _mask_by_record(operation.compute_mask)
+                mask = _mask_by_record(recording, operation)
                 stack.enter_context(replaced(operation, "compute_mask", mask))
         stack.enter_context(recording.scope)
         yield
@@ -325,8 +325,9 @@ def _record_by_record(
     return layout[0](outputs)
 
 
-def _mask_by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
+def _mask_by_record(recording: Recording, operation: Any) -> Callable[..., Any]:
     """Returns a layer's `compute_mask`, run on every record by itself."""
+    compute_mask = operation.compute_mask
 
     def mapped(inputs, previous_mask=None):
         leaves, rebuild = records_of((inputs, previous_mask))
@@ -345,4 +346,11 @@ def _mask_by_record(compute_mask: Callable[..., Any]) -> Callable[..., Any]:
             masks = iter(map_records(one, leaves)[0](*leaves))
         return tf.nest.map_structure(lambda m: None if m is None else next(masks), layout[0])
 
-    return mapped
+    def watched(inputs, previous_mask=None):
+        region = recording.blocks.region
+        if region is None or recording.inside_layer:
+            return mapped(inputs, previous_mask)
+        arguments = (inputs, previous_mask)
+        return region.mask(operation, lambda: mapped(*arguments), arguments)
+
+    return watched
