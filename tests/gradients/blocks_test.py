@@ -199,6 +199,11 @@ ON_BATCH = {
             K.tile(K.arange(4)[None], (K.shape(x)[0], 1))[..., None] < 2, x, b.dense(x)
         )
     ),
+    "reshaped_as_it_is": dense(
+        lambda b, x: (
+            b.dense(tf.reshape(x, tf.shape(x))) * tf.reshape(K.cast(TABLE, x.dtype)[:1] * 2, [1, 4])
+        )
+    ),
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
     "spectra": dense(spectra),
     # Keras adds one row as a bias.
@@ -208,7 +213,7 @@ ON_BATCH = {
     ),
     # TensorFlow reshapes vectors where it does not know how many there are.
     "product_of_vectors": dense(
-        lambda b, x: tf.tensordot(b.dense(x)[:, 0], TABLE, [[1], [1]])[..., None]
+        lambda b, x: tf.tensordot(b.dense(x)[:, 0], K.cast(TABLE, x.dtype), [[1], [1]])[..., None]
     ),
     "sum_of_vectors": dense(lambda b, x: K.add(b.dense(x)[:, 0], x[:, 1])[:, None]),
 }

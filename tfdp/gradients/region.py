@@ -170,11 +170,11 @@ class Region:
         before, after = op.inputs[0].shape, op.outputs[0].shape
         if not before.rank or before.rank != after.rank or not before[1:].is_fully_defined():
             return False
-        if self._kinds is None:
+        rows = None if self._kinds is None else self._kinds.rows_of(op.inputs[0])
+        if rows is None:
             as_long = before[0] is not None and before[0] == after[0]
         else:
-            rows = self._kinds.rows_of(op.inputs[0])
-            as_long = rows is not None and rows == self._kinds.rows_of(op.outputs[0])
+            as_long = rows == self._kinds.rows_of(op.outputs[0])
         return as_long and list(before[1:]) == list(after[1:])
 
     def _is_known_for_one(self, op: tf.Operation) -> bool:
