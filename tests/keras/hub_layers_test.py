@@ -70,6 +70,11 @@ def roberta(dropout, dtype):
     return models.RobertaTextClassifier(backbone, 2, preprocessor=None, dropout=dropout), IDS
 
 
+def deberta_v3(dropout, dtype):
+    backbone = models.DebertaV3Backbone(**ENCODER, bucket_size=3, dropout=dropout, dtype=dtype)
+    return models.DebertaV3TextClassifier(backbone, 2, preprocessor=None, dropout=dropout), IDS
+
+
 def albert(dropout, dtype):
     sizes = {**ENCODER, "embedding_dim": 8, "num_groups": 1}
     backbone = models.AlbertBackbone(**sizes, dropout=dropout, dtype=dtype)
@@ -140,8 +145,8 @@ def model_of(build, lora, dropout=0.0, dtype="float32"):
 
 
 BUILDS = [
-    *(albert, bert, bloom, falcon, fnet, gemma, gemma3, gpt2, llama, mistral, opt, phi3, qwen3),
-    *(roberta, t5, vit),
+    *(albert, bert, bloom, deberta_v3, falcon, fnet, gemma, gemma3, gpt2, llama, mistral, opt),
+    *(phi3, qwen3, roberta, t5, vit),
 ]
 # `enable_lora` looks for layers by name, and finds none in T5.
 MODELS = pytest.mark.parametrize(
