@@ -88,7 +88,7 @@ BLOCKS = in_folder(
         "derived_classes_have_the_rule",
         "a class that is derived from a layer has its rule, whatever it adds",
         "rules/rule.py",
-        "if not vars(owner).keys() <= _OF_EMPTY_CLASSES:",
+        "if not vars(owner).keys() <= OF_EMPTY_CLASSES:",
         "if False:",
         f"{GRADIENTS}/rules/rule_test.py",
     ),

@@ -28,6 +28,13 @@ HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 # and the logits from which a softmax or sigmoid was computed.
 MASK = "_keras_mask"
 ATTACHED = (MASK, "_keras_logits")
+# What a class has whose body is empty, or that is exported or decorated as Keras' classes are.
+OF_EMPTY_CLASSES = frozenset(
+    {
+        *("__annotations__", "__doc__", "__firstlineno__", "__module__", "__static_attributes__"),
+        *("_api_export_path", "_api_export_symbol_id"),
+    }
+)
 # Methods that Keras wraps. The wrapped method is an attribute of the object, in every layer.
 WRAPPED_METHODS = ("build", "quantize")
 

@@ -429,8 +429,8 @@ class Kinds:
         check = CHECKS.get(op.type)
         if check is None or not check(op, inputs, lambda t: self.rows_of(t) is not None):
             reads = op.type == "GatherV2" and self.rows_of(inputs[1]) is not None
-            which = ", or to read at places that exist (keras.ops.clip)" if reads else ""
-            raise MixesError(f"{_named(op)} is not known to keep records apart{which}")
+            why = " may read at places that do not exist (keras.ops.clip), and" if reads else ""
+            raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)
 

@@ -306,7 +306,19 @@ def test_one_draw_for_all_images_stays_one_for_each_step(make):
     assert rule_for(L.TimeDistributed(make())) is None
 
 
-@pytest.mark.parametrize("engine", ["bookkeeping", "vectorized", "loop"])
+@pytest.mark.parametrize("make", [lambda: L.RandomCrop(4, 4), L.RandomGaussianBlur])
+def test_what_draws_once_for_all_images_goes_over_the_steps_in_turn(make):
+    x = keras.Input((2, 6, 6, 3))
+    model = keras.Model(x, L.Dense(1)(L.Flatten()(L.TimeDistributed(make())(x))))
+    assert explain(model).splitlines()[0].endswith("block, on the batch")
+    total = by_engine(
+        *problem(model, normal(2, 6, 6, 3)), tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping"
+    )
+    assert all(np.isfinite(leaf).all() for leaf in total)
+    assert any(np.any(leaf) for leaf in total)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "loop"])
 def test_a_crop_in_it_is_refused_as_the_documents_say(engine):
     x = keras.Input((2, 6, 6, 3))
     model = keras.Model(x, L.Dense(1)(L.Flatten()(L.TimeDistributed(L.RandomCrop(4, 4))(x))))

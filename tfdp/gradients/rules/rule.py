@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp.gradients.keras_internals import (
     AROUND_CALL,
     FUNCTIONAL,
+    OF_EMPTY_CLASSES,
     OF_PLAIN_MODELS,
     WRAPPED_METHODS,
     calls_of,
@@ -285,22 +286,13 @@ def registered_rule(operation: Any) -> LayerRule | RecordWise | None:
     return _RULES.get(class_of(operation))
 
 
-# What a class has whose body is empty, or that is exported or decorated as Keras' classes are.
-_OF_EMPTY_CLASSES = frozenset(
-    {
-        *("__annotations__", "__doc__", "__firstlineno__", "__module__", "__static_attributes__"),
-        *("_api_export_path", "_api_export_symbol_id"),
-    }
-)
-
-
 def class_of(operation: Any) -> type:
     """Returns the class that an operation has its rule by: its own, or one that this is derived
     from without adding anything.
     """
     owner = type(operation)
     while owner not in _RULES and len(owner.__bases__) == 1:
-        if not vars(owner).keys() <= _OF_EMPTY_CLASSES:
+        if not vars(owner).keys() <= OF_EMPTY_CLASSES:
             break
         owner = owner.__bases__[0]
     return owner if owner in _RULES else type(operation)
