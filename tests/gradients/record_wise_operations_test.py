@@ -430,6 +430,8 @@ def of_open_length(x, *lengths):
 # TensorFlow knows none of these lengths, since it does not know the number of records.
 OPEN = {
     "brought_together": lambda x: of_open_length(x, -1),
+    "cut": lambda x: tf.strided_slice(x, [0, 3, -3], [tf.shape(x)[0], -6, 9], [1, -2, 2]),
+    "cut_along_one": lambda x: tf.strided_slice(x, [0, 1], [tf.shape(x)[0], 3]),
     "elementwise": lambda x: tf.tanh(of_open_length(x, 2, -1)) + 1.0,
     "einsum": lambda x: tf.einsum("bij,bkj->bik", *[of_open_length(x, -1, 2)] * 2),
     "joined": lambda x: tf.concat([x, of_open_length(x, -1, 4)], 1),

@@ -349,10 +349,17 @@ class Kinds:
         begin, end, strides = (self._list(t) for t in inputs[1:])
         masks = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
         whole = (begin[0], end[0], strides[0]) == (0, Rows(1), 1) and not _has_rows(end[1:])
-        if not whole or any(op.get_attr(f"{mask}_mask") & 1 for mask in masks):
+        if not whole or any(op.get_attr(f"{mask}_mask") for mask in masks):
             raise MixesError(f"{_named(op)} moves the axis of records")
-        if op.get_attr("ellipsis_mask") or _has_rows([*begin, *strides]):
+        # TensorFlow knows no length of it, since it does not know the first end.
+        sizes = inputs[0].shape
+        cuts = list(map(slice, begin[1:], end[1:], strides[1:]))
+        if _has_rows([*begin, *strides]) or not sizes[1:].is_fully_defined():
             raise MixesError(f"{_named(op)} moves the axis of records")
+        along = zip(cuts, sizes[1:], strict=False)
+        lengths = [len(range(*cut.indices(size))) for cut, size in along]
+        op.outputs[0].set_shape([None, *lengths, *sizes[1 + len(cuts) :]])
+        self._noted.add(op.outputs[0].name)
         self.add_records(op.outputs[0])
 
     def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
