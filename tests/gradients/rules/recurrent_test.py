@@ -35,11 +35,17 @@ from tfdp.gradients.rules.rule import rule_for
 L = keras.layers
 SHAPE = (5, 4)
 
+
+class Renamed(L.GRUCell):
+    """A cell of Keras by another name."""
+
+
 LAYERS = {
     "bidirectional": lambda: L.Bidirectional(L.LSTM(3, return_sequences=True)),
     "bidirectional_sum": lambda: L.Bidirectional(L.GRU(3), merge_mode="sum"),
     "by_gate": lambda: L.LSTM(3, implementation=1),
     "cell": lambda: L.RNN(L.GRUCell(3), return_sequences=True),
+    "cell_by_another_name": lambda: L.RNN(Renamed(3, reset_after=False)),
     "gru": lambda: L.GRU(3),
     "gru_backwards": lambda: L.GRU(3, go_backwards=True, return_sequences=True),
     "gru_no_bias": lambda: L.GRU(3, use_bias=False, return_sequences=True),
@@ -244,6 +250,7 @@ class Loop(L.Layer):
 
 CELLS = {
     "gru": lambda: Loop(L.GRUCell(3)),
+    "gru_by_another_name": lambda: Loop(Renamed(3)),
     "gru_no_bias": lambda: Loop(L.GRUCell(3, use_bias=False)),
     "gru_of_a_tensor": lambda: Loop(L.GRUCell(3), in_list=False),
     "gru_reset_first": lambda: Loop(L.GRUCell(3, reset_after=False)),

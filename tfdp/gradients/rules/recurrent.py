@@ -28,6 +28,7 @@ from tfdp.gradients.rules.recurrent_loop import products_with, run
 from tfdp.gradients.rules.rule import (
     LayerRule,
     RecordWise,
+    class_of,
     is_patched,
     register_rule,
 )
@@ -166,7 +167,7 @@ def _is_usual(function: Any) -> bool:
 def _is_known(cell: Any) -> bool:
     """Returns whether the rule holds for a cell, whatever its functions are."""
     return (
-        type(cell) in _CELLS
+        class_of(cell) in _CELLS
         and not is_patched(cell)
         and not (cell.dropout >= 1 or cell.recurrent_dropout >= 1)
         # In a keras.RematScope the layer is called a second time in the backward pass, where the
@@ -266,7 +267,7 @@ def _add_all(recording, cell, tap, sequences, before, kept, dropped=None):
 
 
 def _cell(cell: Any) -> Cell:
-    kind = _CELLS[type(cell)]
+    kind = _CELLS[class_of(cell)]
     if kind is GRUCell and not cell.reset_after:
         kind = ResetFirstGRUCell
     return kind(*_activations(cell))
