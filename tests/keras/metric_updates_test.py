@@ -398,3 +398,26 @@ def test_metrics_that_a_step_was_not_kept_from_reading_may_not_change(run_eagerl
     with pytest.raises(NotPrivateError, match="leaves something of the training data behind"):
         model.fit(toy.X, toy.Y, sampling=FullBatch(), verbose=0)
     assert float(model.kept.result()) == 0.0
+
+
+class Notes(L.Layer):
+    """Keeps the mean of what it is called on."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = keras.metrics.Mean(name="seen")
+
+    def call(self, inputs):
+        self.mean.update_state(keras.ops.mean(inputs))
+        return inputs
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_metric_that_a_layer_keeps_is_shown_where_records_are_public_only(validated):
+    model = toy.private(keras.Sequential([keras.Input((4,)), Notes(), L.Dense(2)]))
+    public = {"validation_data": (toy.X, toy.Y)} if validated else {}
+    history = model.fit(toy.X, toy.Y, batch_size=10, epochs=2, verbose=0, **public).history
+    assert "seen" not in history and "loss" in history  # Keras would show the mean of all records.
+    assert ("val_seen" in history) is validated
+    found = model.evaluate(toy.X, toy.Y, verbose=0, return_dict=True)
+    np.testing.assert_allclose(found["seen"], np.mean(toy.X), rtol=1e-5, atol=1e-6)

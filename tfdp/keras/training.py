@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp.gradients.keras_internals import (
     BuiltBeforeTraining,
+    layers_in,
     refuse_unknown_versions,
     without_jit_compile,
 )
@@ -545,10 +546,17 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         return None if self._prepared is None else self._prepared.shown
 
     def get_metrics_result(self) -> dict[str, Any]:
-        """As in Keras; while `fit` trains with private metrics, these."""
+        """As in Keras; while `fit` trains with private metrics, these. Metrics that layers keep are
+        not among those of training: they are given no records.
+        """
         if self._activity == "fit" and self._shown is not None:
             return self._shown.result()
-        return super().get_metrics_result()
+        result = super().get_metrics_result()
+        if self._activity == "fit":
+            layers = [one for one in layers_in(self, deep=True) if not isinstance(one, keras.Model)]
+            for metric in (metric for layer in layers for metric in layer.metrics):
+                result.pop(metric.name, None)
+        return result
 
     def reset_metrics(self) -> None:
         """As in Keras."""
