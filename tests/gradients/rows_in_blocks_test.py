@@ -420,3 +420,19 @@ def test_a_functional_model_whose_rows_are_not_those_of_one_record_is_refused(co
 def test_an_operation_that_mixes_records_does_not_make_rows_of_them():
     model = functional_of(lambda x: x - K.mean(x, 0, keepdims=True))
     assert "record by record: Mean" in explain(model)
+
+
+class Unsure(keras.Operation):
+    """An operation that says nothing of a batch of a known size."""
+
+    def call(self, x):
+        return K.tanh(x)
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((None if x.shape[0] is None else x.shape[0] + "?", *x.shape[1:]))
+
+
+def test_an_operation_that_does_not_say_what_it_makes_is_taken_to_make_no_rows():
+    model = functional_of(lambda x: Unsure()(x))
+    assert "block" not in explain(model)
+    assert_engines_agree(*problem(model, normal(FRAMES, SIZE, SIZE, WIDTH)))

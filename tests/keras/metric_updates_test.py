@@ -403,9 +403,9 @@ def test_metrics_that_a_step_was_not_kept_from_reading_may_not_change(run_eagerl
 class Notes(L.Layer):
     """Keeps the mean of what it is called on."""
 
-    def __init__(self):
+    def __init__(self, name="seen"):
         super().__init__()
-        self.mean = keras.metrics.Mean(name="seen")
+        self.mean = keras.metrics.Mean(name=name)
 
     def call(self, inputs):
         self.mean.update_state(keras.ops.mean(inputs))
@@ -421,3 +421,14 @@ def test_a_metric_that_a_layer_keeps_is_shown_where_records_are_public_only(vali
     assert ("val_seen" in history) is validated
     found = model.evaluate(toy.X, toy.Y, verbose=0, return_dict=True)
     np.testing.assert_allclose(found["seen"], np.mean(toy.X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_a_metric_that_a_layer_keeps_takes_no_others_place(name):
+    histories = []
+    for layers in ([Notes(name)], []):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), *layers, L.Dense(2)])
+        model = toy.private(model, metrics=["accuracy"])
+        histories.append(model.fit(toy.X, toy.Y, sampling=FullBatch(), verbose=0).history)
+    assert histories[0] == histories[1]

@@ -121,14 +121,14 @@ def vectorized(
             return _packed(of_one.structured_outputs, found)
 
         call = tf.function(all_records, autograph=False).get_concrete_function(*specs)
-        safe = None
-        if has_loops(call.graph) and corrupts_memory(call.graph):
+        safe, compiles = None, needs_compiling(of_one.graph)
+        if not compiles and has_loops(call.graph) and corrupts_memory(call.graph):
             # XLA does not compile every loop that TensorFlow vectorizes.
             safe = rewriting.with_safe_products(call)
         if safe is not None:
             call = tf.function(lambda *leaves: safe(list(leaves)), autograph=False)
             call = call.get_concrete_function(*specs)
-        elif corrupts_memory(call.graph) or needs_compiling(of_one.graph):
+        elif compiles or corrupts_memory(call.graph):
             # Traced now: when it is first called, `fn` may mean something else.
             compiled = tf.function(all_records, autograph=False, jit_compile=True)
             call = compiled.get_concrete_function(*specs)

@@ -551,12 +551,16 @@ class PrivateTraining(CarriesLedger, BuiltBeforeTraining):
         """
         if self._activity == "fit" and self._shown is not None:
             return self._shown.result()
-        result = super().get_metrics_result()
-        if self._activity == "fit":
-            layers = [one for one in layers_in(self, deep=True) if not isinstance(one, keras.Model)]
-            for metric in (metric for layer in layers for metric in layer.metrics):
-                result.pop(metric.name, None)
-        return result
+        if self._activity != "fit":
+            return super().get_metrics_result()
+        layers = [one for one in layers_in(self, deep=True) if not isinstance(one, keras.Model)]
+        kept = {id(metric) for layer in layers for metric in layer.metrics}
+        shown: dict[str, Any] = {}
+        for metric in self.metrics:
+            if id(metric) not in kept:
+                value = metric.result()
+                shown.update(value if isinstance(value, dict) else {metric.name: value})
+        return shown
 
     def reset_metrics(self) -> None:
         """As in Keras."""

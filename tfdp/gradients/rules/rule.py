@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.gradients.blocks import ERRORS
 from tfdp.gradients.keras_internals import (
     AROUND_CALL,
     FUNCTIONAL,
@@ -273,7 +274,7 @@ def _moves(operation: Any) -> bool:
         args, kwargs = tf.nest.map_structure(of_some, (args, kwargs))
         try:
             outputs = tf.nest.flatten(operation.compute_output_spec(*args, **kwargs))
-        except ValueError:  # It needs as many rows as others make of the records.
+        except ERRORS:  # It needs as many rows as others make of the records, or cannot say.
             continue
         shapes = [o.shape for o in outputs if None not in o.shape]
         if any(s[:1] != (_SOME_RECORDS,) and math.prod(s) % _SOME_RECORDS == 0 for s in shapes):
