@@ -1516,8 +1516,8 @@ TRAINING = in_folder(
         "groups_vectorized_without_xla",
         "the run ends in kernels that TensorFlow lacks",
         "tfdp/gradients/mapping.py",
-        " or needs_compiling(of_one.graph)",
-        "",
+        "safe, compiles = None, needs_compiling(of_one.graph)",
+        "safe, compiles = None, False",
         "tests/gradients/onednn_test.py",
     ),
     (
