@@ -35,6 +35,12 @@ TEXTS = {
 # something of that name.
 ELSEWHERE = {
     "federated/plain_connections.py": {"_insecure", "_addr"},  # Flower's.
+    "gradients/vectorizing.py": {
+        "pfor",
+        "_add_conversion",
+        "_convert_helper",
+        "_is_stateful_pfor_op",
+    },
     "sampling/pipelines.py": {
         # Grain's; where they are missing it looks on.
         *("_parents", "_source"),

@@ -4,7 +4,6 @@
 """
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -81,22 +80,6 @@ def test_operations_that_call_python():
 
 def test_operations_that_are_not_known_are_stateful():
     assert internals.is_stateful("NoSuchOperation")
-
-
-def test_vectorized_outputs():
-    weight = tf.Variable([2.0, 3.0])
-    one = tf.function(lambda x, y: (x * weight, tf.reduce_sum(x) + y, tf.zeros([2])))
-    call = one.get_concrete_function(tf.TensorSpec([2]), tf.TensorSpec([]))
-
-    @tf.function(autograph=False)
-    def together(x, y):
-        outputs = call.graph.outputs
-        return internals.vectorized_outputs(call.graph, outputs, [x, y], tf.shape(x)[0])
-
-    x, y = np.arange(6.0, dtype="float32").reshape(3, 2), np.array([1.0, 2.0, 3.0], "float32")
-    expected = tf.vectorized_map(lambda record: one(*record), (x, y))
-    for got, wanted in zip(together(x, y), expected, strict=True):
-        np.testing.assert_array_equal(got, wanted)
 
 
 def test_shapes_in_definitions():

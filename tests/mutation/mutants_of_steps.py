@@ -1516,8 +1516,8 @@ TRAINING = in_folder(
         "groups_vectorized_without_xla",
         "the run ends in kernels that TensorFlow lacks",
         "tfdp/gradients/mapping.py",
-        "safe, compiles = None, needs_compiling(of_one.graph)",
-        "safe, compiles = None, False",
+        "compiles, is_faulty = needs_compiling(of_one.graph), corrupts_memory(call.graph)",
+        "compiles, is_faulty = False, corrupts_memory(call.graph)",
         "tests/gradients/onednn_test.py",
     ),
     (

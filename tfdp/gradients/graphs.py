@@ -72,14 +72,6 @@ def has(graph: Any, says: Callable[[tf.Operation], bool]) -> bool:
     )
 
 
-def has_loops(graph: Any) -> bool:
-    """Returns whether a graph, or a function that it may call, has a loop."""
-    functions = graph.as_graph_def().library.function
-    kinds = {op.type for op in graph.get_operations()}
-    kinds |= {node.op for function in functions for node in function.node_def}
-    return not kinds.isdisjoint(LOOPS)
-
-
 def knows_functions(graph: Any) -> bool:
     """Returns whether the graphs of all functions are known that a graph calls, and these call: of
     some of those that TensorFlow makes by itself they are not.

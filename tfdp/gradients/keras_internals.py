@@ -1,4 +1,5 @@
-"""Everything that tfdp uses and that Keras and TensorFlow do not promise to keep, in one place.
+"""Everything that tfdp uses and that Keras and TensorFlow do not promise to keep, in one place, but
+for TensorFlow's vectorization, which is in `vectorizing`.
 
 `tests/gradients/keras_internals_test.py` has a test of each, which fails by name where a new
 version has changed it. Where a change would go unnoticed, and records could then be mixed in
@@ -20,7 +21,6 @@ from keras.src.utils import io_utils
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as gradient_registry
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.parallel_for import pfor
 
 # Operations that call Python on the host.
 HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
@@ -110,65 +110,6 @@ def function_in(graph: Any, name: str) -> Any:
 def knows_function(graph: Any, name: str) -> bool:
     """Returns whether `function_in` finds the graph of a function."""
     return hasattr(graph._get_function(name.encode()), "graph")
-
-
-def vectorized_outputs(
-    graph: Any, outputs: list[tf.Tensor], leaves: list[tf.Tensor], rows: Any
-) -> list[tf.Tensor]:
-    """Returns what tensors of a record's graph are for all records, [n, ...], in the current graph.
-
-    As `tf.vectorized_map`, which has no way to begin with a graph, and builds one of its own.
-
-    Args:
-        graph: That of a concrete function of a record's tensors.
-        outputs: Tensors in it.
-        leaves: The tensors of all records, [n, ...], where a record has [...].
-        rows: n.
-
-    Raises:
-        TypeError: TensorFlow cannot vectorize an operation.
-        ValueError: Likewise.
-    """
-    with graph.as_default():
-        index = tf.compat.v1.placeholder_with_default(0, [])
-    converter = pfor.PFor(index, rows, graph.get_operations(), fallback_to_while_loop=True)
-    for inside, leaf in zip(graph.inputs[: len(leaves)], leaves, strict=True):
-        converter._add_conversion(inside, pfor.wrap(leaf, True))
-    for outside, inside in graph.captures:
-        converter._add_conversion(inside, pfor.wrap(outside, False))
-    needed = _needed_for(outputs)
-    for op in graph.get_operations():
-        is_needed = op.name in needed  # Of others something else may have taken the place.
-        if is_needed and op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
-            _keep_axis_of_records(converter, op)
-    return [converter.convert(output) for output in outputs]
-
-
-def _needed_for(outputs: list[tf.Tensor]) -> set[str]:
-    """Returns the names of the operations that tensors are computed by."""
-    names: set[str] = set()
-    pending = [output.op for output in outputs]
-    while pending:
-        op = pending.pop()
-        if op.name not in names:
-            names.add(op.name)
-            pending += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return names
-
-
-def _keep_axis_of_records(converter: Any, squeeze: tf.Operation) -> None:
-    """Converts an operation that drops every axis of length 1.
-
-    TensorFlow's conversion drops that of records, too, if there is one: a sample of one record
-    ended the run.
-    """
-    shape = squeeze.inputs[0].shape
-    inside = converter._convert_helper(squeeze.inputs[0])
-    if not (inside.is_stacked and shape.is_fully_defined()):
-        return
-    axes = [i + 1 for i, length in enumerate(shape) if length == 1]
-    outside = tf.squeeze(inside.t, axes) if axes else inside.t
-    converter._add_conversion(squeeze.outputs[0], pfor.wrap(outside, True))
 
 
 def shape_in_definition(node: Any) -> Any:

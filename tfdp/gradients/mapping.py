@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tfdp.gradients import rewriting
 from tfdp.gradients.effects import refuse_side_effects
-from tfdp.gradients.graphs import has_loops
-from tfdp.gradients.keras_internals import forgets_length, vectorized_outputs
+from tfdp.gradients.keras_internals import forgets_length
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory, needs_compiling
+from tfdp.gradients.vectorizing import vectorized_outputs
 from tfdp.noise.attempts import attempt
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
@@ -121,14 +121,13 @@ def vectorized(
             return _packed(of_one.structured_outputs, found)
 
         call = tf.function(all_records, autograph=False).get_concrete_function(*specs)
-        safe, compiles = None, needs_compiling(of_one.graph)
-        if not compiles and has_loops(call.graph) and corrupts_memory(call.graph):
-            # XLA does not compile every loop that TensorFlow vectorizes.
-            safe = rewriting.with_safe_products(call)
+        compiles, is_faulty = needs_compiling(of_one.graph), corrupts_memory(call.graph)
+        # XLA would be slower, and does not compile every loop that TensorFlow vectorizes.
+        safe = rewriting.with_safe_products(call) if is_faulty and not compiles else None
         if safe is not None:
             call = tf.function(lambda *leaves: safe(list(leaves)), autograph=False)
             call = call.get_concrete_function(*specs)
-        elif compiles or corrupts_memory(call.graph):
+        elif compiles or is_faulty:
             # Traced now: when it is first called, `fn` may mean something else.
             compiled = tf.function(all_records, autograph=False, jit_compile=True)
             call = compiled.get_concrete_function(*specs)

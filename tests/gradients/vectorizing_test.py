@@ -1,0 +1,214 @@
+"""Graphs of one record for all records, and loops in them."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.gradients.graphs import LOOPS, functions_called, has
+from tfdp.gradients.mapping import map_records
+from tfdp.gradients.vectorizing import vectorized_outputs
+
+RECORDS = np.linspace(-1.0, 1.5, 24, dtype="float32").reshape(4, 6)
+WEIGHT = np.array([0.7, 0.9, -0.4, 1.1, 0.2, -0.8], "float32")
+
+
+def test_vectorized_outputs():
+    weight = tf.Variable([2.0, 3.0])
+    one = tf.function(lambda x, y: (x * weight, tf.reduce_sum(x) + y, tf.zeros([2])))
+    call = one.get_concrete_function(tf.TensorSpec([2]), tf.TensorSpec([]))
+
+    @tf.function(autograph=False)
+    def together(x, y):
+        return vectorized_outputs(call.graph, call.graph.outputs, [x, y], tf.shape(x)[0])
+
+    x, y = np.arange(6.0, dtype="float32").reshape(3, 2), np.array([1.0, 2.0, 3.0], "float32")
+    expected = tf.vectorized_map(lambda record: one(*record), (x, y))
+    for got, wanted in zip(together(x, y), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def loop(body, *state, turns=3):
+    """Returns the state after turns that are numbered."""
+    return tf.while_loop(
+        lambda i, *_: i < turns, lambda i, *state: [i + 1, *body(i, *state)], [0, *state]
+    )[1:]
+
+
+def _lists(x, w):
+    """Writes states to a list, as recurrent layers do, and reads another one."""
+    steps = tf.TensorArray(tf.float32, 3).unstack(tf.reshape(x, [3, 2]))
+    states = tf.TensorArray(tf.float32, 3, element_shape=[2])
+
+    def turn(i, state, states):
+        state = tf.tanh(state * w[:2] + steps.read(i))
+        return state, states.write(i, state)
+
+    return loop(turn, w[2:4], states)[1].stack()
+
+
+def _shared_list(x, w):
+    """Reads a list that is the same for all records."""
+    steps = tf.TensorArray(tf.float32, 3).unstack(tf.reshape(w, [3, 2]))
+    return loop(lambda i, y: [tf.sin(y) * steps.read(i)], x[:2])[0]
+
+
+def _grown_list(x, w):
+    """Has a list that is longer after every turn."""
+    none = tf.raw_ops.EmptyTensorList(
+        element_shape=[6], max_num_elements=-1, element_dtype=tf.float32
+    )
+
+    def turn(i, y, found):
+        y = tf.sin(y) * w
+        return y, tf.raw_ops.TensorListPushBack(input_handle=found, tensor=y)
+
+    found = loop(turn, x, none)[1]
+    return tf.raw_ops.TensorListStack(
+        input_handle=found, element_shape=[6], element_dtype=tf.float32, num_elements=3
+    )
+
+
+def _dropped(x, w):
+    """Draws other numbers in every turn, from seeds of the record."""
+    seed = tf.cast(x[:2] * 1000, tf.int32)
+    return loop(lambda i, y: [y * w * tf.random.stateless_uniform([6], seed + i)], x)[0]
+
+
+# Functions of a record and a weight, with loops of as many turns for all records.
+LOOPING = {
+    "state_of_records": lambda x, w: loop(lambda i, y: [tf.sin(y) * w], x)[0],
+    "state_of_all_at_first": lambda x, w: loop(lambda i, y: [tf.sin(y) * x + w], w)[0],
+    # It takes several turns until both states follow the record.
+    "states_by_and_by": lambda x, w: tf.add_n(
+        loop(lambda i, a, b, c: [b * w, c + w, tf.sin(c) * x], w, 2 * w, w)
+    ),
+    "state_is_replaced": lambda x, w: tf.add_n(
+        loop(lambda i, a, b: [tf.sin(b) * w, tf.zeros_like(w)], w * 2, x)
+    ),
+    "shared": lambda x, w: x * loop(lambda i, y: [tf.sin(y) * w], w)[0],
+    "lists": _lists,
+    "shared_list": _shared_list,
+    "grown_list": _grown_list,
+    "nested": lambda x, w: loop(
+        lambda i, y: [loop(lambda j, z: [tf.sin(z) * w + y], y, turns=2)[0]], x
+    )[0],
+    "nested_by_number": lambda x, w: loop(
+        lambda i, y: [loop(lambda j, z: [tf.sin(z) * w], y, turns=i)[0]], x
+    )[0],
+    "branch": lambda x, w: loop(
+        lambda i, y: [tf.cond(i > 1, lambda: tf.sin(y) * w, lambda: y + w)], x
+    )[0],
+    "function": lambda x, w: tf.function(LOOPING["state_of_records"], autograph=False)(x, w),
+    "of_a_function": lambda x, w: loop(
+        lambda i, y: [tf.function(lambda z: tf.sin(z) * w, autograph=False)(y)], x
+    )[0],
+    "limited": lambda x, w: tf.while_loop(
+        lambda y: True, lambda y: [tf.sin(y) * w], [x], maximum_iterations=3
+    )[0],
+    "squeezed": lambda x, w: loop(lambda i, y: [tf.squeeze(y[None]) * w], x)[0],
+    "draws": _dropped,
+}
+
+
+def with_gradient(name):
+    def of_one(record):
+        weight = tf.constant(WEIGHT)
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            found = LOOPING[name](record[0][0], weight)
+            loss = tf.reduce_sum(tf.exp(found))
+        return found, tape.gradient(loss, weight)
+
+    return of_one
+
+
+# TensorFlow cannot vectorize these: the gradient has a branch, or a list of lists.
+IN_TURN = {"branch", "nested", "nested_by_number"}
+
+
+def mapped(name, records, rows=None):
+    expected = pytest.warns(UserWarning, match="computed one example at a time")
+    with expected if name in IN_TURN else contextlib.nullcontext():  # Others would be errors.
+        return map_records(with_gradient(name), [records], rows)[0]
+
+
+@pytest.mark.parametrize("rows", [1, 4, None])
+@pytest.mark.parametrize("name", sorted(LOOPING))
+def test_loops_and_their_gradients(name, rows):
+    records = tf.constant(RECORDS[:rows])
+    call = mapped(name, records, rows)
+    alone = tf.function(lambda record: with_gradient(name)([record]), autograph=False)
+    expected = zip(*(alone(record[None]) for record in records), strict=True)
+    for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
+        np.testing.assert_allclose(actual, results, rtol=2e-5, atol=1e-6)
+
+
+def _partitions(op):
+    """Returns whether an operation is a loop of TensorFlow's conversion: those have records that
+    go on apart from those that do not.
+    """
+    return op.type in LOOPS and any(
+        has(called, lambda inner: inner.type == "DynamicPartition" or inner.type in ("If", "Case"))
+        for called in functions_called(op)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(LOOPING.keys() - IN_TURN - {"shared"}))
+def test_loops_of_equal_length_have_no_branches(name):
+    call = mapped(name, tf.constant(RECORDS))
+    assert has(call.graph, lambda op: op.type in LOOPS)
+    assert not has(call.graph, _partitions)
+
+
+def test_loops_that_records_end_are_those_of_tensorflow():
+    def of_one(record):
+        x = record[0][0]
+        return tf.while_loop(
+            lambda y: tf.reduce_sum(tf.abs(y)) > 1, lambda y: [y * 0.5], [x], maximum_iterations=5
+        )[0]
+
+    records = tf.constant(RECORDS)
+    call, _ = map_records(of_one, [records])
+    assert has(call.graph, _partitions)
+    expected = [of_one([record[None]]) for record in records]
+    np.testing.assert_allclose(call(records), expected)
+
+
+def test_a_loop_draws_for_every_record():
+    one = tf.function(lambda x: loop(lambda i, y: [y + tf.random.uniform([6])], tf.zeros([6]))[0])
+    graph = one.get_concrete_function(tf.TensorSpec([6])).graph
+
+    @tf.function(autograph=False)
+    def together(x):
+        return vectorized_outputs(graph, graph.outputs, [x], tf.shape(x)[0])
+
+    (drawn,) = together(tf.constant(RECORDS))
+    assert len(np.unique(drawn)) == 24
+
+
+@pytest.mark.parametrize(
+    "layer", [keras.layers.GRU, keras.layers.LSTM, keras.layers.SimpleRNN, keras.layers.ConvLSTM1D]
+)
+def test_recurrent_layers(layer):
+    keras.utils.set_random_seed(1)
+    is_convolution = layer is keras.layers.ConvLSTM1D
+    made = layer(2, 2, return_sequences=True) if is_convolution else layer(3, unroll=False)
+    records = np.random.default_rng(0).normal(size=(3, 5, 4, 2)).astype("float32")
+    records = tf.constant(records if is_convolution else records[..., 0])
+    made.build(records.shape)
+
+    def of_one(record):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(made(record[0])))
+        return tape.gradient(loss, [v.value for v in made.trainable_variables])
+
+    call, _ = map_records(of_one, [records])
+    assert has(call.graph, lambda op: op.type in LOOPS)
+    assert not has(call.graph, _partitions)
+    alone = tf.function(lambda record: of_one([record]), autograph=False)
+    expected = zip(*(alone(record[None]) for record in records), strict=True)
+    for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
+        np.testing.assert_allclose(actual, results, rtol=1e-4, atol=1e-5)
