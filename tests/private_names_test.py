@@ -35,11 +35,10 @@ TEXTS = {
 # something of that name.
 ELSEWHERE = {
     "federated/plain_connections.py": {"_insecure", "_addr"},  # Flower's.
+    # TensorFlow's vectorization.
     "gradients/vectorizing.py": {
-        "pfor",
-        "_add_conversion",
-        "_convert_helper",
-        "_is_stateful_pfor_op",
+        *("pfor", "_add_conversion", "_convert_helper", "_is_stateful_pfor_op"),
+        *("_parse_variant_shapes_and_types", "_pfor_converter_registry"),
     },
     "sampling/pipelines.py": {
         # Grain's; where they are missing it looks on.

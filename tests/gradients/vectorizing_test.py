@@ -71,13 +71,82 @@ def _grown_list(x, w):
     )
 
 
+def _undeclared_list(x, w):
+    """Writes to a list that does not know what it will hold."""
+    states = tf.TensorArray(tf.float32, 3)
+    return loop(lambda i, y, s: (tf.sin(y) * w, s.write(i, y)), x, states)[1].stack()
+
+
+def _numbers(x, w):
+    """Writes single numbers to a list that is as long as it has to be."""
+    found = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[])
+
+    def turn(i, y, found):
+        return tf.sin(y) * w, found.write(i, tf.reduce_sum(y * y))
+
+    return loop(turn, x, found)[1].stack()
+
+
+def _parts(x, w):
+    """Reads some of a list, and another part in another order."""
+    steps = tf.TensorArray(tf.float32, 6, clear_after_read=False).unstack(x)
+    states = tf.TensorArray(tf.float32, 4, element_shape=[])
+    states = loop(lambda i, s: [s.write(i, steps.read(i) * w[i])], states, turns=4)[0]
+    return states.gather([3, 1]) * steps.gather([0, 5])
+
+
+def _as_many_parts(x, w):
+    """Reads as many elements of a list of records as there are records."""
+    steps = tf.TensorArray(tf.float32, 6).unstack(x)
+    return steps.gather([5, 0, 3, 3]) * w[:4]
+
+
+def _matrices(x, w):
+    """Likewise, of a list of matrices."""
+    steps = tf.TensorArray(tf.float32, 2).unstack(tf.reshape(tf.stack([x, x * w]), [2, 3, 2]))
+    return steps.gather([1, 0, 1, 1])
+
+
+def _list_of_all(x, w):
+    """Writes to a list what all records share, and then what is of the record."""
+    found = tf.TensorArray(tf.float32, 4, element_shape=[6])
+    found = loop(lambda i, y, s: (tf.sin(y), s.write(i, y)), w, found)[1]
+    return found.write(3, x).stack()
+
+
+def _masked(x, w):
+    """Keeps the state where a record has no step, as recurrent layers do with a mask."""
+    steps = tf.TensorArray(tf.float32, 3).unstack(tf.reshape(x, [3, 2]))
+    masks = tf.TensorArray(tf.bool, 3).unstack(tf.reshape(x > -0.3, [3, 2]))
+    states = tf.TensorArray(tf.float32, 3, element_shape=[2])
+
+    def turn(i, state, output, states):
+        new = tf.tanh(state * w[:2] + steps.read(i))
+        mask = masks.read(i)
+        output = tf.where(mask, new, output)
+        return tf.where(mask, new, state), output, states.write(i, output)
+
+    state, _, states = loop(turn, w[2:4], tf.zeros([2]), states)
+    return states.stack() * state
+
+
+def _backwards(x, w):
+    """Reads a list in reverse, and makes one out of it."""
+    steps = tf.TensorArray(tf.float32, 6).unstack(x)
+    states = tf.TensorArray(tf.float32, 6, element_shape=[])
+    total, states = loop(
+        lambda i, y, s: (y + steps.read(5 - i) * w[i], s.write(5 - i, y)), 0.5, states, turns=6
+    )
+    return states.stack() + total
+
+
 def _dropped(x, w):
     """Draws other numbers in every turn, from seeds of the record."""
     seed = tf.cast(x[:2] * 1000, tf.int32)
     return loop(lambda i, y: [y * w * tf.random.stateless_uniform([6], seed + i)], x)[0]
 
 
-# Functions of a record and a weight, with loops of as many turns for all records.
+# Functions of a record and a weight, with loops of as many turns for all records, or with lists.
 LOOPING = {
     "state_of_records": lambda x, w: loop(lambda i, y: [tf.sin(y) * w], x)[0],
     "state_of_all_at_first": lambda x, w: loop(lambda i, y: [tf.sin(y) * x + w], w)[0],
@@ -92,6 +161,21 @@ LOOPING = {
     "lists": _lists,
     "shared_list": _shared_list,
     "grown_list": _grown_list,
+    "undeclared_list": _undeclared_list,
+    "numbers": _numbers,
+    "parts": _parts,
+    "as_many_parts": _as_many_parts,
+    "matrices": _matrices,
+    "list_of_all": _list_of_all,
+    "masked": _masked,
+    "backwards": _backwards,
+    "mapped": lambda x, w: tf.map_fn(lambda pair: tf.sin(pair[0]) * pair[1], (x, w), tf.float32),
+    "scanned": lambda x, w: tf.scan(lambda y, e: tf.sin(y) * e[0] + e[1], (x, w), 0.5),
+    "folded": lambda x, w: tf.foldl(lambda y, e: tf.sin(y) * w + e, x, w),
+    "of_keras": lambda x, w: keras.ops.scan(
+        lambda y, e: (tf.sin(y) * w[0] + e, tf.cos(y) * w[1]), w[2], x
+    )[1],
+    "turns_of_keras": lambda x, w: keras.ops.fori_loop(0, 3, lambda i, y: tf.sin(y) * w, x),
     "nested": lambda x, w: loop(
         lambda i, y: [loop(lambda j, z: [tf.sin(z) * w + y], y, turns=2)[0]], x
     )[0],
@@ -115,18 +199,20 @@ LOOPING = {
 
 def with_gradient(name):
     def of_one(record):
-        weight = tf.constant(WEIGHT)
+        x, weight = record[0][0], tf.constant(WEIGHT)
         with tf.GradientTape() as tape:
-            tape.watch(weight)
-            found = LOOPING[name](record[0][0], weight)
+            tape.watch([x, weight])
+            found = LOOPING[name](x, weight)
             loss = tf.reduce_sum(tf.exp(found))
-        return found, tape.gradient(loss, weight)
+        zero = tf.UnconnectedGradients.ZERO
+        return found, *tape.gradient(loss, [x, weight], unconnected_gradients=zero)
 
     return of_one
 
 
-# TensorFlow cannot vectorize these: the gradient has a branch, or a list of lists.
-IN_TURN = {"branch", "nested", "nested_by_number"}
+# TensorFlow cannot vectorize these: their gradient has a branch, a list of lists, or a list that
+# changes its length.
+IN_TURN = {"branch", "nested", "nested_by_number", "numbers"}
 
 
 def mapped(name, records, rows=None):
@@ -156,7 +242,9 @@ def _partitions(op):
     )
 
 
-@pytest.mark.parametrize("name", sorted(LOOPING.keys() - IN_TURN - {"shared"}))
+@pytest.mark.parametrize(
+    "name", sorted(LOOPING.keys() - IN_TURN - {"shared", "as_many_parts", "matrices"})
+)
 def test_loops_of_equal_length_have_no_branches(name):
     call = mapped(name, tf.constant(RECORDS))
     assert has(call.graph, lambda op: op.type in LOOPS)

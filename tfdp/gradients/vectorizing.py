@@ -8,6 +8,9 @@ from tensorflow.python.ops.parallel_for import pfor
 from tfdp.gradients.graphs import LOOPS, functions_called, in_order, names_called
 from tfdp.gradients.keras_internals import function_in, knows_function
 
+# What these give is the same for all records, whatever they are called on.
+_OF_ALL = ("Rank", "Shape", "Size", "TensorListElementShape", "TensorListLength")
+
 
 def vectorized_outputs(
     graph: Any, outputs: list[tf.Tensor], leaves: list[tf.Tensor], rows: Any
@@ -49,6 +52,12 @@ def _note_converters(graph: Any) -> None:
         elif op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
             if op.inputs[0].shape.is_fully_defined():
                 op.pfor_converter = _convert_squeeze
+        elif op.type == "ZerosLike" and op.inputs[0].dtype == tf.variant:
+            op.pfor_converter = _convert_list_of_zeros
+        elif op.type == "TensorListElementShape":
+            op.pfor_converter = _convert_element_shape
+        elif op.type == "TensorListGather":
+            op.pfor_converter = _convert_gather
         for name in names_called(op):
             if knows_function(graph, name):
                 _note_converters(function_in(graph, name))
@@ -64,6 +73,36 @@ def _convert_squeeze(inputs: Any) -> Any:
     axes = [i + 1 for i, length in enumerate(shape) if length == 1]
     tensor = inputs.stacked_input(0)
     return pfor.wrap(tf.squeeze(tensor, axes) if axes else tensor, True)
+
+
+def _convert_list_of_zeros(inputs: Any) -> Any:
+    """Converts what makes a list of zeros, of which TensorFlow's conversion would make a number."""
+    return pfor.wrap(tf.zeros_like(inputs.stacked_input(0)), True)
+
+
+def _convert_element_shape(inputs: Any) -> Any:
+    """Converts what gives the shape of a list's elements. Those of lists of all records do not know
+    theirs.
+    """
+    (of_elements,) = pfor._parse_variant_shapes_and_types(inputs.op.inputs[0])
+    shape = tf.TensorShape(of_elements.shape)
+    if not shape.is_fully_defined():
+        raise TypeError("A list's elements have an unknown shape.")
+    return pfor.wrap(tf.constant(shape.as_list(), inputs.op.outputs[0].dtype), False)
+
+
+def _convert_gather(inputs: Any) -> Any:
+    """Converts what stacks some elements of a list.
+
+    TensorFlow's conversion leaves records behind the axis of the elements: of as many elements as
+    records it gave each record numbers of others.
+    """
+    (_, of_records, _), (_, by_record, _), _ = inputs.inputs
+    found = pfor._pfor_converter_registry["TensorListGather"](inputs)
+    if by_record or not of_records:
+        return found
+    rank = tf.rank(found.t)
+    return pfor.wrap(tf.transpose(found.t, tf.concat([[1, 0], tf.range(2, rank)], 0)), True)
 
 
 def _convert_loop(inputs: Any) -> Any:
@@ -101,6 +140,8 @@ def _convert_loop(inputs: Any) -> Any:
 
     def turn(*state):
         values = of_all_records(body, state)
+        if any(value.is_stacked and not is_ for value, is_ in zip(values, stacked, strict=True)):
+            raise TypeError(f"{op.type} ({op.name}) is not seen to follow records in every turn.")
         # What is the same for all records may differ in the next turn.
         found = type(inputs)(records, op, values)
         missing = [i for i, value in enumerate(values) if stacked[i] and not value.is_stacked]
@@ -126,8 +167,10 @@ def _stacked(graph: Any, inputs: list[bool]) -> list[bool]:
     """
     names = {tensor.name for tensor, is_ in zip(graph.inputs, inputs, strict=True) if is_}
     for op in in_order(tensor.op for tensor in graph.outputs):
+        if op.type == "Placeholder" or op.type in _OF_ALL:
+            continue
         # What draws numbers, or makes lists, gives others to every record.
-        gives_others = op.type != "Placeholder" and pfor._is_stateful_pfor_op(op)
+        gives_others = pfor._is_stateful_pfor_op(op)
         if gives_others or any(tensor.name in names for tensor in op.inputs):
             names |= {tensor.name for tensor in op.outputs}
     return [tensor.name in names for tensor in graph.outputs]
