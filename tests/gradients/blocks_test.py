@@ -128,6 +128,37 @@ def never_called():
     )
 
 
+def given_back(layer):
+    """A block with a layer that returns what it is called on, which is used again."""
+    return lambda: Code(
+        lambda b, x: x + b.first(b.same(x)) + b.second(b.same(b.first(x)) * x),
+        same=layer(),
+        first=L.Dense(4),
+        second=L.Dense(4),
+    )
+
+
+def routed(block, x):
+    """Weighs by a softmax, to whose results Keras attaches what it is called on."""
+    logits = K.zeros_like(x)
+    for _ in range(2):
+        logits = logits + block.softmax(logits) * block.dense(x)
+    return block.softmax(x) * x + logits
+
+
+def with_assertions(block, x):
+    tf.debugging.assert_greater_equal(len(x.shape), 2)
+    tf.debugging.assert_equal(x.shape[-1], 4)
+    tf.debugging.assert_greater(16, 2, message="of numbers that are known")
+    return block.dense(x)
+
+
+def windows(block, x):
+    """Parts positions into windows, in which features meet positions."""
+    parts = K.transpose(block.dense(K.reshape(x, (-1, 2, 4))), (0, 2, 1))
+    return K.reshape(K.transpose(K.softmax(parts), (0, 2, 1)), (-1, BATCH, 4))
+
+
 def part_frozen():
     return Code(
         lambda b, x: b.second(b.first(x) + x),
@@ -184,6 +215,9 @@ ON_BATCH = {
         )[..., 0]
     ),
     "excite": excite,
+    "given_back_by_dropout": given_back(lambda: L.Dropout(0.0)),
+    "given_back_by_its_own_code": given_back(lambda: Code(lambda b, x: x)),
+    "given_back_by_identity": given_back(L.Identity),
     "mask_of_all": masked(tf.linalg.band_part(tf.ones([1, BATCH, BATCH], tf.bool), -1, 0)),
     "mask_of_all_of_one_matrix": masked(tf.linalg.band_part(tf.ones([BATCH] * 2, tf.int32), -1, 0)),
     "near": dense(near),
@@ -204,8 +238,11 @@ ON_BATCH = {
             b.dense(tf.reshape(x, tf.shape(x))) * tf.reshape(K.cast(TABLE, x.dtype)[:1] * 2, [1, 4])
         )
     ),
+    "routed": lambda: Code(routed, dense=L.Dense(4), softmax=L.Softmax()),
     "residual": dense(lambda b, x: x + K.gelu(b.dense(x), approximate=False)),
     "spectra": dense(spectra),
+    "windows": dense(windows),
+    "with_assertions": dense(with_assertions),
     # Keras adds one row as a bias.
     "sum_of_rows": dense(lambda b, x: K.add(b.dense(x)[:, :1], x[:, 1:2])),
     "smooth_unit_of_rows": dense(

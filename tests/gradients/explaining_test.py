@@ -79,6 +79,13 @@ def test_layers_in_a_block_follow_it():
     ]
 
 
+def test_integers_that_a_layer_keeps():
+    """TensorFlow captures tensors that were made eagerly, but for small ones."""
+    kept = tf.constant([0, 2] * 100, tf.int64)
+    make = dense(lambda b, x: b.dense(x) + K.sum(K.take(x, kept, 2), 2, keepdims=True))
+    assert line_of(make) == "block: block, on the batch"
+
+
 def test_layer_in_a_block_that_runs_record_by_record():
     def make():
         inner = Code(RECORD_BY_RECORD["mean"], dense=L.Dense(4))

@@ -136,6 +136,9 @@ APART = {
     "split_unevenly": lambda x: tf.split(x, [1, 3], axis=1)[1],
     "swapped_positions": lambda x: tf.transpose(x, [0, 2, 1]),
     "stacked_and_brought_back": lambda x: tf.transpose(tf.stack([x[:, 0], x[:, 1]]), [1, 0, 2]),
+    "rows_swapped": lambda x: tf.reshape(
+        tf.transpose(tf.reshape(x, [-1, 2, 2]), [0, 2, 1])[:, :, None], [-1, 4, 4]
+    ),
     "rows_and_back": lambda x: tf.reshape(
         tf.reshape(x, [4 * tf.shape(x)[0], 4]) + 1.0,
         [tf.shape(tf.reshape(x, [-1, 4]))[0] // 4, 4, 4],
@@ -370,6 +373,10 @@ MIXED = {
     "moved_as_nobody_knows": lambda x: tf.reshape(x, [nobody_knows(-1), 4, 4]),
     "number_of_records_and_more": lambda x: tf.reshape(x, [tf.shape(x)[0] + 0, 4, 4]),
     "moved_rows": lambda x: tf.reshape(x, [-1, 4]),
+    "rows_behind_an_axis": lambda x: tf.transpose(
+        tf.transpose(tf.reshape(x, [-1, 2, 2]), [1, 0, 2]), [1, 0, 2]
+    ),
+    "rows_behind_a_new_axis": lambda x: tf.reshape(tf.reshape(x, [-1, 2, 2])[None], [-1, 4, 4]),
     "tensordot_of_records": lambda x: tf.tensordot(x, x, [[0], [0]]),
     "reversed": lambda x: tf.reverse(x, [0]),
     "swapped": lambda x: tf.transpose(x, [1, 0, 2]),

@@ -265,6 +265,37 @@ def test_loops_that_records_end_are_those_of_tensorflow():
     np.testing.assert_allclose(call(records), expected)
 
 
+# Functions of a record, the number of its axes, and whether it can be vectorized.
+OF_MANY_AXES = {
+    "softmax": (tf.nn.softmax, 5, True),
+    "pad": (lambda x: tf.pad(x, [[1, 0]] * 6), 6, False),
+    "argmax": (lambda x: x * tf.cast(tf.argmax(x, -1)[..., None], tf.float32), 7, False),
+    "new_axis": (lambda x: x[..., None, :], 8, False),
+    "product": (lambda x: x * x[..., :1], 7, True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OF_MANY_AXES))
+def test_as_many_axes_as_tensorflow_takes(name):
+    fn, rank, is_vectorized = OF_MANY_AXES[name]
+    records = tf.random.stateless_normal([3, *[2] * (rank - 1)], [1, 2])
+
+    def of_one(record):
+        with tf.GradientTape() as tape:
+            tape.watch(record[0])
+            found = fn(record[0])
+            loss = found * (found + 1)
+        return found, tape.gradient(loss, record[0])
+
+    expected = pytest.warns(UserWarning, match="takes no axis of records beside")
+    with contextlib.nullcontext() if is_vectorized else expected:
+        call, _ = map_records(of_one, [records])
+    alone = tf.function(lambda record: of_one([record]), autograph=False)
+    expected = zip(*(alone(record[None]) for record in records), strict=True)
+    for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
+        np.testing.assert_allclose(actual, results, rtol=2e-5, atol=1e-6)
+
+
 def test_a_loop_draws_for_every_record():
     one = tf.function(lambda x: loop(lambda i, y: [y + tf.random.uniform([6])], tf.zeros([6]))[0])
     graph = one.get_concrete_function(tf.TensorSpec([6])).graph

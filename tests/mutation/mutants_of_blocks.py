@@ -109,6 +109,14 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/onednn_test.py",
     ),
     (
+        "rows_behind_another_axis",
+        "rows of which a record has several may be put behind another axis, and taken for records",
+        "record_wise_operations.py",
+        "if place is None or (place > 0 and rows not in (None, 1)):",
+        "if place is None:",
+        f"{GRADIENTS}/record_wise_operations_test.py",
+    ),
+    (
         "block_changes_its_mind",
         "a block need not do what it did when it was tried out",
         "watching.py",

@@ -296,6 +296,22 @@ SUMS = in_folder(
         f"{GRADIENTS}/vectorizing_test.py",
     ),
     (
+        "gathered_elements_of_others",
+        "records get elements of others where as many are gathered from a list as there are records",
+        "vectorizing.py",
+        "            op.pfor_converter = _convert_gather\n",
+        "            pass\n",
+        f"{GRADIENTS}/vectorizing_test.py",
+    ),
+    (
+        "too_many_axes",
+        "operations run on more axes than TensorFlow's kernels take, some of which give anything",
+        "vectorizing.py",
+        ">= _MOST_AXES.get(op.type, 8):",
+        ">= 99:",
+        f"{GRADIENTS}/vectorizing_test.py",
+    ),
+    (
         "what_follows_a_check_is_unchecked",
         "a check is put into a record's graph, and what comes after goes on without it",
         "rewriting.py",

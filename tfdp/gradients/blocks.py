@@ -261,8 +261,10 @@ class _Returned:
         with noting_detached((args, kwargs)) as detached:
             outputs = call(*args, **kwargs)
         tensors, rebuild = tensors_of(outputs)
-        specs = [(t.dtype, t.shape) for t in tensors]
         arguments = tensors_of((args, kwargs))[0]
+        # A layer may return what it is called on, as dropout at rate zero does, or attach it.
+        place = {id(tensor): i for i, tensor in enumerate(arguments)}
+        specs = [place.get(id(t), (t.dtype, t.shape)) for t in tensors]
         hold = [i for i, tensor in enumerate(arguments) if holds_records(tensor)]
         of_records = min(hold, default=len(arguments))
         self._outputs.append((specs, rebuild, of_records, detached))
@@ -278,7 +280,12 @@ class _Returned:
         arguments = tensors_of((args, kwargs))[0]
         rows = arguments[of_records].shape[0] if of_records < len(arguments) else None
         return rebuild(
-            [tf.compat.v1.placeholder(dtype, _of_rows(shape, rows)) for dtype, shape in specs]
+            [
+                arguments[spec]
+                if isinstance(spec, int)
+                else tf.compat.v1.placeholder(spec[0], _of_rows(spec[1], rows))
+                for spec in specs
+            ]
         )
 
 

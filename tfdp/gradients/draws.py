@@ -70,7 +70,9 @@ class Draws:
 
     def _is_secret(self, tensor: tf.Tensor) -> bool:
         while tensor is not self._secret:
-            if tensor is None or tensor.dtype != tf.int64 or tensor.op.type != "Placeholder":
+            if not tf.is_symbolic_tensor(tensor) or tensor.dtype != tf.int64:
+                return False
+            if tensor.op.type != "Placeholder":
                 return False
             captures = getattr(tensor.graph, "captures", ())
             tensor = next((outer for outer, inner in captures if inner is tensor), None)

@@ -146,6 +146,8 @@ class Kinds:
         inputs = list(op.inputs)
         if op.type in ("Const", "NoOp"):
             return
+        if op.type == "Assert" and all(map(self.is_constant, inputs)):
+            return
         if any(tensor.name in self._noted for tensor in inputs) and note_lengths(op):
             self._noted |= {tensor.name for tensor in op.outputs}
         if CUSTOM_GRADIENT in op.node_def.attr:
@@ -187,7 +189,7 @@ class Kinds:
         # What is drawn for all records at once is none of a record's own.
         pure = not is_stateful(op.type) and not op.type.startswith("Stateless")
         pure = pure and op.type not in HOST_OPERATIONS
-        if value_from_outside(op.outputs[0]) is not None:
+        if op.outputs and value_from_outside(op.outputs[0]) is not None:
             return True
         return pure and bool(inputs) and all(map(self.is_constant, inputs))
 
@@ -309,20 +311,21 @@ class Kinds:
         """
         if any(tensor.name in self._moved for tensor in inputs):
             return True
-        return op.type in ("ExpandDims", "Transpose") and self.is_records(inputs[0])
+        return op.type in ("ExpandDims", "Transpose") and self.rows_of(inputs[0]) is not None
 
     def _move(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         """Notes which axis of the results of an operation is that of records."""
         (tensor, *others) = inputs[::-1] if op.type == "Split" else inputs
-        axis = 0 if self.is_records(tensor) else self._moved.get(tensor.name)
+        rows = self.rows_of(tensor)
+        axis = self._moved.get(tensor.name) if rows is None else 0
         place = None
         if axis is not None and all(map(self.is_constant, others)):
             place = axis_after(op, tensor, [static_value(other) for other in others], axis)
-        if place is None:
+        if place is None or (place > 0 and rows not in (None, 1)):
             raise MixesError(f"{_named(op)} is not known to keep records apart")
         for result in op.outputs:
             if place == 0:
-                self.add_records(result)
+                self.add_rows(result, rows or 1)
             else:
                 self._moved[result.name] = place
 

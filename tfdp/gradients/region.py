@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.attached import flatten_with_attached, tensors_of
 from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
 
-_PLUMBING = ("Const", "NoOp", "Shape")
+_PLUMBING = ("Assert", "Const", "NoOp", "Shape")
 # The operands of operations that have a shape beside them.
 _OPERANDS = {
     "BroadcastTo": slice(1),
@@ -244,6 +244,11 @@ class Region:
             self.parts_records = True
             with in_rows(rows):
                 outputs = self._runner(layer, run, args, kwargs)
+        tensors, rebuild = tensors_of(outputs)
+        if any(tf.is_symbolic_tensor(t) and t.name in self._labels for t in tensors):
+            # It returns what it was called on, as dropout at rate zero does: what follows may use
+            # one or the other.
+            outputs = rebuild(tensors)
         self._seen = len(self._graph.get_operations())
         self._take(outputs, len(self.steps), rows)
         return outputs

@@ -11,6 +11,10 @@ from tfdp.gradients.keras_internals import function_in, knows_function
 # What these give is the same for all records, whatever they are called on.
 _OF_ALL = ("Rank", "Shape", "Size", "TensorListElementShape", "TensorListLength")
 
+# TensorFlow's operations take tensors of at most eight axes, and some of fewer. With more, some of
+# those that are vectorized raise when they run, and others give wrong numbers.
+_MOST_AXES = {"ArgMax": 7, "ArgMin": 7, "Pad": 6, "PadV2": 6}
+
 
 def vectorized_outputs(
     graph: Any, outputs: list[tf.Tensor], leaves: list[tf.Tensor], rows: Any
@@ -45,13 +49,21 @@ def vectorized_outputs(
 def _note_converters(graph: Any) -> None:
     """Notes at operations of a graph, and of the functions it calls, what converts them in the
     place of TensorFlow's own converters.
+
+    Raises:
+        TypeError: With the axis of records there would be too many axes.
     """
     for op in graph.get_operations():
+        ranks = [tensor.shape.rank or 0 for tensor in (*op.inputs, *op.outputs)]
+        if max(ranks, default=0) >= _MOST_AXES.get(op.type, 8):
+            raise TypeError(f"{op.type} ({op.name}) takes no axis of records beside {max(ranks)}.")
         if op.type in LOOPS:
             op.pfor_converter = _convert_loop
         elif op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
             if op.inputs[0].shape.is_fully_defined():
                 op.pfor_converter = _convert_squeeze
+        elif op.type == "Softmax":
+            op.pfor_converter = _convert_softmax
         elif op.type == "ZerosLike" and op.inputs[0].dtype == tf.variant:
             op.pfor_converter = _convert_list_of_zeros
         elif op.type == "TensorListElementShape":
@@ -73,6 +85,14 @@ def _convert_squeeze(inputs: Any) -> Any:
     axes = [i + 1 for i, length in enumerate(shape) if length == 1]
     tensor = inputs.stacked_input(0)
     return pfor.wrap(tf.squeeze(tensor, axes) if axes else tensor, True)
+
+
+def _convert_softmax(inputs: Any) -> Any:
+    """Converts a softmax: of rows, as TensorFlow's takes at most five axes."""
+    tensor = inputs.stacked_input(0)
+    shape = tf.shape(tensor)
+    rows = tf.nn.softmax(tf.reshape(tensor, tf.stack([-1, shape[-1]])))
+    return pfor.wrap(tf.reshape(rows, shape), True)
 
 
 def _convert_list_of_zeros(inputs: Any) -> Any:
