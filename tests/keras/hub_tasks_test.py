@@ -67,6 +67,15 @@ def fitted(private):
     return private
 
 
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"loss": "auto"}, {"loss": toy.LOGITS_LOSS, "metrics": "auto"}]
+)
+def test_what_a_task_would_fill_in_is_to_be_given(kwargs):
+    private = tfdp.keras.make_private(task())
+    with pytest.raises(ValueError, match="Give both: loss="):
+        private.compile(toy.dp(), **kwargs)
+
+
 def test_task_is_trained_as_its_functional_model():
     mine, plain = task(), task()
     before = toy.weights(mine)

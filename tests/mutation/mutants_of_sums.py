@@ -297,7 +297,7 @@ SUMS = in_folder(
     ),
     (
         "gathered_elements_of_others",
-        "records get elements of others where as many are gathered from a list as there are records",
+        "records get numbers of others where as many are gathered as there are records",
         "vectorizing.py",
         "            op.pfor_converter = _convert_gather\n",
         "            pass\n",

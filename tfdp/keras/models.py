@@ -144,6 +144,24 @@ class _DPFunctional(PrivateTraining, keras.Model):
             )
         super().__init__(*args, **kwargs)
 
+    def compile(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """As `PrivateTraining.compile`.
+
+        Raises:
+            ValueError: the model is a task of KerasHub, and no loss is given, or `"auto"`, which
+                only the task's own `compile` knows.
+        """
+        loss = args[0] if args else kwargs.get("loss")
+        metrics = [kwargs.get("metrics"), kwargs.get("weighted_metrics")]
+        filled_in = loss is None or "auto" in [v for v in (loss, *metrics) if isinstance(v, str)]
+        if self._task is not None and filled_in:
+            raise ValueError(
+                "The loss and metrics that KerasHub fills in, or means by 'auto', are those of a "
+                "plain task. Give both: loss=keras.losses.SparseCategoricalCrossentropy("
+                "from_logits=True), metrics=['sparse_categorical_accuracy'], for example."
+            )
+        super().compile(optimizer, *args, **kwargs)
+
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes a plain functional `keras.Model`, not compiled, or the task model that this one
         was made of; it loads without tfdp.
