@@ -189,6 +189,35 @@ def test_metrics_that_write_to_what_is_trained_are_refused(whose, run_eagerly):
     np.testing.assert_array_equal(variable.numpy(), before)
 
 
+class Shuffled(keras.metrics.Mean):
+    """Draws, as ranking metrics do to shuffle ties."""
+
+    def __init__(self, generator):
+        super().__init__(name="shuffled")
+        self.generator = generator
+
+    def update_state(self, y, p, sample_weight=None):
+        drawn = keras.random.uniform(tf.shape(y), seed=self.generator)
+        return super().update_state(drawn)
+
+
+@pytest.mark.parametrize("of_layer", [False, True])
+def test_metrics_may_draw_but_not_from_what_a_layer_draws_from(of_layer):
+    dropout = L.Dropout(0.5)
+    generator = dropout.seed_generator if of_layer else keras.random.SeedGenerator(1)
+    model = make_private(keras.Sequential([keras.Input((4,)), dropout, L.Dense(1)]))
+    model.compile(toy.dp(), "mse", metrics=[Shuffled(generator)], jit_compile=False)
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+    if of_layer:
+        with pytest.raises(NotPrivateError, match="seed_generator_state.* is its variable and the"):
+            model.fit(x, y, verbose=0, sampling=FullBatch())
+    else:
+        before = np.array(generator.state)
+        history = model.fit(x, y, verbose=0, epochs=2, sampling=FullBatch()).history["shuffled"]
+        assert history[0] != history[1] and all(0 < value < 1 for value in history)
+        assert np.any(before != np.array(generator.state))
+
+
 class Counts(keras.metrics.Metric):
     """Counts labels below 3 by a function of (labels, the counts' variable)."""
 

@@ -24,20 +24,33 @@ from tfdp.sampling import PaddedBatch
 
 
 def variables_of_metrics(model: keras.Model) -> list[Any]:
-    """Returns the variables in which a model's metrics keep raw statistics of the training data.
+    """Returns the variables in which a model's metrics keep raw statistics of the training data,
+    and the states of what they draw from.
 
     Raises:
         NotPrivateError: one of them is also a variable of a layer or of the optimizer.
     """
     others = {id(v) for v in (*model.variables, *model.optimizer.variables)}
-    shared = [v.path for v in model.metrics_variables if id(v) in others]
+    of_metrics = [*model.metrics_variables, *_seeds(model.metrics)]
+    shared = [v.path for v in of_metrics if id(v) in others]
     if shared:
         raise NotPrivateError(
             "A metric would write raw statistics of the training data into what is trained or "
             f"released: {', '.join(shared)} is its variable and the model's or optimizer's, too. "
             "Give the metric variables of its own, by self.add_variable(...)."
         )
-    return list(model.metrics_variables)
+    return of_metrics
+
+
+def _seeds(metrics: Sequence[Any]) -> list[Any]:
+    """Returns the states of the generators of seeds that metrics hold, and metrics in them do."""
+    found = []
+    for metric in metrics:
+        for value in vars(metric).values():
+            if isinstance(value, keras.random.SeedGenerator):
+                found.append(value.state)
+        found += _seeds(getattr(metric, "metrics", ()))
+    return found
 
 
 @contextlib.contextmanager
