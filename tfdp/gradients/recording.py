@@ -473,6 +473,6 @@ def refuse_hidden(variables: Sequence[Any], gradients: Sequence[Any]) -> None:
     hidden = [v.path for v, g in zip(variables, gradients, strict=True) if g is not None]
     if hidden:
         raise UnsupportedModelError(
-            "These weights are used outside of the layers that own them: "
-            f"{', '.join(hidden)}. Use engine='vectorized'."
+            "These weights are used outside of the layers that own them, or by layers that a loss "
+            f"calls: {', '.join(hidden)}. Use engine='vectorized'."
         )

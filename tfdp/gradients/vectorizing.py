@@ -12,8 +12,12 @@ from tfdp.gradients.keras_internals import function_in, knows_function
 _OF_ALL = ("Rank", "Shape", "Size", "TensorListElementShape", "TensorListLength")
 
 # TensorFlow's operations take tensors of at most eight axes, and some of fewer. With more, some of
-# those that are vectorized raise when they run, and others give wrong numbers.
+# those that are vectorized raise when they run, and others give wrong numbers. A few take any.
 _MOST_AXES = {"ArgMax": 7, "ArgMin": 7, "Pad": 6, "PadV2": 6}
+_ANY_AXES = {
+    *("AddV2", "Cast", "ExpandDims", "Fill", "Identity", "Mul", "Neg", "OnesLike", "Prod"),
+    *("Reshape", "Shape", "Squeeze", "Sum", "Tile", "Transpose", "ZerosLike"),
+}
 
 
 def vectorized_outputs(
@@ -54,9 +58,9 @@ def _note_converters(graph: Any) -> None:
         TypeError: With the axis of records there would be too many axes.
     """
     for op in graph.get_operations():
-        ranks = [tensor.shape.rank or 0 for tensor in (*op.inputs, *op.outputs)]
-        if max(ranks, default=0) >= _MOST_AXES.get(op.type, 8):
-            raise TypeError(f"{op.type} ({op.name}) takes no axis of records beside {max(ranks)}.")
+        rank = max((t.shape.rank or 0 for t in (*op.inputs, *op.outputs)), default=0)
+        if rank >= _MOST_AXES.get(op.type, 8) and op.type not in _ANY_AXES:
+            raise TypeError(f"{op.type} ({op.name}) takes no axis of records beside {rank}.")
         if op.type in LOOPS:
             op.pfor_converter = _convert_loop
         elif op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
