@@ -897,9 +897,10 @@ SUMS = in_folder(
         "a weight that a block without a rule ignores gets noise and nothing else",
         "watching.py",
         "            if gradient is not None:\n"
-        "                recording.add_found(variable, summed(Explicit(gradient)).explicit())\n",
+        "                recording.add_found(variable, gradient, leaves[0], summed)\n",
         "            zeros = tf.zeros([tf.shape(leaves[0])[0], *variable.shape])\n"
-        "            recording.add_found(variable, zeros if gradient is None else gradient)\n",
+        "            gradient = zeros if gradient is None else gradient\n"
+        "            recording.add_found(variable, gradient, leaves[0], summed)\n",
         f"{GRADIENTS}/ignored_weights_test.py",
     ),
     (

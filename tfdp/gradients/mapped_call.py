@@ -9,6 +9,7 @@ from tfdp.gradients.graphs import has_own_gradients, has_unsafe_gradients
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
 from tfdp.gradients.rewriting import TurnsDifferError
+from tfdp.gradients.tables import gradient_of_record
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].
@@ -29,8 +30,9 @@ class MappedCall(NamedTuple):
         again: Runs it in the backward pass.
         weights: Values of the layer's weights, whose gradients are wanted by record.
         others: Values of weights that are not the layer's. It should not use them.
-        found: Called in the backward pass with the gradients of `weights`, each [n, ...], and with
-            those of `others`. A gradient is None where the loss does not depend on the weight.
+        found: Called in the backward pass with the gradients of `weights`, each [n, ...] or
+            `RowsOfTable`, and with those of `others`. A gradient is None where the loss does not
+            depend on the weight.
     """
 
     forward: Run
@@ -119,7 +121,8 @@ class MappedCall(NamedTuple):
             wanted_at[:] = [i for i, g in zip(wanted, of_record, strict=True) if g is not None]
             weights_at[:] = [i for i, g in enumerate(of_weights) if g is not None]
             present = [tf.squeeze(tf.convert_to_tensor(g), 0) for g in of_record if g is not None]
-            present += [tf.convert_to_tensor(g) for g in of_weights if g is not None]
+            pairs = zip(of_weights, weights, strict=True)
+            present += [gradient_of_record(g, w.shape) for g, w in pairs if g is not None]
             # TensorFlow needs at least one tensor to map over.
             return present or [tf.zeros([])]
 

@@ -16,6 +16,7 @@ from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, Tap
 from tfdp.gradients.region import Region
+from tfdp.gradients.tables import added
 
 
 class OwnWeights:
@@ -101,8 +102,8 @@ class OwnWeights:
                     for j, (result, at) in enumerate(zip(results, at_results, strict=True))
                 }
                 uses[i] = [j for j, part in parts.items() if part is not None]
-                found = [tf.convert_to_tensor(parts[j]) for j in uses[i]]
-                gradients.append(tf.add_n(found) if found else tf.zeros_like(value))
+                found = [parts[j] for j in uses[i]]
+                gradients.append(added(found, value.shape) if found else tf.zeros_like(value))
             return gradients
 
         with self._recording.unseen():

@@ -11,9 +11,11 @@ import tensorflow as tf
 from tfdp.gradients.attached import copy_attached
 from tfdp.gradients.blocks import Blocks
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
+from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.keras_internals import replaced, values_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.record_scope import RecordScope, Seeds
+from tfdp.gradients.tables import RowsOfTable
 from tfdp.numerics.norms import to_accumulate
 
 
@@ -33,7 +35,8 @@ class _JointUse(NamedTuple):
     taps: list[Tap]
     # Variables, each with the indices of those taps on which its gradients depend.
     variables: list[tuple[Any, list[int]]]
-    gradients: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]]
+    gradients: Callable[[list[tf.Tensor]], Sequence[Any]]
+    together: Callable[[PerRecordGradient], PerRecordGradient]
 
 
 class Treatment(NamedTuple):
@@ -98,7 +101,7 @@ class Recording:
         self.wanted = {id(v) for v in self._variables}
         self._uses: list[_Use] = []
         self._joint_uses: list[_JointUse] = []
-        self._found: list[tuple[Any, tf.Tensor]] = []
+        self._found: list[tuple[Any, ...]] = []
         self.together: int | tf.Tensor = 1
         # The number of each row in its record, or [1] where all are the first.
         self._row_in_record = tf.zeros([1], tf.int64)
@@ -189,7 +192,7 @@ class Recording:
         self,
         taps: list[Tap],
         variables: list[tuple[Any, list[int]]],
-        gradients: Callable[[list[tf.Tensor]], Sequence[tf.Tensor]],
+        gradients: Callable[[list[tf.Tensor]], Sequence[Any]],
     ) -> None:
         """Says how gradients of several variables follow from those at several taps.
 
@@ -197,16 +200,9 @@ class Recording:
             taps: Taps of this recording.
             variables: Variables, each with the indices of those taps on which its gradients depend.
             gradients: From the gradients at the taps, [n, ...] each, scaled, to those of the
-                variables, explicit ones, [n, ...].
+                variables: explicit ones, [n, ...], or `RowsOfTable`.
         """
-        together = self.summed()
-
-        def summed(at_taps):
-            pairs = zip(gradients(at_taps), variables, strict=True)
-            found = [_checked(Explicit(g), variable, at_taps[0]) for g, (variable, _) in pairs]
-            return [together(gradient).explicit() for gradient in found]
-
-        self._joint_uses.append(_JointUse(list(taps), variables, summed))
+        self._joint_uses.append(_JointUse(list(taps), variables, gradients, self.summed()))
 
     @contextlib.contextmanager
     def rows_of_records(self, size: int | tf.Tensor) -> Iterator[None]:
@@ -312,9 +308,12 @@ class Recording:
                 _refuse_narrow(use.variable, gradient.dtype)
                 parts[id(use.variable)].append(use.gradients(gradient))
         self._find_joint(at_taps[len(self._uses) :])
-        for variable, gradient in self._found:
-            found = _checked(Explicit(unscaled(gradient)), variable, outputs[0])
-            parts[id(variable)].append(found)
+        for variable, gradient, rows, together in self._found:
+            if isinstance(gradient, RowsOfTable):
+                found = Rows(gradient.ids, unscaled(gradient.rows), variable.shape[0])
+            else:
+                found = _checked(Explicit(unscaled(gradient)), variable, rows)
+            parts[id(variable)].append(together(found))
         missing = [v.path for v in self._variables if not parts[id(v)]]
         if missing:
             raise ValueError(
@@ -338,7 +337,7 @@ class Recording:
             found = zip(use.variables, use.gradients(filled), live, strict=True)
             for (variable, _), gradient, is_live in found:
                 if is_live:
-                    self.add_found(variable, gradient)
+                    self.add_found(variable, gradient, filled[0], use.together)
 
     # For what watches the layers.
 
@@ -382,9 +381,22 @@ class Recording:
         finally:
             self._path.pop()
 
-    def add_found(self, variable: Any, gradients: tf.Tensor) -> None:
-        """Takes gradients of a variable that the backward pass has computed, [n, ...], scaled."""
-        self._found.append((variable, gradients))
+    def add_found(
+        self,
+        variable: Any,
+        gradients: tf.Tensor | RowsOfTable,
+        rows: tf.Tensor,
+        together: Callable[[PerRecordGradient], PerRecordGradient],
+    ) -> None:
+        """Takes gradients of a variable that the backward pass has computed.
+
+        Args:
+            variable: A variable.
+            gradients: [n, ...] or rows of a table, scaled.
+            rows: Any tensor of these rows of records, [n, ...].
+            together: What `summed` gave where the layer ran.
+        """
+        self._found.append((variable, gradients, rows, together))
 
 
 def copies(tensors: Sequence[Any]) -> list[tf.Tensor]:

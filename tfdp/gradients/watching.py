@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdp.gradients.attached import places_of, records_of, tensors_of
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
-from tfdp.gradients.forms.per_record import Explicit
 from tfdp.gradients.functions_on_rows import OwnFunctions
 from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
@@ -306,7 +305,7 @@ def _record_by_record(
         refuse_hidden([v for v, _ in others], of_others)
         for variable, gradient in zip(variables, of_variables, strict=True):
             if gradient is not None:
-                recording.add_found(variable, summed(Explicit(gradient)).explicit())
+                recording.add_found(variable, gradient, leaves[0], summed)
 
     mapped = MappedCall(
         # Keras is calling the layer already, so here only its `call` is missing. When gradients are
