@@ -63,6 +63,14 @@ def test_a_function_is_traced_once():
     assert len(traces) == 1
 
 
+def test_a_mistake_of_the_caller_is_raised_as_it_is():
+    def one(record):
+        raise TypeError(f"a mistake in {record[0].dtype.name}")
+
+    with pytest.raises(TypeError, match="^a mistake in float32"):
+        map_records(one, [tf.zeros([3, 2])])  # A warning would be an error.
+
+
 def test_what_is_printed_is_of_every_record(capfd):
     def one(record):
         tf.print("record", record[0][0, 0])

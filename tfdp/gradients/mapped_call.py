@@ -10,6 +10,7 @@ from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapping import map_records, vectorized
 from tfdp.gradients.rewriting import TurnsDifferError
 from tfdp.gradients.tables import gradient_of_record
+from tfdp.gradients.vectorizing import VectorizingError
 
 # A function from the inputs of one record, [1, ...], and the values of weights to the layer's
 # outputs, [1, ...].
@@ -130,7 +131,7 @@ class MappedCall(NamedTuple):
             found = vectorized(lambda r: one(r, smooth), leaves)[0](*leaves)
             of_inputs = dict(zip(wanted_at, found, strict=False))
             found = found[len(wanted_at) :]
-        except TypeError as error:
+        except VectorizingError as error:
             # TensorFlow cannot vectorize the gradient of a loop's inputs, but it can differentiate
             # a vectorized loop, if that runs alike for all records. It then forgets gradients that
             # functions have of their own.

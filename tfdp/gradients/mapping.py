@@ -13,7 +13,7 @@ from tfdp.gradients.effects import refuse_side_effects
 from tfdp.gradients.keras_internals import forgets_length
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.onednn import corrupts_memory, needs_compiling
-from tfdp.gradients.vectorizing import vectorized_outputs
+from tfdp.gradients.vectorizing import VectorizingError, vectorized_outputs
 from tfdp.noise.attempts import attempt
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
@@ -40,9 +40,8 @@ def map_records(
     """
     try:
         return vectorized(fn, leaves, rows)
-    except TypeError as error:
-        # This happens for recurrent layers with a mask, for example. If the caller made a mistake,
-        # the same error is raised again below.
+    except VectorizingError as error:
+        # This happens for branches that some records take, for example.
         warnings.warn(
             "Gradients are computed one example at a time, because TensorFlow cannot vectorize: "
             f"{error}",
@@ -101,7 +100,7 @@ def vectorized(
     """As `map_records`, by `tf.vectorized_map` only.
 
     Raises:
-        TypeError: TensorFlow cannot vectorize the function.
+        VectorizingError: TensorFlow cannot vectorize the function.
         UnsupportedModelError: As for `map_records`.
         SideEffectError: Likewise.
     """

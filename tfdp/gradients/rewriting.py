@@ -30,11 +30,12 @@ from tfdp.gradients.onednn import (
     of_two_channels,
     safe_product,
 )
+from tfdp.gradients.vectorizing import VectorizingError
 
 RecordFn = Callable[[list[tf.Tensor]], Any]
 
 
-class TurnsDifferError(TypeError):
+class TurnsDifferError(VectorizingError):
     """A loop or a branch that is differentiated does not run alike for all records."""
 
 

@@ -8,6 +8,11 @@ from tensorflow.python.ops.parallel_for import pfor
 from tfdp.gradients.graphs import LOOPS, functions_called, in_order, names_called
 from tfdp.gradients.keras_internals import function_in, knows_function
 
+
+class VectorizingError(TypeError):
+    """TensorFlow cannot vectorize a function."""
+
+
 # What these give is the same for all records, whatever they are called on.
 _OF_ALL = ("Rank", "Shape", "Size", "TensorListElementShape", "TensorListLength")
 
@@ -34,7 +39,7 @@ def vectorized_outputs(
         rows: n.
 
     Raises:
-        TypeError: TensorFlow cannot vectorize an operation.
+        VectorizingError: TensorFlow cannot vectorize an operation.
     """
     _note_converters(graph)
     with graph.as_default():
@@ -46,8 +51,12 @@ def vectorized_outputs(
         converter._add_conversion(inside, pfor.wrap(outside, False))
     try:
         return [converter.convert(output) for output in outputs]
-    except ValueError as error:  # Of a list of lists, for example.
-        raise TypeError(str(error)) from error
+    except (
+        TypeError,
+        ValueError,
+        NotImplementedError,
+    ) as error:  # Of a list of lists, for example.
+        raise VectorizingError(str(error)) from error
 
 
 def _note_converters(graph: Any) -> None:
@@ -55,12 +64,12 @@ def _note_converters(graph: Any) -> None:
     place of TensorFlow's own converters.
 
     Raises:
-        TypeError: With the axis of records there would be too many axes.
+        VectorizingError: With the axis of records there would be too many axes.
     """
     for op in graph.get_operations():
         rank = max((t.shape.rank or 0 for t in (*op.inputs, *op.outputs)), default=0)
         if rank >= _MOST_AXES.get(op.type, 8) and op.type not in _ANY_AXES:
-            raise TypeError(f"{op.type} ({op.name}) takes no axis of records beside {rank}.")
+            raise VectorizingError(f"{op.type} ({op.name}) takes no axis of records beside {rank}.")
         if op.type in LOOPS:
             op.pfor_converter = _convert_loop
         elif op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
@@ -111,7 +120,7 @@ def _convert_element_shape(inputs: Any) -> Any:
     (of_elements,) = pfor._parse_variant_shapes_and_types(inputs.op.inputs[0])
     shape = tf.TensorShape(of_elements.shape)
     if not shape.is_fully_defined():
-        raise TypeError("A list's elements have an unknown shape.")
+        raise VectorizingError("A list's elements have an unknown shape.")
     return pfor.wrap(tf.constant(shape.as_list(), inputs.op.outputs[0].dtype), False)
 
 
@@ -165,7 +174,9 @@ def _convert_loop(inputs: Any) -> Any:
     def turn(*state):
         values = of_all_records(body, state)
         if any(value.is_stacked and not is_ for value, is_ in zip(values, stacked, strict=True)):
-            raise TypeError(f"{op.type} ({op.name}) is not seen to follow records in every turn.")
+            raise VectorizingError(
+                f"{op.type} ({op.name}) is not seen to follow records in every turn."
+            )
         # What is the same for all records may differ in the next turn.
         found = type(inputs)(records, op, values)
         missing = [i for i, value in enumerate(values) if stacked[i] and not value.is_stacked]
