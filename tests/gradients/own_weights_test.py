@@ -150,6 +150,14 @@ ON_BATCH = {
         scale=(4,),
     ),
     "layer_scale": own(lambda b, x: x + b.gamma * b.dense(x), {"dense": dense}, gamma=(4,)),
+    "given_back": own(
+        lambda b, x: (
+            b.dense(b.same(x * b.scale)) + b.same(x) * b.shift + b.same(b.scale * x) * b.same(x)
+        ),
+        {"dense": dense, "same": L.Identity},
+        scale=(4,),
+        shift=(4,),
+    ),
     "kernel_of_a_layer": own(
         lambda b, x: K.matmul(K.tanh(b.dense(x)), K.transpose(b.dense.kernel)), {"dense": dense}
     ),

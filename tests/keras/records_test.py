@@ -245,6 +245,25 @@ class WithNumber(OwnLoss):
         return loss + keras.ops.mean(numbers)
 
 
+class WithWeights(OwnLoss):
+    """Says itself what the weights of the parts of a record mean."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=False):
+        return keras.ops.sum(sample_weight * keras.ops.square(y_pred)) / len(y_pred)
+
+
+def test_own_loss_says_what_weights_are():
+    model, weights = WithWeights(), np.float32([[1, 2]]) + np.arange(N, dtype="float32")[:, None]
+    model(X[:1])
+    model.compile(toy.dp())
+    losses = [
+        lambda i=i: tf.reduce_sum(weights[i] * model.out(X[i : i + 1]) ** 2) for i in range(N)
+    ]
+    expected, _ = toy.step_by_hand(model, losses)
+    model.fit(X, sample_weight=weights, sampling=tfdp.sampling.FullBatch(), verbose=0)
+    toy.assert_weights(model, expected)
+
+
 @pytest.mark.parametrize("run_eagerly", [False, True])
 @pytest.mark.parametrize("model_class", [OwnLoss, EarlierLoss, WithNumber])
 def test_own_loss_is_that_of_training(model_class, run_eagerly):

@@ -222,16 +222,18 @@ def loss_axes(y_pred: Any) -> tuple[tuple[int | None, ...], ...]:
     return tuple(tuple(leaf.shape[1:-1]) for leaf in tf.nest.flatten(y_pred))
 
 
-def check_weights(sample_weight: Any, axes: tuple[tuple[int | None, ...], ...]) -> None:
+def check_weights(sample_weight: Any, axes: tuple[tuple[int | None, ...], ...] | None) -> None:
     """Refuses sample weights with axes that the losses do not have.
 
     Args:
         sample_weight: Structure of weights, [n] or [n, ...], or None.
-        axes: From `loss_axes`.
+        axes: From `loss_axes`; None where the model's own `compute_loss` says what weights mean.
 
     Raises:
         ValueError: says both shapes.
     """
+    if axes is None:
+        return
     weights = tf.nest.flatten(sample_weight)
     if len(weights) == 1:  # The same for all outputs.
         weights *= len(axes)

@@ -23,12 +23,13 @@ class Prepared:
 
     Attributes:
         record_loss: The loss of a record.
-        loss_axes: Axes of the losses of one record (`inputs.loss_axes`).
+        loss_axes: Axes of the losses of one record (`inputs.loss_axes`); None for a `compute_loss`
+            of the model's own.
         shown: What logs show in place of Keras' metrics, or None.
     """
 
     record_loss: RecordLoss
-    loss_axes: tuple[tuple[int | None, ...], ...]
+    loss_axes: tuple[tuple[int | None, ...], ...] | None
     shown: ShownMetrics | None
 
     @property
@@ -68,7 +69,8 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
                 "accepts all (a lookup with num_oov_indices=1), or do it where data are read, "
                 "before they are sampled."
             ) from error
-        loss_axes = inputs.loss_axes(y_pred)
+        own_loss = type(model).compute_loss is not keras.Model.compute_loss
+        loss_axes = None if own_loss else inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         check_layers(model)
         losses = [tf.zeros([], loss.dtype) for loss in model.losses]
