@@ -261,6 +261,12 @@ def test_convolutions_of_groups_are_vectorized(layer, shape, dtype, expected):
         outputs = head(layer(4, 2, groups=2)(L.Dense(4)(inputs)))
         loss, variables, examples = problem(keras.Model(inputs, outputs), normal(*shape))
         query = tfdp.GaussianSumQuery(0.3, 1.0)
+        try:
+            with tf.GradientTape() as tape:
+                found = loss.model(examples[0])
+            tape.gradient(found, variables)
+        except tf.errors.InvalidArgumentError:
+            pytest.skip("This Keras computes no such convolution, or no gradient of it, on a CPU.")
         vectorized, loop = (
             tfdp.clipped_gradient_sum(loss, variables, examples, query, engine=engine)
             for engine in ("vectorized", "loop")

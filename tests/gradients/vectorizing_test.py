@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.gradients import RefusedKernelError
 from tfdp.gradients.graphs import LOOPS, functions_called, has
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.vectorizing import vectorized_outputs
@@ -263,6 +264,118 @@ def test_loops_that_records_end_are_those_of_tensorflow():
     assert has(call.graph, _partitions)
     expected = [of_one([record[None]]) for record in records]
     np.testing.assert_allclose(call(records), expected)
+
+
+def _of_a_list(x, i):
+    """Reads a list of the record's at a place of its own."""
+    steps = tf.TensorArray(tf.float32, 3).unstack(tf.reshape(x, [3, 2]))
+    return steps.read(i[0])
+
+
+def _grown(x, i):
+    found = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[6])
+    return found.write(0, x).write(1, 2 * x).stack()
+
+
+def _cases(x, i):
+    branches = [lambda k=k: (k * x, tf.fill([2], k * x[0])) for k in (1.0, 2.0, 3.0)]
+    return tf.switch_case(i[0] * 2, branches)
+
+
+def _rolled_list(x, i):
+    of_all = tf.map_fn(lambda v: 2 * v, tf.constant([[0.0, 1.0, 2.0]]))
+    return tf.roll(of_all, 1, -1) + x[0]
+
+
+# Functions of a record's numbers and places, with operations of which TensorFlow's own conversions
+# mix records, or raise for some, and whether records are computed one after the other.
+PLACES = np.array([[0, 5], [1, 2], [2, 0], [1, 1]], "int32")
+ELSEWHERE_WRONG = {
+    "bias_of_a_record": (
+        lambda x, i: tf.nn.bias_add(tf.zeros([2, 4, 3]), tf.tile(x[:2], [2]), "NCHW"),
+        False,
+    ),
+    "bias_of_a_record_on_images": (
+        lambda x, i: tf.nn.bias_add(tf.zeros([2, 4, 3, 2]), tf.tile(x[:2], [2]), "NCHW"),
+        False,
+    ),
+    "cases": (_cases, False),
+    "crossentropy_that_broadcasts": (
+        lambda x, i: tf.raw_ops.SoftmaxCrossEntropyWithLogits(
+            features=x[:1], labels=tf.nn.softmax(x)[None]
+        )[0],
+        True,
+    ),
+    "grown_list": (_grown, True),
+    "list_at_its_own_place": (_of_a_list, True),
+    "never_taken": (
+        lambda x, i: tf.cond(
+            i[0] > 5, lambda: tf.reshape(x, [3, 2]) @ WEIGHT[:2, None], lambda: tf.zeros([3, 1])
+        ),
+        False,
+    ),
+    "often_taken": (
+        lambda x, i: tf.cond(
+            i[0] > 0, lambda: [x[1:] * 2, tf.range(5)], lambda: [x[:5], 2 * tf.range(5)]
+        ),
+        False,
+    ),
+    "rolled_list": (_rolled_list, False),
+    "text": (
+        lambda x, i: tf.strings.length(tf.strings.format("{}", i[0] * 100)),
+        True,
+    ),
+    "transposed_from_the_end": (
+        lambda x, i: tf.transpose(tf.reshape(tf.tile(x, [2])[:8], [2, 4])[:, :2], [-1, 0]),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", [4, None])
+@pytest.mark.parametrize("name", sorted(ELSEWHERE_WRONG))
+def test_what_tensorflow_would_get_wrong(name, rows):
+    fn, is_in_turn = ELSEWHERE_WRONG[name]
+    records = tf.constant(RECORDS[:rows]), tf.constant(PLACES)
+    expected = pytest.warns(UserWarning, match="computed one example at a time")
+    with expected if is_in_turn else contextlib.nullcontext():
+        call, _ = map_records(lambda r: fn(r[0][0], r[1][0]), list(records), rows)
+    alone = [fn(x, i) for x, i in zip(*records, strict=True)]
+    for actual, results in zip(
+        tf.nest.flatten(call(*records)), zip(*map(tf.nest.flatten, alone), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(actual, tf.stack(results), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["InplaceAdd", "InplaceSub", "InplaceUpdate"])
+def test_what_writes_into_its_operand_is_refused(name):
+    """The next record, and the next call, would find what a record has written."""
+
+    def of_one(record):
+        return getattr(tf.raw_ops, name)(x=tf.zeros([4]), i=[0, 2], v=record[0][0])
+
+    with pytest.raises(RefusedKernelError, match=name):
+        map_records(of_one, [tf.zeros([3, 2])])
+
+
+def test_segments_that_there_are_none_of():
+    """Under XLA they were those of the next record."""
+    records = tf.constant([[1.0, 100.0], [2.0, 3.0]])
+    call, _ = map_records(lambda r: tf.math.unsorted_segment_sum(r[0][0], [0, 2], 2), [records])
+    compiled = tf.function(call, jit_compile=True)
+    np.testing.assert_array_equal(compiled(records), [[1, 0], [2, 0]])
+
+
+def test_lengths_that_are_not_known():
+    squeezed, _ = map_records(lambda r: tf.squeeze(r[0][0]), [tf.TensorSpec([None, None, None, 1])])
+    assert squeezed(tf.ones([1, 3, 1, 1])).shape == (1, 3)
+    assert squeezed(tf.ones([2, 1, 4, 1])).shape == (2, 4)
+    table = tf.reshape(tf.range(6.0), [3, 2])
+    places = tf.constant([[[0], [1]], [[1], [1]]])
+    for lengths in ([2, None], [None, None]):
+        spec = tf.TensorSpec([2, *lengths], tf.int32)
+        gathered, _ = map_records(lambda r: tf.gather_nd(table, r[0][0]), [spec])
+        np.testing.assert_array_equal(gathered(places), tf.gather_nd(table, places))
 
 
 # Functions of a record, the number of its axes, and whether it can be vectorized.

@@ -165,8 +165,7 @@ def _resource_gather(op, inputs):
 
 
 def _coordinates(shape: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    depth = indices.shape[-1]
-    return in_range(indices, shape[:depth] if depth is not None else shape)
+    return in_range(indices, shape[: tf.shape(indices)[-1]])
 
 
 def _gather_nd(op, inputs):

@@ -28,7 +28,7 @@ SparseSegmentMeanGradV2 SparseSegmentSqrtNGradV2 SparseSegmentSumGradV2 Sum TopK
 _ARRAYS = """
 BatchToSpaceND BiasAdd BiasAddV1 Bitcast BroadcastTo Bucketize Concat ConcatV2 ConjugateTranspose
 DepthToSpace Diag DiagPart DynamicStitch EnsureShape ExpandDims ExtractImagePatches
-ExtractVolumePatches Fill Identity IdentityN InplaceAdd InplaceSub InplaceUpdate LowerBound
+ExtractVolumePatches Fill Identity IdentityN LowerBound
 MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3
 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 OneHot OnesLike Pack ParallelDynamicStitch
 PlaceholderWithDefault PreventGradient Rank Reshape Reverse ReverseV2 Shape ShapeN Size Snapshot

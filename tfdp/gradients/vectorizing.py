@@ -5,7 +5,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import pfor
 
-from tfdp.gradients.graphs import LOOPS, functions_called, in_order, names_called
+from tfdp.gradients.graphs import (
+    CASES,
+    CONDITIONALS,
+    LOOPS,
+    functions_called,
+    in_order,
+    names_called,
+)
 from tfdp.gradients.keras_internals import function_in, knows_function
 
 
@@ -51,11 +58,7 @@ def vectorized_outputs(
         converter._add_conversion(inside, pfor.wrap(outside, False))
     try:
         return [converter.convert(output) for output in outputs]
-    except (
-        TypeError,
-        ValueError,
-        NotImplementedError,
-    ) as error:  # Of a list of lists, for example.
+    except (AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise VectorizingError(str(error)) from error
 
 
@@ -70,46 +73,130 @@ def _note_converters(graph: Any) -> None:
         rank = max((t.shape.rank or 0 for t in (*op.inputs, *op.outputs)), default=0)
         if rank >= _MOST_AXES.get(op.type, 8) and op.type not in _ANY_AXES:
             raise VectorizingError(f"{op.type} ({op.name}) takes no axis of records beside {rank}.")
-        if op.type in LOOPS:
-            op.pfor_converter = _convert_loop
-        elif op.type == "Squeeze" and not op.get_attr("squeeze_dims"):
-            if op.inputs[0].shape.is_fully_defined():
-                op.pfor_converter = _convert_squeeze
-        elif op.type == "Softmax":
-            op.pfor_converter = _convert_softmax
-        elif op.type == "ZerosLike" and op.inputs[0].dtype == tf.variant:
-            op.pfor_converter = _convert_list_of_zeros
-        elif op.type == "TensorListElementShape":
-            op.pfor_converter = _convert_element_shape
-        elif op.type == "TensorListGather":
-            op.pfor_converter = _convert_gather
+        converter = _CONVERTERS.get(op.type)
+        if converter is not None:
+            op.pfor_converter = converter
         for name in names_called(op):
             if knows_function(graph, name):
                 _note_converters(function_in(graph, name))
 
 
-def _convert_squeeze(inputs: Any) -> Any:
-    """Converts an operation that drops every axis of length 1.
+def _by_tensorflow(inputs: Any) -> Any:
+    return pfor._pfor_converter_registry[inputs.op_type](inputs)
 
-    TensorFlow's conversion drops that of records, too, if there is one: a sample of one record
-    ended the run.
+
+def _convert_squeeze(inputs: Any) -> Any:
+    """Converts an operation that drops axes of length 1.
+
+    Where it drops every such axis, TensorFlow's conversion drops that of records, too, if there is
+    one: a sample of one record ended the run.
     """
-    shape = inputs.op.inputs[0].shape
+    if inputs.get_attr("squeeze_dims"):
+        return _by_tensorflow(inputs)
+    shape, tensor = inputs.op.inputs[0].shape, inputs.stacked_input(0)
+    if not shape.is_fully_defined():
+        records, lengths = tf.split(tf.shape(tensor), [1, -1])
+        kept = tf.concat([records, tf.boolean_mask(lengths, lengths != 1)], 0)
+        return pfor.wrap(tf.reshape(tensor, kept), True)
     axes = [i + 1 for i, length in enumerate(shape) if length == 1]
-    tensor = inputs.stacked_input(0)
     return pfor.wrap(tf.squeeze(tensor, axes) if axes else tensor, True)
+
+
+def _convert_roll(inputs: Any) -> Any:
+    """Converts what rolls along axes: TensorFlow's conversion takes those that are counted from the
+    end for others.
+    """
+    axes = inputs.unstacked_input(2)
+    rank = tf.rank(inputs.stacked_input(0)) - 1
+    axes = tf.math.floormod(axes, tf.cast(rank, axes.dtype))
+    return _by_tensorflow(_with_input(inputs, 2, axes))
+
+
+def _convert_transpose(inputs: Any) -> Any:
+    """Converts what puts axes in another order: likewise."""
+    order = tf.get_static_value(inputs.op.inputs[1])
+    if order is None or min(order, default=0) >= 0:
+        return _by_tensorflow(inputs)
+    return _by_tensorflow(_with_input(inputs, 1, tf.constant(order % len(order))))
+
+
+def _convert_segments(inputs: Any) -> Any:
+    """Converts what adds up segments.
+
+    A number of a segment that there is none of is left out by XLA, and on a GPU. TensorFlow's
+    conversion made it one of the next record.
+    """
+    ids, number = inputs.input(1), inputs.unstacked_input(2)
+    exist = ids.t < tf.cast(number, ids.t.dtype)
+    ids = pfor.wrap(tf.where(exist, ids.t, -tf.ones_like(ids.t)), ids.is_stacked)
+    return _by_tensorflow(
+        type(inputs)(inputs.pfor, inputs.op, [inputs.input(0), ids, inputs.input(2)])
+    )
+
+
+def _convert_where_alike(inputs: Any) -> Any:
+    """Converts what TensorFlow's conversion is right about where all operands have one shape."""
+    first, *others = (tensor.shape for tensor in inputs.op.inputs)
+    if not first.is_fully_defined() or any(list(first) != list(other) for other in others):
+        raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) broadcasts its operands.")
+    return _by_tensorflow(inputs)
+
+
+def _convert_bias(inputs: Any) -> Any:
+    """Converts what adds a bias: TensorFlow's conversion of one that follows a record, along the
+    second axis, is made for four axes.
+    """
+    rank = inputs.op.inputs[0].shape.rank
+    if inputs.get_attr("data_format") == b"NHWC" or not inputs.input(1).is_stacked or rank is None:
+        return _by_tensorflow(inputs)
+    inputs.stack_inputs()
+    tensor, bias = (value.t for value in inputs.inputs)
+    records, channels = tf.unstack(tf.shape(bias))
+    along = tf.stack([records, 1, channels, *[1] * (rank - 2)])
+    return pfor.wrap(tensor + tf.reshape(bias, along), True)
+
+
+def _convert_text(inputs: Any) -> Any:
+    """Converts what writes a text: TensorFlow's conversion writes one of all records, which is only
+    fit to be printed.
+    """
+    if {op.type for op in inputs.op.outputs[0].consumers()} <= {"PrintV2"}:
+        return _by_tensorflow(inputs)
+    raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) writes a text of a record.")
+
+
+def _convert_written(inputs: Any) -> Any:
+    """Converts what writes to a list: TensorFlow's conversion forgets that the list may grow."""
+    if inputs.get_attr("resize_if_index_out_of_bounds"):
+        raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) writes to a list that grows.")
+    return _by_tensorflow(inputs)
+
+
+def _refuse(inputs: Any) -> Any:
+    raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) reads places of other records.")
+
+
+def _with_input(inputs: Any, place: int, tensor: tf.Tensor) -> Any:
+    """Returns inputs with another one, the same for all records, in a place."""
+    values = list(inputs.inputs)
+    values[place] = pfor.wrap(tensor, False)
+    return type(inputs)(inputs.pfor, inputs.op, values)
 
 
 def _convert_softmax(inputs: Any) -> Any:
     """Converts a softmax: of rows, as TensorFlow's takes at most five axes."""
     tensor = inputs.stacked_input(0)
+    if tensor.shape.rank is not None and tensor.shape.rank < 6:
+        return _by_tensorflow(inputs)
     shape = tf.shape(tensor)
     rows = tf.nn.softmax(tf.reshape(tensor, tf.stack([-1, shape[-1]])))
     return pfor.wrap(tf.reshape(rows, shape), True)
 
 
-def _convert_list_of_zeros(inputs: Any) -> Any:
-    """Converts what makes a list of zeros, of which TensorFlow's conversion would make a number."""
+def _convert_zeros(inputs: Any) -> Any:
+    """Converts what makes zeros: of a list TensorFlow's conversion would make a number."""
+    if inputs.op.inputs[0].dtype != tf.variant:
+        return _by_tensorflow(inputs)
     return pfor.wrap(tf.zeros_like(inputs.stacked_input(0)), True)
 
 
@@ -131,7 +218,7 @@ def _convert_gather(inputs: Any) -> Any:
     records it gave each record numbers of others.
     """
     (_, of_records, _), (_, by_record, _), _ = inputs.inputs
-    found = pfor._pfor_converter_registry["TensorListGather"](inputs)
+    found = _by_tensorflow(inputs)
     if by_record or not of_records:
         return found
     rank = tf.rank(found.t)
@@ -145,7 +232,7 @@ def _convert_loop(inputs: Any) -> Any:
     there is a branch in every turn, and the turn is traced several times. Where records do not
     decide when it ends, a loop of the turns of all records does.
     """
-    op, records = inputs.op, inputs.pfor
+    op = inputs.op
     condition, body = functions_called(op)
     stacked = [value.is_stacked for value in inputs.inputs]
     known: list[bool] = []
@@ -158,18 +245,7 @@ def _convert_loop(inputs: Any) -> Any:
     inputs.stack_inputs(missing, tile_variants=True)
 
     def of_all_records(graph, state):
-        converter = pfor.PFor(
-            records.loop_var,
-            records.loop_len_vector[0],
-            graph.get_operations(),
-            records.fallback_to_while_loop,
-            records.all_indices,
-            records.all_indices_partitioned,
-            records.pfor_config,
-        )
-        for inside, tensor, is_stacked in zip(graph.inputs, state, stacked, strict=True):
-            converter._add_conversion(inside, pfor.wrap(tensor, is_stacked))
-        return [converter._convert_helper(output) for output in graph.outputs]
+        return _converted(graph, list(map(pfor.wrap, state, stacked)), inputs.pfor)
 
     def turn(*state):
         values = of_all_records(body, state)
@@ -178,7 +254,7 @@ def _convert_loop(inputs: Any) -> Any:
                 f"{op.type} ({op.name}) is not seen to follow records in every turn."
             )
         # What is the same for all records may differ in the next turn.
-        found = type(inputs)(records, op, values)
+        found = type(inputs)(inputs.pfor, op, values)
         missing = [i for i, value in enumerate(values) if stacked[i] and not value.is_stacked]
         found.stack_inputs(missing, tile_variants=True)
         return [value.t for value in found.inputs]
@@ -191,6 +267,54 @@ def _convert_loop(inputs: Any) -> Any:
         parallel_iterations=op.get_attr("parallel_iterations"),
     )
     return list(map(pfor.wrap, outputs, stacked))
+
+
+def _convert_branches(inputs: Any) -> Any:
+    """Converts branches.
+
+    Where records decide, TensorFlow's conversion runs each branch on the records that take it. One
+    that none of a sample takes could end the run, and how long it takes tells how many do. All
+    branches run on all records instead.
+    """
+    chosen, *arguments = inputs.inputs
+    if not chosen.is_stacked:
+        return _by_tensorflow(inputs)
+    if any(tensor.dtype == tf.variant for tensor in inputs.op.outputs):
+        raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) gives lists.")
+    results = []
+    for graph in functions_called(inputs.op):
+        found = type(inputs)(inputs.pfor, inputs.op, _converted(graph, arguments, inputs.pfor))
+        found.stack_inputs()
+        results.append([value.t for value in found.inputs])
+    if inputs.op_type in CONDITIONALS:
+        first = [chosen.t]
+    else:  # A number of none of them is that of the last one.
+        first = [chosen.t == i for i in range(len(results) - 1)]
+    outputs = results[-1]
+    for is_chosen, values in zip(first, results[:-1], strict=True):
+        outputs = [
+            tf.where(tf.reshape(is_chosen, [-1] + [1] * (len(a.shape) - 1)), a, b)
+            for a, b in zip(values, outputs, strict=True)
+        ]
+    return [pfor.wrap(tensor, True) for tensor in outputs]
+
+
+def _converted(graph: Any, arguments: list[Any], records: Any) -> list[Any]:
+    """Returns what a function gives for all records, given its arguments, and whether they follow
+    records.
+    """
+    converter = pfor.PFor(
+        records.loop_var,
+        records.loop_len_vector[0],
+        graph.get_operations(),
+        records.fallback_to_while_loop,
+        records.all_indices,
+        records.all_indices_partitioned,
+        records.pfor_config,
+    )
+    for inside, value in zip(graph.inputs, arguments, strict=True):
+        converter._add_conversion(inside, value)
+    return [converter._convert_helper(output) for output in graph.outputs]
 
 
 def _stacked(graph: Any, inputs: list[bool]) -> list[bool]:
@@ -217,3 +341,31 @@ def _shape(tensor: tf.Tensor, is_stacked: bool) -> tf.TensorShape:
     """
     of_records = is_stacked and tensor.dtype != tf.variant
     return tf.TensorShape([None] if of_records else []).concatenate(tensor.shape)
+
+
+_CONVERTERS = {
+    **dict.fromkeys(LOOPS, _convert_loop),
+    **dict.fromkeys((*CONDITIONALS, *CASES), _convert_branches),
+    **dict.fromkeys(
+        [f"UnsortedSegment{kind}" for kind in ("Max", "Min", "Prod", "Sum")], _convert_segments
+    ),
+    **dict.fromkeys(
+        [
+            f"SparseSegment{kind}{end}"
+            for kind in ("Mean", "SqrtN", "Sum")
+            for end in ("", "Grad", "GradV2", "WithNumSegments")
+        ],
+        _refuse,
+    ),
+    "BiasAdd": _convert_bias,
+    "Roll": _convert_roll,
+    "Softmax": _convert_softmax,
+    "SoftmaxCrossEntropyWithLogits": _convert_where_alike,
+    "Squeeze": _convert_squeeze,
+    "StringFormat": _convert_text,
+    "TensorListElementShape": _convert_element_shape,
+    "TensorListGather": _convert_gather,
+    "TensorListSetItem": _convert_written,
+    "Transpose": _convert_transpose,
+    "ZerosLike": _convert_zeros,
+}
