@@ -1,6 +1,7 @@
 """Layers that run record by record, in a pass over the whole batch."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,6 +15,10 @@ from tests.gradients.problems import (
     assert_layer_is_exact,
     assert_tokens_agree,
     by_engine,
+    explicit_sum,
+    model_of,
+    normal,
+    problem,
     token_model,
 )
 
@@ -40,6 +45,31 @@ class CellOfPositions(L.Layer):
     def call(self, inputs, states, training=False):
         state = self.dense(keras.ops.reshape(states[0], (-1, 2, 3)) + inputs)
         return state, [keras.ops.reshape(state, (-1, 6))]
+
+
+@tf.function
+def _between_0_and_1(x):
+    return tf.clip_by_value(0.5 * x + 0.5, 0.0, 1.0)
+
+
+class CallsFunction(L.Layer):
+    """Calls a function that others call, too."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3))
+
+    def call(self, inputs):
+        return _between_0_and_1(tf.matmul(inputs, self.kernel))
+
+
+def test_a_function_that_was_differentiated_elsewhere():
+    """TensorFlow gives it more results than calls of it have that are made later."""
+    for engine in ("loop", "vectorized", "bookkeeping", "bookkeeping"):
+        loss, variables, examples = problem(model_of(CallsFunction, (4,)), normal(4))
+        total = by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), engine)
+        expected = explicit_sum(loss, variables, examples, 0.3)
+        for a, e in zip(total, expected, strict=True):
+            np.testing.assert_allclose(a, e, atol=1e-6)
 
 
 # name -> (layer, shape of its input)

@@ -57,6 +57,8 @@ def test_products_in_the_body_of_a_loop_are_recognised():
         return tf.while_loop(lambda i, _: i < 2, body, start)
 
     assert corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], loop))
+    # Both operands have as many matrices.
+    assert not corrupts_memory(graph_of([13, 1, 3, 4], [13, 1, 4, 16], loop))
     assert not corrupts_memory(graph_of([13, 1, 3, 4], [4, 16], harmless))
 
 

@@ -70,6 +70,14 @@ def codes(block, x):
     return x * K.reshape(chosen, (K.shape(x)[0], -1, 4))
 
 
+def routed(block, x):
+    """Uses once more what a softmax was called on, which Keras attaches to its results."""
+    logits = K.zeros((K.shape(x)[0], BATCH, 4))
+    weights = block.softmax(logits)
+    logits = logits + x
+    return K.matmul(x * weights, block.kernel) + logits
+
+
 def positions(block, x):
     return x + block.embedding(K.arange(x.shape[1])) * block.scale
 
@@ -158,6 +166,7 @@ ON_BATCH = {
         scale=(4,),
         shift=(4,),
     ),
+    "routed": own(routed, {"softmax": L.Softmax}, kernel=(4, 4)),
     "kernel_of_a_layer": own(
         lambda b, x: K.matmul(K.tanh(b.dense(x)), K.transpose(b.dense.kernel)), {"dense": dense}
     ),

@@ -12,6 +12,7 @@ from tfdp.gradients.graphs import LOOPS, functions_called, has
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.vectorizing import vectorized_outputs
 
+L = keras.layers
 RECORDS = np.linspace(-1.0, 1.5, 24, dtype="float32").reshape(4, 6)
 WEIGHT = np.array([0.7, 0.9, -0.4, 1.1, 0.2, -0.8], "float32")
 
@@ -231,6 +232,37 @@ def test_loops_and_their_gradients(name, rows):
     expected = zip(*(alone(record[None]) for record in records), strict=True)
     for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
         np.testing.assert_allclose(actual, results, rtol=2e-5, atol=1e-6)
+
+
+class OfMatrices(L.Layer):
+    """A cell that multiplies matrices of each record."""
+
+    state_size = output_size = 3
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3))
+
+    def call(self, x, states):
+        z = x @ self.kernel
+        state = tf.squeeze(tf.tanh(states[0][:, :, None] + z[:, None]) @ z[..., None], -1)
+        return tf.tanh(state), [state]
+
+
+def test_matrices_of_records_in_a_loop_need_no_xla():
+    """Their shapes are known in the loop: XLA would not compile it."""
+    made = L.RNN(OfMatrices())
+    records = tf.constant(RECORDS.reshape(4, 3, 2))
+    made(records)
+
+    def of_one(record):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(made(record[0]))
+        return tape.gradient(loss, [made.cell.kernel.value])
+
+    call, _ = map_records(of_one, [records])
+    assert not call.function_def.attr["_XlaMustCompile"].b
+    expected = [of_one([record[None]])[0] for record in records]
+    np.testing.assert_allclose(call(records)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def _partitions(op):

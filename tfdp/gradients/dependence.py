@@ -45,6 +45,8 @@ class Dependent:
             graphs = functions_called(op)
             depend = [self.on([t]) for t in op.inputs]
             outputs = self._enter(op, graphs, depend) if graphs else [any(depend)] * len(op.outputs)
+            # TensorFlow adds results to a function when it differentiates another call of it.
+            outputs = outputs[: len(op.outputs)]
             self._names |= {t.name for t, is_one in zip(op.outputs, outputs, strict=True) if is_one}
 
     def on(self, tensors: Iterable[tf.Tensor]) -> bool:

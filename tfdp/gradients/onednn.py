@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.gradients.graphs import has, knows_functions
 from tfdp.gradients.keras_internals import shape_in_definition
 
 _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
@@ -16,13 +17,17 @@ def corrupts_memory(graph: tf.Graph) -> bool:
     TensorFlow 2.21 (and, as reported, 2.20) on a CPU writes out of bounds in some products of rank
     4 or more (github.com/tensorflow/tensorflow/issues/117700). They are those whose operands differ
     in their batch dimensions, one of which is 1. A Dense layer over a sequence becomes just that
-    under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. In graphs
-    inside graphs only the shapes of results are recorded: there, any product of rank 4 counts.
+    under `tf.vectorized_map` over batches of one. XLA does not use the faulty kernel. Of functions
+    whose graphs are not known the shapes of results are: there, any product of rank 4 counts.
     """
-    if any(is_faulty_product(op) or is_open_product(op) for op in graph.get_operations()):
-        return True
+
+    def may_be(op):
+        return is_faulty_product(op) or is_open_product(op)
+
+    if knows_functions(graph):
+        return has(graph, may_be)
     functions = graph.as_graph_def(add_shapes=True).library.function
-    return any(
+    return any(map(may_be, graph.get_operations())) or any(
         _may_be_faulty(node) for f in functions for node in f.node_def if node.op in _MATMULS
     )
 

@@ -87,8 +87,11 @@ class Region:
         self._take(arguments, "argument")
 
     def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
+        leaves = tf.nest.flatten(structure)
         for i, leaf in enumerate(flatten_with_attached(structure)[0]):
-            if tf.is_symbolic_tensor(leaf):
+            # What a layer attaches may be what it was called on, as the logits of a softmax are.
+            is_known = i >= len(leaves) and self._label(leaf) != "other"
+            if tf.is_symbolic_tensor(leaf) and not is_known:
                 if self._kinds is not None:
                     self._kinds.add_rows(leaf, rows)
                 self._labels[leaf.name] = (label, i)

@@ -227,8 +227,8 @@ def _outputs(op: tf.Operation, inputs: list[tf.Tensor], dependent: Dependent) ->
         values = {t.name: value for t, value in zip(graph.inputs, arguments, strict=True)}
         return _emit(graph, values, inside)
 
-    if op.type in CALLS:
-        return run(0, inputs)
+    if op.type in CALLS:  # A function may have more results by now.
+        return run(0, inputs)[: len(op.outputs)]
     if op.type in LOOPS:
         return list(
             tf.while_loop(

@@ -1,5 +1,6 @@
 """TensorFlow's vectorization, of which nothing is promised but `tf.vectorized_map`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -218,11 +219,25 @@ def _convert_gather(inputs: Any) -> Any:
     records it gave each record numbers of others.
     """
     (_, of_records, _), (_, by_record, _), _ = inputs.inputs
+    found = _by_tensorflow(inputs).t
+    if of_records and not by_record:
+        found = tf.transpose(found, tf.concat([[1, 0], tf.range(2, tf.rank(found))], 0))
+    return _of_known_shapes(inputs, [pfor.wrap(found, True)])
+
+
+def _convert_read(inputs: Any) -> Any:
+    """Converts what reads lists: those of all records do not know the shapes of their elements."""
     found = _by_tensorflow(inputs)
-    if by_record or not of_records:
-        return found
-    rank = tf.rank(found.t)
-    return pfor.wrap(tf.transpose(found.t, tf.concat([[1, 0], tf.range(2, rank)], 0)), True)
+    return _of_known_shapes(inputs, [found] if hasattr(found, "is_stacked") else found)
+
+
+def _of_known_shapes(inputs: Any, found: Sequence[Any]) -> list[Any]:
+    """Notes the shapes of what an operation gives for all records, as far as those for one are
+    known.
+    """
+    for tensor, value in zip(inputs.op.outputs, found, strict=True):
+        value.t.set_shape(_shape(tensor, value.is_stacked))
+    return list(found)
 
 
 def _convert_loop(inputs: Any) -> Any:
@@ -365,7 +380,10 @@ _CONVERTERS = {
     "StringFormat": _convert_text,
     "TensorListElementShape": _convert_element_shape,
     "TensorListGather": _convert_gather,
+    "TensorListGetItem": _convert_read,
+    "TensorListPopBack": _convert_read,
     "TensorListSetItem": _convert_written,
+    "TensorListStack": _convert_read,
     "Transpose": _convert_transpose,
     "ZerosLike": _convert_zeros,
 }
