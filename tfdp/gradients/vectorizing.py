@@ -294,22 +294,30 @@ def _convert_branches(inputs: Any) -> Any:
     chosen, *arguments = inputs.inputs
     if not chosen.is_stacked:
         return _by_tensorflow(inputs)
-    if any(tensor.dtype == tf.variant for tensor in inputs.op.outputs):
-        raise VectorizingError(f"{inputs.op_type} ({inputs.op.name}) gives lists.")
-    results = []
-    for graph in functions_called(inputs.op):
-        found = type(inputs)(inputs.pfor, inputs.op, _converted(graph, arguments, inputs.pfor))
+    op, number, results = inputs.op, len(inputs.op.outputs), []
+    if any(tensor.dtype == tf.variant for tensor in op.outputs):
+        raise VectorizingError(f"{op.type} ({op.name}) gives lists.")
+    graphs = functions_called(op)
+    for shapes in zip(
+        *([t.shape for t in graph.outputs[:number]] for graph in graphs), strict=True
+    ):
+        # Others would be broadcast to each other.
+        if not shapes[0].is_fully_defined() or any(shape != shapes[0] for shape in shapes):
+            raise VectorizingError(f"{op.type} ({op.name}) may give results of other sizes.")
+    for graph in graphs:
+        values = _converted(graph, arguments, inputs.pfor)[:number]
+        found = type(inputs)(inputs.pfor, op, values)
         found.stack_inputs()
         results.append([value.t for value in found.inputs])
-    if inputs.op_type in CONDITIONALS:
+    if op.type in CONDITIONALS:
         first = [chosen.t]
     else:  # A number of none of them is that of the last one.
         first = [chosen.t == i for i in range(len(results) - 1)]
     outputs = results[-1]
     for is_chosen, values in zip(first, results[:-1], strict=True):
         outputs = [
-            tf.where(tf.reshape(is_chosen, [-1] + [1] * (len(a.shape) - 1)), a, b)
-            for a, b in zip(values, outputs, strict=True)
+            tf.where(tf.reshape(is_chosen, [-1] + [1] * len(of_one.shape)), a, b)
+            for of_one, a, b in zip(op.outputs, values, outputs, strict=True)
         ]
     return [pfor.wrap(tensor, True) for tensor in outputs]
 
