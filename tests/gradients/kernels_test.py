@@ -10,6 +10,7 @@ from tests.gradients.integers_test import ENGINES, summing
 from tfdp.gradients import kernels, mapped_call
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.rewriting import with_checks
+from tfdp.gradients.vectorizing import VectorizingError
 
 K = keras.ops
 N = 4
@@ -218,7 +219,7 @@ def test_what_tensorflow_differentiates_has_no_gradient_that_may_end_the_run(
     operation, is_refused, monkeypatch
 ):
     def vectorized(*arguments):
-        raise TypeError("This stands for a loop whose gradient cannot be vectorized.")
+        raise VectorizingError("This stands for a loop whose gradient cannot be vectorized.")
 
     monkeypatch.setattr(mapped_call, "vectorized", vectorized)
     model = model_with(operation)

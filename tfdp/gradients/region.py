@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, tensors_of
 from tfdp.gradients.draws import DRAWS, Draws
+from tfdp.gradients.keras_internals import ATTACHED, MASK
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
 
@@ -87,10 +88,9 @@ class Region:
         self._take(arguments, "argument")
 
     def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
-        leaves = tf.nest.flatten(structure)
-        for i, leaf in enumerate(flatten_with_attached(structure)[0]):
-            # What a layer attaches may be what it was called on, as the logits of a softmax are.
-            is_known = i >= len(leaves) and self._label(leaf) != "other"
+        for i, (leaf, name) in enumerate(_with_names(structure)):
+            # The logits that a softmax attaches may be what it was called on, which is known.
+            is_known = name not in (None, MASK) and self._label(leaf) != "other"
             if tf.is_symbolic_tensor(leaf) and not is_known:
                 if self._kinds is not None:
                     self._kinds.add_rows(leaf, rows)
@@ -331,6 +331,18 @@ class Region:
             return False
         shapes, others = itertools.chain(*self.shapes), itertools.chain(*other.shapes)
         return all(a.is_compatible_with(b) for a, b in zip(shapes, others, strict=True))
+
+
+def _with_names(structure: Any) -> Iterator[tuple[Any, str | None]]:
+    """Yields the leaves of a structure, and what Keras attached to them, with the names under which
+    it did.
+    """
+    leaves = tf.nest.flatten(structure)
+    yield from ((leaf, None) for leaf in leaves)
+    for leaf in leaves:
+        for name in ATTACHED:
+            if (attached := getattr(leaf, name, None)) is not None:
+                yield attached, name
 
 
 def _tensors(structure: Any) -> list[tf.Tensor]:
