@@ -22,8 +22,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import fuzz_kernels
 import numpy as np
+
+sys.path.insert(0, os.fspath(pathlib.Path(__file__).resolve().parents[2]))
+from tests.fuzz import fuzz_kernels  # noqa: E402
 
 # The verdicts that are findings, the worst first. TensorFlow may differ between operations that run
 # at once and those of a graph, and its numbers may be whatever was in the memory.
@@ -43,7 +45,6 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.path.insert(0, os.fspath(pathlib.Path(__file__).resolve().parents[2]))
     if arguments.worker:
         import tensorflow as tf
 
@@ -78,9 +79,10 @@ def names() -> list[str]:
     or that tfdp calls on a record's numbers, without those of lists and variables.
     """
     import tensorflow as tf
-    import vectorized_calls
     from tensorflow.python.framework import op_def_registry
     from tensorflow.python.ops.parallel_for import pfor
+
+    from tests.fuzz import vectorized_calls
 
     handles = {tf.variant.as_datatype_enum, tf.resource.as_datatype_enum}
     definitions = filter(None, map(op_def_registry.get, pfor._pfor_converter_registry))
@@ -96,8 +98,9 @@ def compared(name: str, seconds: float, seed: int) -> dict[str, Any]:
         seconds: How long to try, at most.
         seed: Of what is drawn.
     """
-    import vectorized_calls
     from tensorflow.python.framework import op_def_registry
+
+    from tests.fuzz import vectorized_calls
 
     definition = op_def_registry.get(name)
     draws = definition is not None and definition.is_stateful
