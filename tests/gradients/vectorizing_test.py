@@ -353,6 +353,10 @@ ELSEWHERE_WRONG = {
         False,
     ),
     "rolled_list": (_rolled_list, False),
+    "sparse_segments": (
+        lambda x, i: tf.sparse.segment_sum(tf.reshape(x, [3, 2]), [0, 2, 1], [0, 0, 1]),
+        True,
+    ),
     "text": (
         lambda x, i: tf.strings.length(tf.strings.format("{}", i[0] * 100)),
         True,

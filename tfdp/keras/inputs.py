@@ -207,12 +207,16 @@ def check_examples(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> No
         for leaf in tf.nest.flatten(part):
             if leaf is not None:
                 check_dtype(name, leaf, strings=strings and name == "x")
-    own_loss = type(model).compute_loss is not keras.Model.compute_loss
-    if y is None and getattr(model, "loss", None) is not None and not own_loss:
+    if y is None and getattr(model, "loss", None) is not None and not has_own_loss(model):
         raise ValueError(
             f"The model was compiled with loss={model.loss!r}, which needs targets. Received: "
             "y=None. Give y, or compile without a loss where layers add theirs (add_loss)."
         )
+
+
+def has_own_loss(model: keras.Model) -> bool:
+    """Returns whether a model has a `compute_loss` of its own, not Keras'."""
+    return type(model).compute_loss is not keras.Model.compute_loss
 
 
 def loss_axes(y_pred: Any) -> tuple[tuple[int | None, ...], ...]:

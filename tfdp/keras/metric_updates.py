@@ -19,6 +19,7 @@ from tfdp.gradients import (
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
+from tfdp.keras.inputs import has_own_loss
 from tfdp.keras.records import RecordLoss, loss_in_training
 from tfdp.sampling import PaddedBatch
 
@@ -155,7 +156,6 @@ def update(
 
     y_pred = record_loss.unbatch(y_pred)
     masks = [mask_of(t) for t in tf.nest.flatten(y_pred)]
-    own_loss = type(model).compute_loss is not keras.Model.compute_loss
 
     def of_kept(x, y, sample_weight, losses, y_pred, masks):
         for output, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
@@ -166,7 +166,7 @@ def update(
         for metric in model.metrics:
             if metric.name == "loss":
                 metric.update_state(losses)
-        if own_loss or (len(masks) > 1 and model.loss is not None):
+        if has_own_loss(model) or (len(masks) > 1 and model.loss is not None):
             # `compute_loss` also updates metrics: the losses of single outputs, and any of its own.
             weights = [(v, tf.convert_to_tensor(v.value)) for v in model.trainable_variables]
             with MetricScope(variables, weights) as scope:

@@ -69,8 +69,7 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
                 "accepts all (a lookup with num_oov_indices=1), or do it where data are read, "
                 "before they are sampled."
             ) from error
-        own_loss = type(model).compute_loss is not keras.Model.compute_loss
-        loss_axes = None if own_loss else inputs.loss_axes(y_pred)
+        loss_axes = None if inputs.has_own_loss(model) else inputs.loss_axes(y_pred)
         inputs.check_weights(sample_weight, loss_axes)
         check_layers(model)
         losses = [tf.zeros([], loss.dtype) for loss in model.losses]
