@@ -150,6 +150,15 @@ ON_BATCH = {
     "kernel_of_a_dense_layer": own(
         lambda b, x: K.matmul(x, b.kernel) + b.bias, kernel=(4, 4), bias=(4,)
     ),
+    "layer_gets_both": own(
+        lambda b, x: (
+            x
+            + b.embedding(K.arange(BATCH))
+            + b.scale * b.embedding(K.cast(x[..., 0] ** 2, "int32"))
+        ),
+        {"embedding": lambda: L.Embedding(BATCH + 4, 4)},
+        scale=(4,),
+    ),
     "layer_on_constants_and_places": own(
         lambda b, x: (
             x + b.embedding(K.arange(BATCH)) + b.scale * b.embedding(K.cast(x[..., 0] > 0, "int32"))
@@ -221,15 +230,6 @@ RECORD_BY_RECORD = {
     "mean": own(lambda b, x: b.scale * (x - K.mean(x, 0, keepdims=True)), scale=(4,)),
     "layer_gets_a_weight": own(
         lambda b, x: b.other(x, b.scale * K.ones_like(b.scale)), {"other": Pair}, scale=(4,)
-    ),
-    "layer_gets_both": own(
-        lambda b, x: (
-            x
-            + b.embedding(K.arange(BATCH))
-            + b.scale * b.embedding(K.cast(x[..., 0] ** 2, "int32"))
-        ),
-        {"embedding": lambda: L.Embedding(BATCH + 4, 4)},
-        scale=(4,),
     ),
 }
 

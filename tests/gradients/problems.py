@@ -118,10 +118,11 @@ def problem(model, x):
         if np.ptp(v) == 0:
             v.assign_add(0.1 * rng.normal(size=v.shape))
     y = targets(model.output_shape[-1])
+    inputs = tuple(map(tf.constant, x)) if isinstance(x, tuple) else tf.constant(x)
     return (
         ModelLoss(model, squared_error),
         model.trainable_variables,
-        (tf.constant(x), tf.constant(y)),
+        (inputs, tf.constant(y)),
     )
 
 

@@ -53,6 +53,14 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/record_wise_operations_test.py",
     ),
     (
+        "places_that_do_not_exist_are_others",
+        "a record that reads in a block at a place that does not exist gets what is at another",
+        "region.py",
+        "if not self._good:",
+        "if True:",
+        f"{GRADIENTS}/places_in_blocks_test.py",
+    ),
+    (
         "places_of_other_records",
         "a block may read at places among the records",
         "record_wise_checks.py",

@@ -25,7 +25,6 @@ from tfdp.gradients.attached import (
     noting_detached,
     tensors_of,
 )
-from tfdp.gradients.bounds import Bounds, bounds_of
 from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
@@ -117,10 +116,9 @@ class Blocks:
             args: Of the call.
             kwargs: Of the call.
         """
-        with self.within(region), self._reading(weights):
+        with self.within(region), self._reading(weights), region.reading():
             outputs = call(*args, **kwargs)
-        region.finish(outputs)
-        return outputs
+        return region.finish(outputs)
 
     def tried(
         self,
@@ -204,13 +202,12 @@ class Blocks:
         leaves, rebuild = arguments_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
-        bounds = [bounds_of(leaf) for leaf in leaves]
         regions: list[Region] = []
         returned = _Returned()
         for rows in (None, 1):
 
             def run(*tensors, rows=rows):
-                new_args, new_kwargs = rebuild(list(map(_within, tensors, bounds)))
+                new_args, new_kwargs = rebuild(tensors)
                 values = [tf.identity(value) for _, value in weights]
                 runner = returned.note if rows is None else returned.give_back
                 region = Region(
@@ -289,11 +286,6 @@ class _Returned:
         )
 
 
-def _within(tensor: tf.Tensor, bounds: Bounds | None) -> tf.Tensor:
-    """Returns integers of which the bounds are known that those of an argument have."""
-    return tensor if bounds is None else tf.clip_by_value(tensor, bounds.least, bounds.largest)
-
-
 def _of_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
     """Returns the shape that a tensor has for so many rows, given that for any number of them."""
     return tf.TensorShape([rows, *shape[1:]]) if shape.rank and shape[0] is None else shape
@@ -313,8 +305,7 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     configuration = {name: value for name, value in configuration.items() if name != "name"}
     leaves, _ = flatten_with_attached((args, kwargs))
     called_with = [
-        (leaf.dtype, tuple(leaf.shape), bounds_of(leaf)) if tf.is_tensor(leaf) else leaf
-        for leaf in leaves
+        (leaf.dtype, tuple(leaf.shape)) if tf.is_tensor(leaf) else leaf for leaf in leaves
     ]
     # What is called on one tensor twice is not like what is called on two.
     first = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves))) if tf.is_tensor(leaf)}

@@ -320,6 +320,31 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             attributes[name] = before
 
 
+@contextlib.contextmanager
+def changing_inputs(
+    graph: Any, change: Callable[[str, list[tf.Tensor]], list[tf.Tensor]]
+) -> Iterator[None]:
+    """Lets operations that are made in a graph in the block take other inputs.
+
+    Args:
+        graph: A graph.
+        change: From a kind of operation and its inputs to those that it shall take.
+    """
+    create = graph._create_op_internal
+
+    def changed(kind, inputs, *args, **kwargs):
+        return create(kind, change(kind, list(inputs)), *args, **kwargs)
+
+    graph._create_op_internal = changed  # A graph does not show its attributes: no `replaced`.
+    try:
+        yield
+    finally:
+        if inspect.ismethod(create):
+            del graph._create_op_internal
+        else:  # That of a block around.
+            graph._create_op_internal = create
+
+
 def without_jit_compile(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     """Makes `model.jit_compile` False in the block. To set it would ask whether layers support what
     it was before.

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.gradients import keras_internals
 from tfdp.gradients.draws import DRAWS
 from tfdp.gradients.keras_internals import (
     CUSTOM_GRADIENT,
@@ -48,6 +49,7 @@ _ARITHMETIC = {
 # Where code is that no user has written.
 _LIBRARIES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__))
 _OURS = f"{pathlib.Path(__file__).parent}{os.sep}"
+_PASSES_ON = keras_internals.__file__  # What a block's code makes goes through `changing_inputs`.
 
 
 class Rows(NamedTuple):
@@ -439,7 +441,8 @@ class Kinds:
         check = CHECKS.get(op.type)
         if check is None or not check(op, inputs, lambda t: self.rows_of(t) is not None):
             reads = op.type == "GatherV2" and self.rows_of(inputs[1]) is not None
-            why = " may read at places that do not exist (keras.ops.clip), and" if reads else ""
+            is_open = reads and None in inputs[0].shape[1:]
+            why = " reads along an axis of a length that is not known, and" if is_open else ""
             raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)
@@ -467,6 +470,8 @@ def _named(op: tf.Operation) -> str:
     its name where no code of a user's own made it.
     """
     for frame in reversed(op.traceback or ()):
+        if frame.filename == _PASSES_ON:
+            continue
         if frame.filename.startswith(_OURS):  # What is further out has called for gradients.
             break
         if not frame.filename.startswith(_LIBRARIES):

@@ -10,8 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, tensors_of
+from tfdp.gradients.bounds import are_places
 from tfdp.gradients.draws import DRAWS, Draws
-from tfdp.gradients.keras_internals import ATTACHED, MASK
+from tfdp.gradients.indices import nowhere
+from tfdp.gradients.keras_internals import ATTACHED, MASK, changing_inputs
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
 
@@ -81,6 +83,9 @@ class Region:
         self.asks_for: Any = None
         self.borrows: Any = None
         self.parts_records = False
+        self._in_layer = False
+        # Of each record, whether the places exist at which it reads.
+        self._good: list[tf.Tensor] = []
         for i, weight in enumerate(weights):
             self._labels[weight.name] = ("weight", i)
             if self._kinds is not None:
@@ -241,12 +246,9 @@ class Region:
         rows = self._rows_of_call(layer, (args, kwargs), notes_inputs and bool(layer.weights))
         self.steps.append((id(layer), self._labelled((args, kwargs))))
         self.shapes.append([t.shape for t in _tensors((args, kwargs))])
-        if rows == 1:
+        self.parts_records |= rows != 1
+        with in_rows(rows) if rows != 1 else contextlib.nullcontext(), self._in_a_layer():
             outputs = self._runner(layer, run, args, kwargs)
-        else:
-            self.parts_records = True
-            with in_rows(rows):
-                outputs = self._runner(layer, run, args, kwargs)
         tensors, rebuild = tensors_of(outputs)
         if any(tf.is_symbolic_tensor(t) and t.name in self._labels for t in tensors):
             # It returns what it was called on, as dropout at rate zero does: what follows may use
@@ -255,6 +257,42 @@ class Region:
         self._seen = len(self._graph.get_operations())
         self._take(outputs, len(self.steps), rows)
         return outputs
+
+    @contextlib.contextmanager
+    def _in_a_layer(self) -> Iterator[None]:
+        self._in_layer = True
+        try:
+            yield
+        finally:
+            self._in_layer = False
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Lets the code of the block, in a `with` statement, read at places that records name. Of a
+        record that names one that does not exist, the block returns NaN.
+        """
+        if self._kinds is None:
+            yield
+            return
+        with changing_inputs(self._graph, self._at_places_that_exist):
+            yield
+
+    def _at_places_that_exist(self, kind: str, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        if kind != "GatherV2" or self._in_layer:
+            return inputs
+        self.look()
+        tensor, places, axis = inputs
+        rows, along = self._kinds.rows_of(places), static_value(axis)
+        size = None if along is None or tensor.shape.rank is None else tensor.shape[int(along)]
+        if rows is None or not size or are_places(places, size):
+            return inputs
+        nearest = tf.clip_by_value(places, 0, min(size - 1, places.dtype.max))
+        good = tf.reduce_all(nearest == places, range(1, places.shape.rank))
+        self._good.append(tf.reduce_all(tf.reshape(good, [-1, rows]), 1))
+        self._labels[nearest.name] = self._label(places)
+        self._kinds.add_rows(nearest, rows)
+        self._seen = len(self._graph.get_operations())
+        return [tensor, nearest, axis]
 
     def mask(self, layer: Any, compute: Callable[[], Any], arguments: Any) -> Any:
         """Returns the masks of what a layer in the block returns, by its own method, which looks at
@@ -273,7 +311,8 @@ class Region:
             raise MixesError(f"{layer.name} makes masks of rows of records")
         self.steps.append((id(layer), ["compute_mask", *self._labelled(arguments)]))
         self.shapes.append([t.shape for t in _tensors(arguments)])
-        masks = compute()
+        with self._in_a_layer():
+            masks = compute()
         self._seen = len(self._graph.get_operations())
         self._take(masks, len(self.steps))
         return masks
@@ -310,8 +349,12 @@ class Region:
             name = getattr(tensor, "name", "a constant")
             raise MixesError(f"{what} {name}, which holds no records")
 
-    def finish(self, outputs: Any) -> None:
-        """Looks at the last operations, and at what the block returns."""
+    def finish(self, outputs: Any) -> Any:
+        """Looks at the last operations, and at what the block returns.
+
+        Returns:
+            What it returns, but for records that have read at places that do not exist.
+        """
         self.look()
         for leaf in flatten_with_attached(outputs)[0]:
             if leaf is None:
@@ -322,6 +365,16 @@ class Region:
                 self._must_hold_records(leaf, "it returns")
         self.steps.append(self._labelled(outputs))
         self.shapes.append([t.shape for t in _tensors(outputs)])
+        if not self._good:
+            return outputs
+        tensors, rebuild = tensors_of(outputs)
+        good = tf.reduce_all(tf.stack(self._good), 0)
+        return rebuild(
+            [
+                tf.where(tf.reshape(good, [-1] + [1] * (t.shape.rank - 1)), t, nowhere(t))
+                for t in tensors
+            ]
+        )
 
     def same_as(self, other: Any) -> bool:
         """Returns whether a block did what it does in another region, or did when it was tried out,
