@@ -61,6 +61,14 @@ BLOCKS = in_folder(
         f"{GRADIENTS}/places_in_blocks_test.py",
     ),
     (
+        "variables_read_too_late",
+        "a weight that a layer returns as it is is read where no gradient is looked for",
+        "watching.py",
+        "outputs = with_values(layer(*record_args, **record_kwargs))",
+        "outputs = layer(*record_args, **record_kwargs)",
+        f"{GRADIENTS}/returned_variables_test.py",
+    ),
+    (
         "places_of_other_records",
         "a block may read at places among the records",
         "record_wise_checks.py",

@@ -507,9 +507,9 @@ SUMS = in_folder(
     (
         "roll_along_records",
         "a roll along the last axis of a record is one along records",
-        "indices.py",
-        "from_front = tf.where(axes < 0, axes + tf.cast(tf.rank(tensor), axes.dtype), axes)",
-        "from_front = axes",
+        "vectorizing.py",
+        "return _by_tensorflow(_with_input(inputs, 2, axes))",
+        "return _by_tensorflow(inputs)",
         f"{GRADIENTS}/axes_test.py",
     ),
     (

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import ATTACHED
@@ -58,6 +59,17 @@ def tensors_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.T
     """
     flat = tf.nest.flatten(structure)
     return flatten_with_attached(structure, [i for i, t in enumerate(flat) if tf.is_tensor(t)])
+
+
+def with_values(structure: Any) -> Any:
+    """Returns a structure with values in the place of its variables. What a variable is read as
+    depends on the scope.
+    """
+
+    def value_of(leaf):
+        return tf.convert_to_tensor(leaf) if isinstance(leaf, keras.Variable) else leaf
+
+    return tf.nest.map_structure(value_of, structure)
 
 
 def arguments_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:

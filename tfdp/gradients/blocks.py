@@ -24,6 +24,7 @@ from tfdp.gradients.attached import (
     flatten_with_attached,
     noting_detached,
     tensors_of,
+    with_values,
 )
 from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
@@ -117,7 +118,7 @@ class Blocks:
             kwargs: Of the call.
         """
         with self.within(region), self._reading(weights), region.reading():
-            outputs = call(*args, **kwargs)
+            outputs = with_values(call(*args, **kwargs))
         return region.finish(outputs)
 
     def tried(

@@ -14,6 +14,7 @@ from tfdp.gradients.bounds import are_places
 from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.indices import nowhere
 from tfdp.gradients.keras_internals import ATTACHED, MASK, changing_inputs
+from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
 
@@ -90,6 +91,7 @@ class Region:
             self._labels[weight.name] = ("weight", i)
             if self._kinds is not None:
                 self._kinds.add_constant(weight)
+        self._like = next(filter(holds_records, _tensors(arguments)), None)
         self._take(arguments, "argument")
 
     def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
@@ -243,10 +245,14 @@ class Region:
         self.look()
         if id(layer) in self._parts:
             return code(*args, **kwargs)
-        rows = self._rows_of_call(layer, (args, kwargs), notes_inputs and bool(layer.weights))
+        of_one: set[int] = set()
+        notes_inputs = notes_inputs and bool(layer.weights)
+        rows = self._rows_of_call(layer, (args, kwargs), notes_inputs, of_one)
         self.steps.append((id(layer), self._labelled((args, kwargs))))
         self.shapes.append([t.shape for t in _tensors((args, kwargs))])
         self.parts_records |= rows != 1
+        if of_one:
+            args, kwargs = self.for_all_records((args, kwargs), of_one)
         with in_rows(rows) if rows != 1 else contextlib.nullcontext(), self._in_a_layer():
             outputs = self._runner(layer, run, args, kwargs)
         tensors, rebuild = tensors_of(outputs)
@@ -317,8 +323,18 @@ class Region:
         self._take(masks, len(self.steps))
         return masks
 
-    def _rows_of_call(self, layer: Any, arguments: Any, notes_inputs: bool) -> int:
-        """Returns how many rows of what a layer is called on are one record."""
+    def _rows_of_call(
+        self, layer: Any, arguments: Any, notes_inputs: bool, of_one: set[int] | None = None
+    ) -> int:
+        """Returns how many rows of what a layer is called on are one record.
+
+        Args:
+            layer: In the block.
+            arguments: What it is called on.
+            notes_inputs: As for `call`.
+            of_one: Gets the identities of constants of one row that must hold records; by default
+                they are refused.
+        """
         if self._kinds is None:
             return 1
         leaves = _tensors(arguments)
@@ -337,9 +353,34 @@ class Region:
             # Gradients of the block's weights are looked for at records only, and a rule for
             # weights of the layer needs records.
             smooth = leaf.dtype.is_floating or notes_inputs
-            if not (self._kinds.is_constant(leaf) and not smooth):
+            if of_one is not None and number == 1 and self._is_of_one(leaf) and smooth:
+                of_one.add(id(leaf))
+            elif not (self._kinds.is_constant(leaf) and not smooth):
                 self._must_hold_records(leaf, f"{layer.name} is called on", number)
         return number
+
+    def _is_of_one(self, tensor: tf.Tensor) -> bool:
+        """Returns whether a tensor is a constant with one row."""
+        return self._kinds.is_constant(tensor) and bool(tensor.shape.rank) and tensor.shape[0] == 1
+
+    def for_all_records(self, structure: Any, tensors: Collection[int]) -> Any:
+        """Returns a structure in which some tensors of one row have as many as there are records.
+
+        Args:
+            structure: Any.
+            tensors: The identities of those.
+        """
+        leaves, rebuild = tensors_of(structure)
+        number = tf.shape(self._like)[:1]
+
+        def repeated(leaf):
+            if id(leaf) not in tensors:
+                return leaf
+            found = tf.broadcast_to(leaf, tf.concat([number, tf.shape(leaf)[1:]], 0))
+            found.set_shape([None, *leaf.shape[1:]])
+            return found
+
+        return rebuild([repeated(leaf) for leaf in leaves])
 
     def _must_hold_records(self, tensor: tf.Tensor, what: str, rows: int = 1) -> None:
         if self._kinds.is_moved(tensor):
@@ -353,7 +394,8 @@ class Region:
         """Looks at the last operations, and at what the block returns.
 
         Returns:
-            What it returns, but for records that have read at places that do not exist.
+            What it returns, for every record, but for those that have read at places that do not
+            exist.
         """
         self.look()
         for leaf in flatten_with_attached(outputs)[0]:
@@ -361,10 +403,13 @@ class Region:
                 continue
             if not tf.is_tensor(leaf):
                 raise MixesError("it returns something that is not a tensor")
-            if self._kinds is not None:
+            if self._kinds is not None and not self._is_of_one(leaf):
                 self._must_hold_records(leaf, "it returns")
         self.steps.append(self._labelled(outputs))
         self.shapes.append([t.shape for t in _tensors(outputs)])
+        if self._kinds is not None:
+            of_one = {id(leaf) for leaf in _tensors(outputs) if self._is_of_one(leaf)}
+            outputs = self.for_all_records(outputs, of_one) if of_one else outputs
         if not self._good:
             return outputs
         tensors, rebuild = tensors_of(outputs)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import places_of, records_of, tensors_of
+from tfdp.gradients.attached import places_of, records_of, tensors_of, with_values
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.functions_on_rows import OwnFunctions
@@ -126,7 +126,13 @@ def _watched_call(
                         raise MixesError(f"{operation.name} is called on rows of records: {reason}")
                 return recording.rows_of_blocks(rows)
 
-            runs = code if trying else run
+            def tried(*args, **kwargs):
+                outputs = with_values(code(*args, **kwargs))
+                # What is the same for all records is computed for each, or repeated.
+                of_one = {id(t) for t in tensors_of(outputs)[0] if t.shape.rank and t.shape[0] == 1}
+                return region.for_all_records(outputs, of_one) if of_one else outputs
+
+            runs = tried if trying else run
             notes_inputs = not isinstance(rule, RecordWise)
             return region.call(operation, runs, code, args, kwargs, in_rows, notes_inputs)
 
@@ -285,7 +291,7 @@ def _record_by_record(
             with make_scope(
                 record_seeds[0][0] if record_seeds else None, zip(read, values, strict=True)
             ) as scope:
-                outputs = layer(*record_args, **record_kwargs)
+                outputs = with_values(layer(*record_args, **record_kwargs))
             recording.scope.losses.extend(scope.losses)
             found = places_of(outputs)
             if not again:
