@@ -1,6 +1,5 @@
 """Convolutions along one, two or three axes, with low-rank adaptation, and transposed ones."""
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -57,41 +56,82 @@ def _depthwise_shape(layer: Any) -> list[int]:
     return [*size, layer.groups, filters // layer.groups]
 
 
-def _convolving(recording: Recording, layer: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes a layer convolve in another way in the block, where that is faster or safer.
+def _convolve(layer: Any) -> Callable[..., tf.Tensor] | None:
+    """Returns another way to convolve inputs, with channels last, and the kernel of a layer, where
+    that is faster or safer, or None. A causal layer's inputs are padded already.
 
     On a CPU, Keras has XLA compile a grouped convolution anew for every number of records. It takes
     a hundred times as long as ordinary ones, or as a depthwise one. What TensorFlow leaves
     unwritten of ordinary ones could be other records'.
     """
-    own, axis = layer.convolution_op, -1 if layer.data_format == "channels_last" else 1
-    windows = None if layer.padding == "causal" else _windows_of(layer, layer.padding)
+    padding = "valid" if layer.padding == "causal" else layer.padding
 
-    def by_channel(inputs, kernel):
-        kernel = tf.reshape(keras.ops.convert_to_tensor(kernel), _depthwise_shape(layer))
-        return convolve_by_channel(inputs, kernel, windows)
+    def own(inputs, kernel):
+        return keras.ops.conv(
+            inputs,
+            kernel,
+            strides=list(layer.strides),
+            padding=padding,
+            dilation_rate=layer.dilation_rate,
+            data_format="channels_last",
+        )
 
     def by_group(inputs, kernel):
-        kernels = tf.split(keras.ops.convert_to_tensor(kernel), layer.groups, -1)
-        parts = zip(tf.split(inputs, layer.groups, axis), kernels, strict=True)
-        return tf.concat([own(*part) for part in parts], axis)
+        parts = zip(*(tf.split(t, layer.groups, -1) for t in (inputs, kernel)), strict=True)
+        return tf.concat([own(*part) for part in parts], -1)
 
     def by_two_channels(inputs, kernel):
-        tensors = map(keras.ops.convert_to_tensor, (inputs, kernel))
-        return own(*of_two_channels(*tensors, axis))
+        return own(*of_two_channels(inputs, kernel))
 
     channels = kernel_of(layer).shape[-2]
     if layer.groups == 1:
-        if leaves_numbers_unwritten(channels, layer.strides, None):
-            return recording.replaced(layer, "convolution_op", by_two_channels)
-        return contextlib.nullcontext()
-    # Convolutions of one channel may be at fault (`leaves_numbers_unwritten`).
-    if channels > 1:
-        return recording.replaced(layer, "convolution_op", by_group)
-    is_2d = len(layer.kernel_size) == 2 and layer.data_format == "channels_last"
-    if is_2d and is_direct(windows):
-        return recording.replaced(layer, "convolution_op", by_channel)
-    return contextlib.nullcontext()
+        is_at_fault = leaves_numbers_unwritten(channels, layer.strides, None)
+        return by_two_channels if is_at_fault else None
+    by_channel = _by_channel(layer, padding) if _is_by_channel(layer) else None
+    # Convolutions of one channel along several axes may be at fault.
+    is_safe = channels > 1 or len(layer.kernel_size) == 1
+    return by_channel or (by_group if is_safe else None)
+
+
+def _by_channel(layer: Any, padding: str) -> Callable[..., tf.Tensor] | None:
+    """Returns the depthwise convolution that a layer's is, if TensorFlow has it, else None."""
+    rank, shape = len(layer.kernel_size), _depthwise_shape(layer)
+    # A convolution along one axis is one of images of a single row.
+    strides, row = [*layer.strides] * (3 - rank), [1] * (2 - rank)
+    kernel_size, dilations = [*row, *layer.kernel_size], [*row, *layer.dilation_rate]
+    windows = make_windows(kernel_size, strides, padding, dilations)
+
+    def by_channel(inputs, kernel):
+        kernel = tf.reshape(kernel, [*row, *shape])
+        if rank == 2:
+            return convolve_by_channel(inputs, kernel, windows)
+        return tf.squeeze(convolve_by_channel(inputs[:, tf.newaxis], kernel, windows), 1)
+
+    return by_channel if is_direct(windows) else None
+
+
+def _called(
+    recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
+) -> tf.Tensor:
+    """Returns what a layer returns, by another way to convolve where there is one."""
+    convolve = _convolve(layer)
+    if convolve is None:
+        return call(inputs, **kwargs)
+
+    def with_channels_last(inputs, kernel):
+        inputs, kernel = map(keras.ops.convert_to_tensor, (inputs, kernel))
+        if layer.data_format == "channels_last":
+            return convolve(inputs, kernel)
+        last = inputs.shape.rank - 1
+        outputs = convolve(tf.transpose(inputs, [0, *range(2, last + 1), 1]), kernel)
+        return tf.transpose(outputs, [0, last, *range(1, last)])
+
+    with recording.replaced(layer, "convolution_op", with_channels_last):
+        if len(layer.kernel_size) > 1:
+            return call(inputs, **kwargs)
+        # The code of Keras' Conv1D does without `convolution_op`; its base class' has it.
+        padded, _ = padded_inputs(layer, inputs)
+        return super(keras.layers.Conv1D, layer).call(padded, **kwargs)
 
 
 def _windows_of(layer: Any, padding: str) -> Windows:
@@ -190,8 +230,8 @@ class ConvolutionRule(LayerRule):
     def record(
         self, recording: Recording, layer: Any, call: Callable[..., Any], inputs: Any, **kwargs: Any
     ) -> Any:
-        with recording.before_activation(layer) as tap, _convolving(recording, layer):
-            outputs = call(inputs, **kwargs)
+        with recording.before_activation(layer) as tap:
+            outputs = _called(recording, layer, call, inputs, **kwargs)
 
         def of(gradient):
             return _Operands.of(layer, inputs, gradient)
