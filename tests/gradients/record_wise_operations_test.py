@@ -22,6 +22,11 @@ APART = {
     "moved_and_split": lambda x: tf.transpose(
         tf.split(tf.transpose(x, [1, 0, 2]), 2, 0)[1], [1, 0, 2]
     ),
+    "moved_and_reshaped": lambda x: tf.transpose(
+        tf.reshape(tf.reshape(tf.transpose(x, [1, 0, 2]), [2, 2, tf.shape(x)[0], 4]), [4, -1, 4]),
+        [1, 0, 2],
+    ),
+    "moved_and_summed": lambda x: tf.reduce_sum(tf.transpose(x, [1, 0, 2]), 0),
     "moved_and_taken_apart": lambda x: tf.unstack(tf.transpose(x, [1, 2, 0]), axis=1)[3][0][
         :, tf.newaxis
     ],
@@ -273,7 +278,10 @@ MIXED = {
     "moved_and_split_among_records": lambda x: tf.transpose(
         tf.split(tf.transpose(x, [1, 0, 2]), 2, 1)[0], [1, 0, 2]
     ),
-    "moved_and_summed": lambda x: tf.reduce_sum(tf.transpose(x, [1, 0, 2]), 0),
+    "moved_and_reshaped_over_records": lambda x: tf.transpose(
+        tf.reshape(tf.transpose(x, [1, 0, 2]), [2, -1, 4]), [1, 0, 2]
+    ),
+    "moved_and_summed": lambda x: tf.reduce_sum(tf.transpose(x, [1, 0, 2]), 1),
     "moved_and_taken_apart": lambda x: tf.unstack(tf.transpose(x, [1, 0, 2]), 4, 1)[0],
     "moved_by_what_nobody_knows": lambda x: tf.transpose(x, [1 - nobody_knows(1), 1, 2]),
     "padded": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0]]),
@@ -521,6 +529,24 @@ def _programs(rng, count):
             result.insert(0 if rng.random() < 0.8 else len(result), "b")
         return f"{','.join(terms)}->{''.join(result)}"
 
+    def time_first(x):
+        """Takes operations while records are along the second axis, and brings them back."""
+        x = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+        choices = [
+            lambda x: tf.matmul(x, x, transpose_b=bool(rng.integers(2))),
+            lambda x: tf.matmul(x, tf.constant(rng.normal(size=(4, 4)))),
+            lambda x: tf.matmul(tf.transpose(x, [0, 2, 1]), x),
+            lambda x: tf.reshape(x, [[2, 2, -1, 4], [4, -1, 4], [-1, 4, 4]][rng.integers(3)]),
+            lambda x: tf.einsum(f"tbd,{'tbe' if rng.random() < 0.5 else 'bde'}->tbe", x, x),
+            lambda x: tf.einsum("tbd,sbd->" + ["tsb", "tbs", "bts"][rng.integers(3)], x, x),
+            lambda x: tf.stack([x[i] + x[0] for i in range(3)] + [x[1]], axis(x)),
+            lambda x: x[:, :, tf.newaxis] - x[:, tf.newaxis],
+            lambda x: operations[rng.integers(len(operations))](x, x),
+        ]
+        for _ in range(rng.integers(1, 4)):
+            x = choices[rng.integers(len(choices))](x)
+        return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+
     def dots(x):
         last = [0, slice(0, 2), tf.newaxis, slice(None, None, -1)]
         count = int(rng.integers(1, x.shape.rank + 1))
@@ -539,6 +565,7 @@ def _programs(rng, count):
         lambda x, y: tf.reduce_max(x, axis(x)),
         lambda x, y: tf.nn.softmax(x, axis(x)),
         lambda x, y: tf.transpose(x, order(x)),
+        lambda x, y: time_first(x),
         lambda x, y: tf.reshape(x, shape(x)),
         lambda x, y: tf.broadcast_to(x[..., :1], shape(x)),
         lambda x, y: tf.concat([x, x], axis(x)),

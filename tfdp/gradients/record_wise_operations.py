@@ -24,7 +24,7 @@ from tfdp.gradients.keras_internals import (
     is_stateful,
 )
 from tfdp.gradients.mapping import holds_records, meets_records
-from tfdp.gradients.moved_axes import axis_after
+from tfdp.gradients.moved_axes import Operand, axis_after
 from tfdp.gradients.record_wise_checks import CHECKS
 from tfdp.gradients.static_values import note_lengths, static_value, value_from_outside
 
@@ -165,7 +165,7 @@ class Kinds:
             self._set_shape(op.outputs[0], lengths)
         elif any(map(self.is_shape, inputs)):
             self._use_of_shape(op, inputs)
-        elif op.type == "Reshape" and self.rows_of(inputs[0]) is not None:
+        elif op.type == "Reshape" and self._has_records(inputs[0]):
             self._reshape(op, inputs[0], static_value(inputs[1]))
         elif self._stacks(op, inputs):
             self._moved[op.outputs[0].name] = 1
@@ -261,8 +261,12 @@ class Kinds:
     def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
         """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
         rows, sizes = self.rows_of(tensor), tensor.shape[1:]
-        if self.is_moved(tensor) and all(n == 1 for n in tensor.shape[: self._moved[tensor.name]]):
-            rows, sizes = 1, tensor.shape[self._moved[tensor.name] + 1 :]
+        if self.is_moved(tensor):
+            axis = self._moved[tensor.name]
+            if any(n != 1 for n in tensor.shape[:axis]):
+                self._reshape_around(op, tensor.shape, axis, target)
+                return
+            rows, sizes = 1, tensor.shape[axis + 1 :]
         if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         if isinstance(target[0], Rows):
@@ -281,6 +285,25 @@ class Kinds:
             self.add_rows(op.outputs[0], times)
         else:
             raise MixesError(f"{_named(op)} moves the axis of records")
+
+    def _reshape_around(
+        self, op: tf.Operation, shape: tf.TensorShape, axis: int, target: Any
+    ) -> None:
+        """Notes what a moved tensor is after a `Reshape` of what is before and behind the axis of
+        records.
+        """
+        target = [] if target is None else list(target)
+        places = [i for i, length in enumerate(target) if length == -1 or isinstance(length, Rows)]
+        sides = [[*shape[:axis]], [*shape[axis + 1 :]]]
+        if len(places) == 1 and target[places[0]] in (-1, Rows(1)):
+            (place,) = places
+            found = target[:place], target[place + 1 :]
+            known = not any(None in side for side in sides)
+            if known and all(map(_as_many, sides, found)):
+                op.outputs[0].set_shape([*found[0], None, *found[1]])
+                self._moved[op.outputs[0].name] = place
+                return
+        raise MixesError(f"{_named(op)} moves the axis of records")
 
     def _note_open_length(
         self, tensor: tf.Tensor, lengths: Sequence[Any], numbers: int, rows: int
@@ -313,23 +336,39 @@ class Kinds:
         """
         if any(tensor.name in self._moved for tensor in inputs):
             return True
+        if op.type == "Einsum":  # One that is seen to have it in front everywhere moves nothing.
+            in_front = any(map(self.is_records, inputs))
+            return in_front and not CHECKS["Einsum"](op, inputs, self.is_records)
         return op.type in ("ExpandDims", "Transpose") and self.rows_of(inputs[0]) is not None
 
     def _move(self, op: tf.Operation, inputs: list[tf.Tensor]) -> None:
         """Notes which axis of the results of an operation is that of records."""
-        (tensor, *others) = inputs[::-1] if op.type == "Split" else inputs
-        rows = self.rows_of(tensor)
-        axis = self._moved.get(tensor.name) if rows is None else 0
+        rows = {self.rows_of(tensor) or 1 for tensor in inputs if not self.is_constant(tensor)}
         place = None
-        if axis is not None and all(map(self.is_constant, others)):
-            place = axis_after(op, tensor, [static_value(other) for other in others], axis)
-        if place is None or (place > 0 and rows not in (None, 1)):
+        if len(rows) == 1 and all(self._is_known(tensor) for tensor in inputs):
+            place = axis_after(op, [self._operand(tensor) for tensor in inputs])
+        if place is None or (place > 0 and rows != {1}):
             raise MixesError(f"{_named(op)} is not known to keep records apart")
         for result in op.outputs:
             if place == 0:
-                self.add_rows(result, rows or 1)
+                self.add_rows(result, *rows)
+            elif result.shape.rank is None or result.shape[place] is not None:
+                raise MixesError(f"{result.name} has no axis of records")
             else:
                 self._moved[result.name] = place
+
+    def _is_known(self, tensor: tf.Tensor) -> bool:
+        return self._has_records(tensor) or self.is_constant(tensor)
+
+    def _has_records(self, tensor: tf.Tensor) -> bool:
+        """Returns whether a tensor holds records, or rows of them, along any axis."""
+        return self.rows_of(tensor) is not None or self.is_moved(tensor)
+
+    def _operand(self, tensor: tf.Tensor) -> Operand:
+        axis = self._moved.get(tensor.name)
+        if self.rows_of(tensor) is not None:
+            axis = 0
+        return Operand(tensor.shape, axis, static_value(tensor) if axis is None else None)
 
     def _make_records(self, op: tf.Operation, inputs: list[tf.Tensor], target: list[Any]) -> None:
         """Notes that an operation makes records of the shape `target`."""
@@ -446,6 +485,10 @@ class Kinds:
             raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)
+
+
+def _as_many(lengths: Sequence[int], others: Sequence[int]) -> bool:
+    return math.prod(lengths) == math.prod(map(int, others)) > 0
 
 
 def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
