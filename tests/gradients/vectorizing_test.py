@@ -480,3 +480,38 @@ def test_recurrent_layers(layer):
     expected = zip(*(alone(record[None]) for record in records), strict=True)
     for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
         np.testing.assert_allclose(actual, results, rtol=1e-4, atol=1e-5)
+
+
+def _by_length(x, w):
+    return tf.cond(tf.shape(x)[0] > tf.shape(w)[0], lambda: x[:3] ** 2, lambda: tf.sin(x * w)[:3])
+
+
+def _by_length_the_other_way(x, w):
+    return tf.cond(tf.shape(x)[0] < 9, lambda: x * tf.exp(w), lambda: x)
+
+
+def _by_number(number):
+    def fn(x, w):
+        branches = [lambda k=k: tf.sin(k * x * w) for k in (1.0, 2.0, 3.0)]
+        return tf.switch_case(tf.size(x) - 6 + number, branches)
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    "fn", [_by_length, _by_length_the_other_way, *map(_by_number, (-1, 0, 1, 2, 5))]
+)
+def test_branches_that_lengths_decide_about(fn, recwarn):
+    def of_one(record):
+        with tf.GradientTape() as tape:
+            tape.watch(record[0])
+            results = fn(record[0][0], tf.constant(WEIGHT))
+        return results, tape.gradient(results, record[0])
+
+    call, _ = map_records(of_one, [tf.constant(RECORDS)])
+    assert not [w for w in recwarn if "one example at a time" in str(w.message)]
+    alone = [of_one([record[None]]) for record in tf.constant(RECORDS)]
+    for actual, expected in zip(
+        call(RECORDS), map(tf.stack, zip(*alone, strict=True)), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)

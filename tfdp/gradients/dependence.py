@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp.gradients import indices, kernels
 from tfdp.gradients.graphs import CALLS, CASES, CONDITIONALS, LOOPS, functions_called, in_order
 from tfdp.gradients.onednn import axis_of_one_channel, is_faulty_product
+from tfdp.gradients.static_values import static_value, values_of
 from tfdp.gradients.total_kernels import TOTAL
 
 # Operations whose results depend on the shapes of their inputs only, not on the numbers in them.
@@ -58,14 +59,16 @@ class Dependent:
         return self._called.get(op.name, [])
 
     def differs_by_record(self) -> tf.Operation | None:
-        """Returns an operation that keeps something for its gradient, and of which records may take
-        other branches, or other numbers of rounds; None where there is none.
+        """Returns an operation that keeps something of records for its gradient, and may take one
+        branch or another, or of which records may take other numbers of rounds; None where there is
+        none.
         """
         for op in self._graph.get_operations():
             if any(t.dtype == tf.variant for t in op.outputs):
                 if op.type in LOOPS and self.called(op)[0]._outputs()[0]:
                     return op
-                if op.type in (*CONDITIONALS, *CASES) and self.on(op.inputs):
+                decides = op.type in (*CONDITIONALS, *CASES) and known_branch(op) is None
+                if decides and self.on(op.inputs):
                     return op
             for part in self.called(op):
                 inside = part.differs_by_record()
@@ -252,6 +255,21 @@ class Dependent:
 
     def _outputs(self) -> list[bool]:
         return [self.on([t]) for t in self._graph.outputs]
+
+
+def known_branch(op: tf.Operation) -> int | None:
+    """Returns the number of the branch that an operation takes, where it is known beforehand."""
+    number = op.inputs[0]
+    chosen = static_value(number)
+    if chosen is None:  # A comparison of lengths.
+        found = values_of(number.op, [static_value(t) for t in number.op.inputs])
+        chosen = None if found is None else found[number.value_index]
+    if chosen is None or chosen.shape:
+        return None
+    if op.type in CONDITIONALS:
+        return 0 if chosen else 1
+    last = len(functions_called(op)) - 1
+    return int(chosen) if 0 <= chosen < last else last
 
 
 def is_of_another_rank(op: tf.Operation) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import pfor
 
+from tfdp.gradients.dependence import known_branch
 from tfdp.gradients.graphs import (
     CASES,
     CONDITIONALS,
@@ -292,9 +293,12 @@ def _convert_branches(inputs: Any) -> Any:
     branches run on all records instead.
     """
     chosen, *arguments = inputs.inputs
+    op, number, results = inputs.op, len(inputs.op.outputs), []
+    branch = known_branch(op)
+    if branch is not None:
+        return _converted(functions_called(op)[branch], arguments, inputs.pfor)[:number]
     if not chosen.is_stacked:
         return _by_tensorflow(inputs)
-    op, number, results = inputs.op, len(inputs.op.outputs), []
     if any(tensor.dtype == tf.variant for tensor in op.outputs):
         raise VectorizingError(f"{op.type} ({op.name}) gives lists.")
     graphs = functions_called(op)
