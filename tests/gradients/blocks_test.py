@@ -198,7 +198,16 @@ def nearest(block, x):
     return h + K.stop_gradient(K.take(table, place, axis=0) - h)
 
 
+def average_that_nobody_uses(block, x):
+    """What could mix records, and leads to nothing."""
+    h = block.dense(x)
+    average = K.mean(h, axis=0)
+    block.kept = K.sum(average * K.cast(K.shape(x)[0], h.dtype))
+    return h * x
+
+
 ON_BATCH = {
+    "average_that_nobody_uses": dense(average_that_nobody_uses),
     "at_places_that_may_not_exist": dense(
         lambda b, x: b.dense(x) + K.take(K.arange(4.0), K.cast(K.clip(x, 0, 3), "int32"))
     ),
@@ -392,6 +401,7 @@ RECORD_BY_RECORD = {
     "gathered": lambda b, x: b.dense(x) - K.take(x, [0], 0),
     "integers_by_length": integers_by_length,
     "mean": lambda b, x: b.dense(x) - K.mean(x, 0, keepdims=True),
+    "mean_for_a_layer": lambda b, x: b.dense(x + K.tanh(K.mean(x, 0, keepdims=True))),
     "mean_of_all": lambda b, x: b.dense(x) - K.mean(x),
     "negative_axis": lambda b, x: b.dense(x) - K.mean(x, -3, keepdims=True),
     "number_of_records": lambda b, x: b.dense(x) * K.cast(K.shape(x)[0], x.dtype),

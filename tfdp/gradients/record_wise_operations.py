@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdp.gradients import keras_internals
 from tfdp.gradients.draws import DRAWS
+from tfdp.gradients.graphs import CALLS
 from tfdp.gradients.keras_internals import (
     CUSTOM_GRADIENT,
     HOST_OPERATIONS,
@@ -482,6 +483,8 @@ class Kinds:
             reads = op.type == "GatherV2" and self.rows_of(inputs[1]) is not None
             is_open = reads and None in inputs[0].shape[1:]
             why = " reads along an axis of a length that is not known, and" if is_open else ""
+            if op.type in CALLS:
+                why = " is a call of a @tf.function, into which nobody looks, and"
             raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)

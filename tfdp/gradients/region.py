@@ -13,7 +13,7 @@ from tfdp.gradients.attached import flatten_with_attached, tensors_of
 from tfdp.gradients.bounds import are_places
 from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.indices import nowhere
-from tfdp.gradients.keras_internals import ATTACHED, MASK, changing_inputs
+from tfdp.gradients.keras_internals import ATTACHED, MASK, changing_inputs, is_stateful
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
@@ -85,6 +85,8 @@ class Region:
         self.borrows: Any = None
         self.parts_records = False
         self._in_layer = False
+        # Results of operations that could mix records, with why, and a weight that they read.
+        self._refused: dict[str, tuple[MixesError, Any]] = {}
         # Of each record, whether the places exist at which it reads.
         self._good: list[tf.Tensor] = []
         for i, weight in enumerate(weights):
@@ -120,7 +122,7 @@ class Region:
         """Looks at the operations that were made since the last call.
 
         Raises:
-            MixesError: one is not known to keep the records apart.
+            MixesError: one is not known to keep the records apart, and does more than compute.
         """
         operations = self._graph.get_operations()
         for op in operations[self._seen :]:
@@ -156,14 +158,32 @@ class Region:
         self._seen = len(operations)
 
     def _add(self, op: tf.Operation) -> None:
-        try:
-            self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
-        except MixesError:
-            inner = {id(tensor) for tensor in (*op.inputs, *op.outputs)}
-            captures = getattr(self._graph, "captures", ())
-            lent = [self._lent.get(id(outer)) for outer, tensor in captures if id(tensor) in inner]
-            self.borrows = next((weight for weight in lent if weight is not None), None)
-            raise
+        """Finds out what the results of an operation are. What is not known to keep the records
+        apart may be made, and may not lead to anything.
+        """
+        refused = next((self._refused[t.name] for t in op.inputs if t.name in self._refused), None)
+        if refused is None:
+            try:
+                self._kinds.add(op, drawn=op.type in DRAWS and self._draws.use(op))
+                return
+            except MixesError as error:
+                inner = {id(tensor) for tensor in (*op.inputs, *op.outputs)}
+                captures = getattr(self._graph, "captures", ())
+                lent = (self._lent.get(id(outer)) for outer, t in captures if id(t) in inner)
+                refused = error, next((weight for weight in lent if weight is not None), None)
+        self._refused |= {tensor.name: refused for tensor in op.outputs}
+        if not op.outputs or is_stateful(op.type):
+            self._refuse(*refused)
+
+    def _refuse(self, error: MixesError, borrows: Any) -> None:
+        self.borrows = borrows
+        raise error
+
+    def _check_uses(self, structure: Any) -> None:
+        """Refuses tensors that come from what is not known to keep the records apart."""
+        for leaf in _tensors(structure):
+            if tf.is_symbolic_tensor(leaf) and leaf.name in self._refused:
+                self._refuse(*self._refused[leaf.name])
 
     def _is_plumbing(self, op: tf.Operation) -> bool:
         """Returns whether an operation is about shapes, or gives what is known beforehand."""
@@ -338,6 +358,7 @@ class Region:
         if self._kinds is None:
             return 1
         leaves = _tensors(arguments)
+        self._check_uses(leaves)
         for leaf in leaves:
             if isinstance(leaf, keras.Variable):
                 raise MixesError(f"{layer.name} is called on {leaf.name}, which holds no records")
@@ -398,6 +419,7 @@ class Region:
             exist.
         """
         self.look()
+        self._check_uses(outputs)
         for leaf in flatten_with_attached(outputs)[0]:
             if leaf is None:
                 continue

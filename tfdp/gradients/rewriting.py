@@ -125,8 +125,8 @@ def checked_outputs(traced: Any) -> list[tf.Tensor]:
     op = dependent.differs_by_record()
     if op is not None:
         raise TurnsDifferError(
-            f"{op.type} ({op.name}) takes one branch or another, or as many turns as a record says, "
-            "and is differentiated."
+            f"{op.type} ({op.name}) takes one branch or another, or as many turns as a record "
+            "says, and is differentiated."
         )
     values: dict[str, tf.Tensor] = {}
     made: dict[str, tf.Operation] = {}
