@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from tfdp.gradients import ModelLoss
+from tfdp.gradients import ModelLoss, explain
 from tfdp.gradients.engines.bookkeeping import bookkeeping_gradients
 
 L = keras.layers
@@ -90,6 +90,11 @@ def model_of(make_layer, shape):
     keras.utils.set_random_seed(1)
     inputs = keras.Input(shape)
     return keras.Model(inputs, head(apply(make_layer(), L.Dense(shape[-1], name="first")(inputs))))
+
+
+def how_it_runs(model):
+    """Returns what is said of all that is between the first layer of `model_of` and its head."""
+    return [line.split(": ", 1)[1] for line in explain(model).split("\n")[1:-1]]
 
 
 def normal(*shape):

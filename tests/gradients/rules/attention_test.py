@@ -3,7 +3,14 @@
 import keras
 import pytest
 
-from tests.gradients.problems import TOKENS, Pair, assert_layer_is_exact, assert_tokens_agree
+from tests.gradients.problems import (
+    TOKENS,
+    Pair,
+    assert_layer_is_exact,
+    assert_tokens_agree,
+    how_it_runs,
+    model_of,
+)
 from tfdp.gradients.rules.rule import rule_for
 
 L = keras.layers
@@ -18,6 +25,8 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    # Its four projections.
+    assert how_it_runs(model_of(*LAYERS[name])) == ["EinsumDenseRule"] * 4
     assert_layer_is_exact(*LAYERS[name])
 
 
@@ -32,6 +41,7 @@ def masked_attention():
 def test_masked_attention():
     tokens = TOKENS.copy()
     tokens[:, 4] = 0
+    assert how_it_runs(masked_attention()) == ["EinsumDenseRule"] * 4
     assert_tokens_agree(masked_attention(), tokens)
 
 

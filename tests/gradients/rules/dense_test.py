@@ -3,7 +3,13 @@
 import keras
 import pytest
 
-from tests.gradients.problems import assert_layer_agrees, assert_layer_is_exact, lora
+from tests.gradients.problems import (
+    assert_layer_agrees,
+    assert_layer_is_exact,
+    how_it_runs,
+    lora,
+    model_of,
+)
 
 L = keras.layers
 
@@ -27,9 +33,11 @@ ADAPTED = {
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    assert how_it_runs(model_of(*LAYERS[name])) == ["DenseRule"]
     assert_layer_is_exact(*LAYERS[name])
 
 
 @pytest.mark.parametrize("name", sorted(ADAPTED))
 def test_low_rank_adaptation(name):
+    assert how_it_runs(model_of(*ADAPTED[name])) == ["DenseRule"]
     assert_layer_agrees(*ADAPTED[name])

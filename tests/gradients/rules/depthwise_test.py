@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tests.gradients.problems import assert_layer_is_exact
+from tests.gradients.problems import assert_layer_is_exact, how_it_runs, model_of
 
 L = keras.layers
 
@@ -45,4 +45,6 @@ LAYERS = {
 def test_layer(name):
     if "channels" in name and tuple(map(int, keras.__version__.split(".")[:2])) < (3, 13):
         pytest.skip("This Keras computes no depthwise convolution with channels first on a CPU.")
+    kind = "Separable" if name.startswith("separable") else "Depthwise"
+    assert how_it_runs(model_of(*LAYERS[name])) == [f"{kind}ConvolutionRule"]
     assert_layer_is_exact(*LAYERS[name])

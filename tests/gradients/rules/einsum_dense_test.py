@@ -7,7 +7,9 @@ from tests.gradients.problems import (
     assert_agrees_for_any_length,
     assert_layer_agrees,
     assert_layer_is_exact,
+    how_it_runs,
     lora,
+    model_of,
     normal,
     problem,
 )
@@ -58,13 +60,24 @@ ADAPTED = {
 }
 
 
+# What sums over an axis of the input alone has no rule.
+WITHOUT_RULE = {
+    "einsum_sum_of_input": "on the batch, with weights of its own: kernel",
+    "einsum_lora_of_what_is_contracted": (
+        "on the batch, with weights of its own: lora_kernel_a, lora_kernel_b"
+    ),
+}
+
+
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    assert how_it_runs(model_of(*LAYERS[name])) == [WITHOUT_RULE.get(name, "EinsumDenseRule")]
     assert_layer_is_exact(*LAYERS[name])
 
 
 @pytest.mark.parametrize("name", sorted(ADAPTED))
 def test_low_rank_adaptation(name):
+    assert how_it_runs(model_of(*ADAPTED[name])) == [WITHOUT_RULE.get(name, "EinsumDenseRule")]
     assert_layer_agrees(*ADAPTED[name])
 
 

@@ -15,6 +15,7 @@ from tests.gradients.problems import (
     problem,
     token_model,
 )
+from tfdp.gradients import explain
 
 L = keras.layers
 
@@ -42,13 +43,22 @@ MODELS = {
     "tied": lambda: tied(True),
     "untied": lambda: tied(False),
 }
+RULES = {
+    "embedding": "EmbeddingRule",
+    "embedding_lora": "EmbeddingRule",
+    # A function of the logits has no rule.
+    "capped": "on the batch, with weights of its own: embeddings",
+}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_embedding(name):
     if name in ("capped", "tied", "untied") and not hasattr(L, "ReversibleEmbedding"):
         pytest.skip("Keras before 3.13 has no ReversibleEmbedding.")
-    assert_tokens_agree(MODELS[name](), TOKENS)
+    model = MODELS[name]()
+    said = explain(model).split("\n")[0].split(": ", 1)[1]
+    assert said == RULES.get(name, "ReversibleEmbeddingRule")
+    assert_tokens_agree(model, TOKENS)
 
 
 def test_embedding_of_ids_along_two_axes():

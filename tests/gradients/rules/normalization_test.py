@@ -7,6 +7,8 @@ import pytest
 from tests.gradients.problems import (
     assert_agrees_for_any_length,
     assert_layer_is_exact,
+    how_it_runs,
+    model_of,
     normal,
     problem,
 )
@@ -28,6 +30,8 @@ def scaled(layer):
 
 # Scales and offsets are ones and zeros at first.
 TRAINED = {"gamma_initializer": "random_normal", "beta_initializer": "random_normal"}
+RULES = {"layer": "LayerNormalizationRule", "rms": "RMSNormalizationRule"}
+RULES["group"] = "GroupNormalizationRule"
 # name -> (layer, shape of its input)
 LAYERS = {
     "layer_norm": (lambda: L.LayerNormalization(), (5, 4)),
@@ -54,6 +58,7 @@ def test_layer(name):
         layer.build((None, 5, 4))
         if layer.scale.shape != (5, 4):
             pytest.skip("Keras 3.12 has no RMSNormalization of axes in another order.")
+    assert how_it_runs(model_of(*LAYERS[name])) == [RULES[name.split("_")[0]]]
     assert_layer_is_exact(*LAYERS[name])
 
 

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tests.gradients.problems import BATCH, assert_layer_is_exact
+from tests.gradients.problems import BATCH, assert_layer_is_exact, how_it_runs, model_of
 
 L = keras.layers
 
@@ -19,10 +19,16 @@ SHARED = [None, 1, [0], [-1], [-2, -1], [1, -1], [2, 3], [0, 1, 2, 3]]
 
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layer(name):
+    assert how_it_runs(model_of(*LAYERS[name])) == ["PReLURule"]
     assert_layer_is_exact(*LAYERS[name])
 
 
 @pytest.mark.parametrize("axes", SHARED, ids=str)
 def test_shared_axes(axes):
+    def make():
+        return L.PReLU("uniform", shared_axes=axes)
+
     # As many places along each axis as there are records.
-    assert_layer_is_exact(lambda: L.PReLU("uniform", shared_axes=axes), (BATCH, BATCH, BATCH))
+    shape = (BATCH, BATCH, BATCH)
+    assert how_it_runs(model_of(make, shape)) == ["PReLURule"]
+    assert_layer_is_exact(make, shape)

@@ -26,6 +26,7 @@ def test_adaptive_pooling_runs_on_the_batch(size):
 
 
 def test_unit_normalization():
+    assert isinstance(rule_for(L.UnitNormalization()), RecordWise)
     assert_layer_is_exact(L.UnitNormalization, (4,))
 
 
