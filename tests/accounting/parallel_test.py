@@ -126,18 +126,25 @@ def test_unlike_parts_cost_their_maximum_at_every_order():
     np.testing.assert_allclose(curve(ComposedEvent((both, other))), curve(both) + curve(other))
 
 
-@pytest.mark.parametrize("sampling", [None, FullBatchSampling(), PoissonSampling(0.1)])
-def test_unlike_parts_have_a_price_by_every_accountant_that_prices_both(make, sampling):
-    parts = ComposedEvent((G, L)), ParallelComposition((G, L))
+G, L, P = GaussianSumEvent(1.0, 2.0), LaplaceSumEvent(1.0, 2.0), PureEpsilonEvent(0.3)
+UNLIKE = ComposedEvent((G, L)), ParallelComposition((G, L))
+
+
+@pytest.mark.parametrize("sampling", [None, FullBatchSampling()])
+def test_unlike_parts_have_a_price_by_every_accountant(make, sampling):
     composed, parallel = (
-        each if sampling is None else SampledEvent(sampling, each, ADD) for each in parts
+        each if sampling is None else SampledEvent(sampling, each, ADD) for each in UNLIKE
     )
-    if not make().supports(composed) or sampling == PoissonSampling(0.1):
-        # About one random sample, no accountant prices the two kinds together.
-        assert sampling is not None or not make().supports(composed)
-        return
     spent = make().compose(parallel, 3).get_epsilon(DELTA)
-    assert spent <= make().compose(composed, 3).get_epsilon(DELTA) * (1 + 1e-9)
+    assert 0 < spent <= make().compose(composed, 3).get_epsilon(DELTA) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("releases", UNLIKE, ids=["composed", "parallel"])
+def test_unlike_releases_about_one_random_sample_have_no_price(make, releases):
+    event = SampledEvent(PoissonSampling(0.1), releases, ADD)
+    assert not make().supports(event)
+    with pytest.raises(UnsupportedEventError):
+        make().compose(event)
 
 
 def _hockey_stick(p, q, epsilon):
@@ -175,9 +182,6 @@ def test_price_is_that_of_all_neighbours_of_small_data(epsilons, target):
     assert replaced > charged or target < 1
     with pytest.raises(UnsupportedEventError, match="ParallelComposition is not supported"):
         normal_form(SampledEvent(FullBatchSampling(), event, REPLACE))
-
-
-G, L, P = GaussianSumEvent(1.0, 2.0), LaplaceSumEvent(1.0, 2.0), PureEpsilonEvent(0.3)
 
 
 @pytest.mark.parametrize("sampling", [None, FullBatchSampling(), PoissonSampling(0.1)])
