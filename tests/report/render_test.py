@@ -1,6 +1,7 @@
 """The documents: complete, deterministic, self-contained, and safe whatever the ledger says."""
 
 import html.parser
+import itertools
 import os
 import re
 import subprocess
@@ -179,13 +180,27 @@ def test_check_finds_markup():
     assert [name for _, name, _ in parsed.attributes if name.startswith("on")]
 
 
-def test_what_a_ledger_says_is_never_markup_in_markdown():
-    text = tfdp.report.to_markdown(make_facts(evil_ledger(), source=EVIL))
+def _tables(text):
+    """Returns the lines of every table."""
+    lines = itertools.groupby(text.splitlines(), lambda line: line.startswith("|"))
+    return [list(of_one) for is_table, of_one in lines if is_table]
+
+
+def test_what_a_ledger_says_is_never_markup_in_markdown(monkeypatch):
+    def refuse(relation):
+        raise UnsupportedEventError(f"not {EVIL}")
+
+    monkeypatch.setitem(registry.ACCOUNTANTS, "magic", refuse)
+    facts = make_facts(evil_ledger(), source=EVIL, accountants=["rdp", "magic"])
+    text = tfdp.report.to_markdown(facts)
     assert not re.search(r"(?<!\\)<(script|img)", text)
-    assert "\\[a\\](javascript:b)" in text and "\\`\\*\\_" in text
-    table = [line for line in text.splitlines() if line.startswith("| ")]
-    for line in table:
-        assert "script" not in line or len(re.findall(r"(?<!\\)\|", line)) >= 3
+    assert "\\[a\\](javascript:b)" in text and "\\|\\`\\*\\_" in text
+    tables = _tables(text)
+    assert any("script" in line for lines in tables for line in lines)
+    for header, *lines in tables:
+        columns = re.findall(r"(?<!\\)\|", header)
+        for line in lines:
+            assert re.findall(r"(?<!\\)\|", line) == columns, line
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\n# b", "  a", "x\u2028y"])
