@@ -168,12 +168,19 @@ def test_the_smallest_deltas_have_thresholds():
     assert keep_probability(10**6, Fraction(1), Fraction(1e-300))[0] == 1
 
 
+def is_laplace(draws, epsilon):
+    """Whether sizes are those of discrete Laplace noise; of draws of it one in 10^9 is rejected."""
+    a = math.exp(-epsilon)
+    mean, square = 2 * a / (1 - a**2), 2 * a / (1 - a) ** 2
+    error = math.sqrt((square - mean**2) / len(draws))
+    return abs(np.mean(np.abs(draws)) - mean) < 6.2 * error
+
+
 def test_noise_of_histograms_is_that_of_the_event():
-    counts = tf.fill([2000], tf.constant(50, tf.int64))
+    counts = tf.fill([10_000], tf.constant(50, tf.int64))
     laplace = HistogramQuery(0.5).get_noised_result(counts, ())[0].counts.numpy() - 50
-    # The variance of discrete Laplace noise: 2 a / (1 - a)^2 with a = e^-epsilon.
-    a = math.exp(-0.5)
-    assert np.var(laplace) == pytest.approx(2 * a / (1 - a) ** 2, rel=0.35)
+    assert is_laplace(laplace, 0.5)
+    assert not is_laplace(0.85 * laplace, 0.5) and not is_laplace(laplace, 0.5 * 0.85)
     assert np.all(laplace == np.round(laplace))
     gaussian = GaussianHistogramQuery(4.0).get_noised_result(counts, ())[0].counts.numpy() - 50
     assert stats.kstest(gaussian / 4.0, "norm").pvalue > 1e-9
