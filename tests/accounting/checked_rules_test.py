@@ -1,11 +1,13 @@
 """tfdp.accounting.checked_rules: a rule without sense is refused before it prices anything."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from tfdp import events
 from tfdp.accounting import amplification as tables
 from tfdp.accounting import sampling_rules as module
 from tfdp.accounting.checked_rules import wrong_with
@@ -96,10 +98,30 @@ def test_a_rule_of_poisson_samples_is_accepted(price, q):
     assert price(_poisson(q)) == (SampledGaussian(q, 2.0),)
 
 
+SAMPLINGS = [
+    events.BallsInBinsSampling(10, 3, 7),
+    events.CyclicPoissonSampling(0.1, 4, 1),
+    events.FixedOrderSampling(50, 1000),
+    events.FixedSizeSampling(50, 1000),
+    events.FullBatchSampling(),
+    events.MinSeparationSampling(0.1, 3, 10),
+    events.PoissonSampling(0.1),
+    events.RandomAllocationSampling(10, 3),
+    events.ShuffledSampling(50, 1000),
+    events.TruncatedPoissonSampling(0.05, 1000, 60),
+    events.UnknownSampling(),
+]
+
+
 def test_the_rules_of_tfdp_make_sense():
-    for (kind, relation), rule in module._RULES.items():
-        if kind is module.events.FixedSizeSampling:
-            assert wrong_with(rule(kind(50, 1000))) is None, relation
+    samplings = {type(sampling): sampling for sampling in SAMPLINGS}
+    rules = {key: rule for key, rule in module._RULES.items() if registry.is_ours(key[0])}
+    assert rules.keys() == set(itertools.product(samplings, NeighboringRelation))
+    without = rules.pop((events.CyclicPoissonSampling, NeighboringRelation.ADD_OR_REMOVE_ONE))
+    with pytest.raises(UnsupportedEventError, match="moves others to other groups"):
+        without(samplings[events.CyclicPoissonSampling])
+    for (kind, relation), rule in rules.items():
+        assert wrong_with(rule(samplings[kind])) is None, (kind, relation)
 
 
 OWN = {SampledGaussian: lambda mechanism, q: SampledGaussian(q, mechanism.noise_multiplier)}
