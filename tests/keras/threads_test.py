@@ -37,10 +37,12 @@ def in_threads(function, times=5, threads=3):
 
 @pytest.mark.parametrize("in_graph", [False, True])
 @pytest.mark.parametrize("in_one", [False, True])
-def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph):
+def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph, monkeypatch):
     variables = [tf.Variable(tf.ones([4, 1]))]
     optimizer = noisy()
     optimizer.build(variables)
+    most, charging = [], optimizer.charging
+    monkeypatch.setattr(charging, "_write", slowed(charging._write, most))
 
     def step():
         loss = lambda x: tf.reduce_sum(tf.matmul(x, variables[0]) ** 2)  # noqa: E731
@@ -51,9 +53,26 @@ def test_threads_on_one_optimizer_are_all_charged(in_one, in_graph):
             optimizer.apply(gradients, variables)
 
     assert in_threads(tf.function(step) if in_graph else step) == []
+    assert set(most) == {1} and len(most) == 15
     assert optimizer.ledger.total_count == 15
     if not in_graph:  # Steps in graphs take no turns, and Keras counts by reading and writing.
         assert int(optimizer.iterations) == 15
+
+
+def slowed(function, most, seconds=0.02):
+    """Returns a function that takes longer, and adds to `most` how many threads are in it."""
+    inside = []
+
+    def slow(*args, **kwargs):
+        inside.append(None)
+        most.append(len(inside))
+        time.sleep(seconds)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            inside.pop()
+
+    return slow
 
 
 def _all_before(op):
@@ -114,22 +133,23 @@ def test_threads_train_models_that_share_layers(monkeypatch):
         compiled(keras.Sequential([keras.Input(X.shape[1:]), shared, keras.layers.Dense(1)]))
         for _ in range(2)
     ]
-    run, inside, most = step.clipped_gradient_sum, [], []
-
-    def slow(*args, **kwargs):
-        inside.append(None)
-        most.append(len(inside))
-        time.sleep(0.3)
-        try:
-            return run(*args, **kwargs)
-        finally:
-            inside.pop()
-
+    most = []
+    slow = slowed(step.clipped_gradient_sum, most, 0.3)
     monkeypatch.setattr(step, "clipped_gradient_sum", slow)
     remaining = iter(models)
     assert in_threads(lambda: next(remaining).train_on_batch(X, Y), times=1, threads=2) == []
     assert set(most) == {1}
     assert [int(model.optimizer.iterations) for model in models] == [1, 1]
+
+
+def test_threads_append_to_one_ledger_in_turn(monkeypatch):
+    ledger, most = tfdp.PrivacyLedger(), []
+    monkeypatch.setattr(ledger, "_append", slowed(ledger._append, most))
+    events = [tfdp.GaussianSumEvent(1.0, 1.0 + i) for i in range(12)]
+    remaining = iter(events)
+    assert in_threads(lambda: ledger.append(next(remaining)), times=4) == []
+    assert set(most) == {1}
+    assert {event: count for event, count in ledger} == dict.fromkeys(events, 1)
 
 
 def test_threads_on_one_ledger_lose_no_event():
