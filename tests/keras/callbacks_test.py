@@ -154,6 +154,24 @@ def test_budget_is_planned_once_for_steps_of_one_kind(monkeypatch):
         other.append(events[1], permit=budget._guard)
 
 
+def test_another_event_in_the_place_of_a_step_that_was_permitted_is_noticed():
+    ledger, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(30), DELTA, QuickAccountant)
+    step = tfdp.SampledEvent(
+        tfdp.events.PoissonSampling(8 / 40, 40), tfdp.GaussianSumEvent(toy.CLIP, STDDEV)
+    )
+
+    def refused_later(ledger, event):
+        assert budget._guard(ledger, event) > 1
+        raise LookupError
+
+    ledger.append(step, permit=budget._guard)
+    with pytest.raises(LookupError):
+        ledger.append(step, permit=refused_later)
+    ledger.append(tfdp.GaussianSumEvent(1.0, 1e-3))  # Another run's, which costs more.
+    with pytest.raises(PrivacyBudgetExceededError, match="2 steps are spent"):
+        ledger.append(step, permit=budget._guard)
+
+
 def test_steps_of_another_run_that_are_alike_count():
     ledger, budget = tfdp.PrivacyLedger(), PrivacyBudget(budget_of(5), DELTA, QuickAccountant)
     step = tfdp.SampledEvent(
