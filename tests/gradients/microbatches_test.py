@@ -244,7 +244,7 @@ def test_a_record_with_all_of_its_rows_moves_the_sum_by_at_most_the_clip(size, g
     everything = total([True] * 6)
     for user in range(6 // size):
         present = np.arange(6) // size != user
-        assert np.linalg.norm(everything - total(present)) <= 1.0 + 1e-5
+        assert 0.1 < np.linalg.norm(everything - total(present)) <= 1.0 + 1e-5
 
 
 @pytest.mark.parametrize(
