@@ -90,17 +90,17 @@ def test_noise_that_is_not_one_number_is_to_be_given():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "error", "message"),
     [
-        ({"floor": 0.0}, ValueError),
-        ({"noise_stddev": -1.0}, ValueError),
-        ({"noise_stddev": "1"}, TypeError),
-        ({"beta_2": 1.5}, ValueError),
-        ({"epsilon": 1e-7}, TypeError),
+        ({"floor": 0.0}, ValueError, "floor must be finite, greater than 0"),
+        ({"noise_stddev": -1.0}, ValueError, "noise_stddev must be finite, at least 0"),
+        ({"noise_stddev": "1"}, TypeError, "noise_stddev must be a real number"),
+        ({"beta_2": 1.5}, ValueError, "beta_2 must be finite, at least 0 and at most 1"),
+        ({"epsilon": 1e-7}, ValueError, "not recognized.*epsilon"),
     ],
 )
-def test_bad_arguments(arguments, error):
-    with pytest.raises((error, ValueError)):
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
         AdamBC(**arguments)
 
 
