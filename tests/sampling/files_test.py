@@ -119,7 +119,7 @@ def test_an_index_of_other_files_of_the_same_sizes_and_times_gives_no_record(tmp
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_torn_index_is_refused(paths, tmp_path, seed):
-    """Any byte of it may be wrong: what comes out are the records, or an error of ours."""
+    """Any byte of it may be wrong."""
     index = tmp_path / "index.json"
     TFRecords(paths, index=index)
     rng = np.random.default_rng(seed)
@@ -129,11 +129,8 @@ def test_a_torn_index_is_refused(paths, tmp_path, seed):
     else:
         del data[rng.integers(len(data)) :]
     index.write_bytes(data)
-    try:
-        found = TFRecords(paths, index=index)
-    except SourceError:
-        return
-    assert [found[i] for i in range(len(found))] == FIRST + SECOND
+    with pytest.raises(SourceError):
+        TFRecords(paths, index=index)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"version": 1, "files": ' + "[" * 100_000])
