@@ -245,6 +245,8 @@ def test_exact_sums_are_the_same_bit_for_bit_however_they_are_split(of_replicas,
     single, outcome = of_replicas[1]["custom"]["exact"], of_replicas[count]["custom"]["exact"]
     assert_same_everywhere(outcome["weights"], count)
     np.testing.assert_array_equal(outcome["weights"][0][0], single["weights"][0][0])
+    average, _ = sum_by_hand()
+    np.testing.assert_allclose(outcome["weights"][0][0], -average - 0.01, rtol=0, atol=1e-6)
     bound = tfdp.events.DiscreteGaussianSumEvent(replicas.CLIP, 0.0, 2.0**-32, 2**30)
     assert outcome["events"] == single["events"] == [bound]
 
