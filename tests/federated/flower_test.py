@@ -423,26 +423,38 @@ _RECORDS = st.one_of(
 )
 
 
-@hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
-@hypothesis.given(
-    content=st.dictionaries(st.sampled_from(["update", "answer", "metrics", ""]), _RECORDS),
-    usual=st.dictionaries(st.sampled_from(["token", "weight"]), _VALUES, min_size=1),
-    is_usual=st.booleans(),
-)
-def test_whatever_a_node_sends_is_an_answer_of_the_form_or_refused(content, usual, is_usual):
-    if is_usual:
-        content = {"update": ArrayRecord(GOOD), "answer": ConfigRecord(usual)} | content
-    reply = Message(RecordDict(content), reply_to=Message(RecordDict(), 1, "train"))
-    for is_weighted in (False, True):
-        form = form_of(making.plain().trainable_variables, is_weighted)
-        try:
-            token, weight, arrays = flower.answer_of(reply, form)
-            found, number = form.check(arrays, weight)
-        except InvalidUpdateError:
-            continue
-        assert isinstance(token, str) and np.isfinite(number)
-        assert [part.shape for part in found] == list(making.SHAPES)
-        assert all(np.isfinite(part).all() for part in found)
+def test_whatever_a_node_sends_is_an_answer_of_the_form_or_refused():
+    taken = []
+
+    @hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(
+        content=st.just({})
+        | st.dictionaries(st.sampled_from(["update", "answer", "metrics", ""]), _RECORDS),
+        usual=st.fixed_dictionaries(
+            {"token": st.just("0" * 32) | _VALUES}, optional={"weight": st.just(1.5) | _VALUES}
+        ),
+        is_usual=st.booleans(),
+    )
+    @hypothesis.example(content={}, usual={"token": "0" * 32}, is_usual=True)
+    @hypothesis.example(content={}, usual={"token": "0" * 32, "weight": 1.5}, is_usual=True)
+    def check(content, usual, is_usual):
+        if is_usual:
+            content = {"update": ArrayRecord(GOOD), "answer": ConfigRecord(usual)} | content
+        reply = Message(RecordDict(content), reply_to=Message(RecordDict(), 1, "train"))
+        for is_weighted in (False, True):
+            form = form_of(making.plain().trainable_variables, is_weighted)
+            try:
+                token, weight, arrays = flower.answer_of(reply, form)
+                found, number = form.check(arrays, weight)
+            except InvalidUpdateError:
+                continue
+            assert isinstance(token, str) and np.isfinite(number)
+            assert [part.shape for part in found] == list(making.SHAPES)
+            assert all(np.isfinite(part).all() for part in found)
+            taken.append(is_weighted)
+
+    check()
+    assert set(taken) == {False, True}
 
 
 def test_cohort_is_drawn_among_all_that_are_registered():
