@@ -1,5 +1,7 @@
 """Blocks of users, on the batch where they keep the records apart."""
 
+import contextlib
+
 import keras
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from tests.gradients.problems import (
     apply,
     assert_engines_agree,
     assert_layer_is_exact,
+    assert_sums_agree,
     by_engine,
     floatx,
     head,
@@ -387,6 +390,73 @@ def square_of_ones(x):
 @tf.custom_gradient
 def own_gradient(x):
     return tf.identity(x), lambda g: g - tf.reduce_mean(g, 0, keepdims=True)
+
+
+@tf.function(autograph=False)
+def shifted(x, by=0.5):
+    return tf.nn.relu(x - by) + shifted_inside(x)
+
+
+@tf.function
+def shifted_inside(x):
+    return tf.sin(x) * tf.cast(tf.shape(x)[1], x.dtype)
+
+
+@tf.function(jit_compile=True)
+def shifted_by_xla(x):
+    return x - 0.5
+
+
+@tf.function
+def only_with_autograph(x):
+    return x + 1.0 if tf.reduce_sum(x) > 0 else x
+
+
+class Undecorated(L.Layer):
+    """A block with a weight of its own."""
+
+    def __init__(self):
+        super().__init__(name="block")
+        self.dense = L.Dense(4)
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(4,), initializer="uniform", name="scale")
+
+    def call(self, inputs):
+        return tf.tanh(self.dense(inputs)) * self.scale + shifted(inputs, by=0.1)
+
+
+class Decorated(Undecorated):
+    call = tf.function(Undecorated.call)
+
+
+# name -> (a layer that calls functions, whether it runs on the batch)
+FUNCTIONS = {
+    "autograph": (dense(lambda b, x: only_with_autograph(b.dense(x))), False),
+    "helper": (dense(lambda b, x: shifted(b.dense(x))), True),
+    "mean": (dense(lambda b, x: b.dense(x) - tf.function(tf.reduce_mean)(x, 0)), False),
+    "xla": (dense(lambda b, x: shifted_by_xla(b.dense(x))), False),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_functions_are_a_part_of_the_code_that_calls_them(name, decisions):
+    make, is_on_batch = FUNCTIONS[name]
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    in_turn = pytest.warns(UserWarning, match="may give results of other sizes")
+    with in_turn if name == "autograph" else contextlib.nullcontext():
+        assert_engines_agree(*problem(model_of(make, (BATCH, 4)), normal(BATCH, 4)), query)
+    assert decisions and all(decisions) is is_on_batch
+
+
+def test_a_layer_whose_call_is_decorated():
+    """Other engines see no gradients of layers in it, and refuse it."""
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+    decorated, undecorated = (
+        by_engine(*problem(model_of(make, (BATCH, 4)), normal(BATCH, 4)), query, "bookkeeping")
+        for make in (Decorated, Undecorated)
+    )
+    assert_sums_agree(decorated, undecorated)
 
 
 # Every axis is as long as the batch: records that are mixed give other numbers and no error.

@@ -3,6 +3,8 @@
 `make canary` runs this on the oldest and the newest versions that setup.py allows.
 """
 
+import concurrent.futures
+
 import keras
 import pytest
 import tensorflow as tf
@@ -312,3 +314,55 @@ def test_functional_model_in_a_sequential_one():
 def test_operations_are_told_from_functions():
     assert internals.is_operation("MatMul")
     assert not internals.is_operation("NoSuchOperation")
+
+
+@tf.function(autograph=False)
+def twice(x):
+    return 2 * x
+
+
+@tf.function(autograph=False, jit_compile=True)
+def twice_by_xla(x):
+    return 2 * x
+
+
+def kinds_of(function):
+    graph = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
+    return [op.type for op in graph.get_operations()]
+
+
+def test_functions_are_inlined_in_this_thread_and_block_only():
+    calls = ("PartitionedCall", "StatefulPartitionedCall")
+
+    def is_called(function):
+        return bool(set(calls) & set(kinds_of(function)))
+
+    with internals.functions_inlined():
+        assert not is_called(twice) and not is_called(lambda x: twice(twice(x)))
+        assert is_called(twice_by_xla)
+        with internals.functions_inlined(False):
+            assert is_called(twice)
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            assert thread.submit(is_called, twice).result()
+        assert not is_called(twice)
+    assert is_called(twice)
+    assert vars(type(twice))["_run_functions_eagerly"] is internals._RUNS_CODE
+
+
+def test_inputs_of_operations_are_changed():
+    """In the block, in this graph."""
+
+    def change(kind, inputs):
+        return [inputs[1], inputs[0]] if kind == "Sub" else inputs
+
+    @tf.function(autograph=False)
+    def run(x):
+        graph = tf.compat.v1.get_default_graph()
+        with internals.changing_inputs(graph, change):
+            with internals.changing_inputs(graph, change):
+                same = x - 1.0
+            changed, inside = x - 1.0, tf.map_fn(lambda y: y - 1.0, x)
+        return same, changed, inside, x - 1.0
+
+    found = [list(map(float, result)) for result in run(tf.constant([3.0, 5.0]))]
+    assert found == [[2, 4], [-2, -4], [2, 4], [2, 4]]

@@ -1120,7 +1120,7 @@ SUMS = in_folder(
         "branches_follow_records",
         "likewise branches",
         "tfdp/gradients/dependence.py",
-        "if op.type in (*CONDITIONALS, *CASES) and self.on(op.inputs):",
+        "if decides and self.on(op.inputs):",
         "if False:",
         "tests/gradients/mapping_test.py",
     ),

@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -343,6 +344,50 @@ def changing_inputs(
             del graph._create_op_internal
         else:  # That of a block around.
             graph._create_op_internal = create
+
+
+class _Inlining(threading.local):
+    """Whether this thread takes the code of functions in the place of calls of them."""
+
+    on = False
+
+
+_inlining, _inlining_blocks, _inlining_lock = _Inlining(), 0, threading.Lock()
+
+
+@contextlib.contextmanager
+def functions_inlined(inlined: bool = True) -> Iterator[None]:
+    """Lets the code of what `tf.function` decorates run in the current graph in the block, in this
+    thread, as if it were not decorated, but for what XLA is to compile. For other threads, and
+    afterwards, TensorFlow is as it was.
+
+    Args:
+        inlined: False for calls in such a block that are calls nevertheless.
+    """
+    global _inlining_blocks
+    kind = type(_A_FUNCTION)
+
+    def runs_code(function):
+        inlines = _inlining.on and not function._jit_compile
+        return inlines or _RUNS_CODE.fget(function)
+
+    before = _inlining.on
+    with _inlining_lock:
+        _inlining_blocks += 1
+        kind._run_functions_eagerly = property(runs_code)
+    _inlining.on = inlined
+    try:
+        yield
+    finally:
+        _inlining.on = before
+        with _inlining_lock:
+            _inlining_blocks -= 1
+            if not _inlining_blocks:
+                kind._run_functions_eagerly = _RUNS_CODE
+
+
+_A_FUNCTION = tf.function(lambda: None)
+_RUNS_CODE = type(_A_FUNCTION)._run_functions_eagerly
 
 
 def without_jit_compile(model: keras.Model) -> contextlib.AbstractContextManager[None]:

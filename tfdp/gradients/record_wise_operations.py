@@ -484,7 +484,7 @@ class Kinds:
             is_open = reads and None in inputs[0].shape[1:]
             why = " reads along an axis of a length that is not known, and" if is_open else ""
             if op.type in CALLS:
-                why = " is a call of a @tf.function, into which nobody looks, and"
+                why = " calls a function that XLA compiles, or that was traced before, and"
             raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)

@@ -13,7 +13,13 @@ from tfdp.gradients.attached import flatten_with_attached, tensors_of
 from tfdp.gradients.bounds import are_places
 from tfdp.gradients.draws import DRAWS, Draws
 from tfdp.gradients.indices import nowhere
-from tfdp.gradients.keras_internals import ATTACHED, MASK, changing_inputs, is_stateful
+from tfdp.gradients.keras_internals import (
+    ATTACHED,
+    MASK,
+    changing_inputs,
+    functions_inlined,
+    is_stateful,
+)
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
 from tfdp.gradients.static_values import static_value, value_from_outside, values_of
@@ -288,20 +294,23 @@ class Region:
     def _in_a_layer(self) -> Iterator[None]:
         self._in_layer = True
         try:
-            yield
+            with functions_inlined(False):
+                yield
         finally:
             self._in_layer = False
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Lets the code of the block, in a `with` statement, read at places that records name. Of a
-        record that names one that does not exist, the block returns NaN.
+        """Lets the code of the block, in a `with` statement, call functions, whose code is then a
+        part of it, and read at places that records name. Of a record that names one that does not
+        exist, the block returns NaN.
         """
-        if self._kinds is None:
-            yield
-            return
-        with changing_inputs(self._graph, self._at_places_that_exist):
-            yield
+        with functions_inlined():
+            if self._kinds is None:
+                yield
+                return
+            with changing_inputs(self._graph, self._at_places_that_exist):
+                yield
 
     def _at_places_that_exist(self, kind: str, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         if kind != "GatherV2" or self._in_layer:

@@ -8,6 +8,7 @@ from tensorflow.python.ops.parallel_for import pfor
 
 from tfdp.gradients.dependence import known_branch
 from tfdp.gradients.graphs import (
+    CALLS,
     CASES,
     CONDITIONALS,
     LOOPS,
@@ -326,6 +327,14 @@ def _convert_branches(inputs: Any) -> Any:
     return [pfor.wrap(tensor, True) for tensor in outputs]
 
 
+def _convert_call(inputs: Any) -> Any:
+    """Converts what calls a function: TensorFlow's conversion traces it by AutoGraph, which raises
+    an error of its own in the place of a `VectorizingError`.
+    """
+    (graph,) = functions_called(inputs.op)
+    return _converted(graph, inputs.inputs, inputs.pfor)[: len(inputs.op.outputs)]
+
+
 def _converted(graph: Any, arguments: list[Any], records: Any) -> list[Any]:
     """Returns what a function gives for all records, given its arguments, and whether they follow
     records.
@@ -371,6 +380,7 @@ def _shape(tensor: tf.Tensor, is_stacked: bool) -> tf.TensorShape:
 
 
 _CONVERTERS = {
+    **dict.fromkeys(CALLS, _convert_call),
     **dict.fromkeys(LOOPS, _convert_loop),
     **dict.fromkeys((*CONDITIONALS, *CASES), _convert_branches),
     **dict.fromkeys(
