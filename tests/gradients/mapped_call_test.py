@@ -284,3 +284,19 @@ BY_RECORD = {
 @pytest.mark.parametrize("name", sorted(BY_RECORD))
 def test_code_that_runs_for_some_records(name):
     assert_layer_agrees(lambda: ByRecord(BY_RECORD[name]), (4,))
+
+
+class TakesOneBranch(L.Layer):
+    """Has a branch whose derivative is infinite where the other one is taken."""
+
+    def call(self, inputs):
+        total = tf.reduce_sum(inputs)
+        return tf.cond(total > 0, lambda: tf.math.log(total) * inputs, lambda: inputs**2)
+
+
+def test_the_branch_that_a_record_does_not_take_does_not_matter():
+    model = model_of(TakesOneBranch, (4,))
+    total = tf.reduce_sum(model.get_layer("first")(normal(4)), 1)
+    assert set(np.sign(total)) == {-1, 1}
+    with pytest.warns(UserWarning, match="takes one branch or another"):
+        assert_engines_agree(*problem(model, normal(4)))

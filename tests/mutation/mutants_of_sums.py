@@ -1122,7 +1122,7 @@ SUMS = in_folder(
         "tfdp/gradients/dependence.py",
         "if decides and self.on(op.inputs):",
         "if False:",
-        "tests/gradients/mapping_test.py",
+        "tests/gradients/mapped_call_test.py",
     ),
     (
         "bias_where_it_broadcasts",
