@@ -69,6 +69,48 @@ def test_layer_called_on_something_that_holds_no_records(kind):
     assert line == f"block: record by record: {expected}"
 
 
+def test_layer_called_in_a_loop():
+    def code(block, x):
+        def turn(i, h):
+            return i + 1, block.dense(h)
+
+        return tf.while_loop(lambda i, h: i < 2, turn, (0, block.dense(x)))[1]
+
+    expected = "dense is called in a loop or branch of TensorFlow"
+    assert line_of(dense(code)).split(": ")[2].endswith(expected.removeprefix("dense"))
+
+
+class Cell(L.SimpleRNNCell):
+    def call(self, inputs, states, training=False):
+        return inputs, states
+
+
+def test_cell_without_a_rule():
+    make = lambda: L.RNN(Cell(4), name="block", return_sequences=True)  # noqa: E731
+    assert line_of(make) == "block: record by record: there is no rule for RNN of Cell"
+
+
+class Renamed(L.Dense):
+    def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(inputs, *args, **kwargs)
+
+
+class CallsIt(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.part = Code(lambda b, x: b.dense(x), dense=Renamed(3, name="renamed"))
+
+    def call(self, inputs):
+        return self.part(inputs)
+
+
+def test_layer_in_a_model_that_has_its_own_call():
+    model = CallsIt()
+    model(tf.zeros([1, 4]))
+    with pytest.raises(UnsupportedModelError, match="renamed .*has its own __call__"):
+        explain(model, tf.zeros([1, 4]))
+
+
 def test_layers_in_a_block_follow_it():
     keras.backend.clear_session()  # Names are numbered anew.
     assert explain(model_of(nested, (BATCH, 4))).split("\n")[1:-1] == [

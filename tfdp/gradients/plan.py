@@ -35,7 +35,8 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
     """
     model = innermost(model)
     if not (isinstance(rule_for(model), RecordWise) or _may_be_block(model, wanted)):
-        raise UnsupportedModelError(why_not_watched(model))
+        reason = why_no_block(model, wanted_of(model, wanted))
+        raise UnsupportedModelError(why_not_watched(model, f" ({reason})" if reason else ""))
     watched: dict[int, tuple[Any, Any]] = {}
     # Every layer in a block is watched, because its own rule answers for what it does there.
     pending, seen = [(model, False)], set()
@@ -87,9 +88,9 @@ def why_not_watched(model: keras.Layer, reason: str = "") -> str:
     kind = type(model).__name__
     if runs_as_keras_functional(model):
         return (
-            f"Operations of {kind} {model.name!r} move the axis of records{reason}, so its layers "
-            "cannot be watched. Bring it back to the front before calling a layer, or use "
-            "engine='vectorized'."
+            f"Operations of {kind} {model.name!r} are not known to keep its records apart{reason}, "
+            "so its layers cannot be watched. Call layers on records, with their axis in front, or "
+            "use engine='vectorized'."
         )
     return (
         f"The code of {kind} could do anything with a batch{reason}, so its layers cannot be "
@@ -168,6 +169,8 @@ def why_no_rule(operation: Any, own: list[Any]) -> str:
     rule = registered_rule(operation)
     if rule is None:
         return f"there is no rule for {kind}"
+    if type(operation) is keras.layers.RNN:
+        return f"there is no rule for {kind} of {type(operation.cell).__name__}"
     if not rule.holds_for(operation):
         return f"the rule for {kind} does not hold with these options"
     known = {id(v) for v in rule.variables(operation)} if isinstance(rule, LayerRule) else set()

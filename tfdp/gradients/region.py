@@ -368,6 +368,8 @@ class Region:
             return 1
         leaves = _tensors(arguments)
         self._check_uses(leaves)
+        if any(tf.is_symbolic_tensor(t) and _is_within(t.graph, self._graph) for t in leaves):
+            raise MixesError(f"{layer.name} is called in a loop or branch of TensorFlow")
         for leaf in leaves:
             if isinstance(leaf, keras.Variable):
                 raise MixesError(f"{layer.name} is called on {leaf.name}, which holds no records")
@@ -460,6 +462,15 @@ class Region:
             return False
         shapes, others = itertools.chain(*self.shapes), itertools.chain(*other.shapes)
         return all(a.is_compatible_with(b) for a, b in zip(shapes, others, strict=True))
+
+
+def _is_within(graph: Any, outer: Any) -> bool:
+    """Returns whether a graph is one of a function in another graph."""
+    while graph is not None and graph is not outer:
+        graph = getattr(graph, "outer_graph", None)
+        if graph is outer:
+            return True
+    return False
 
 
 def _with_names(structure: Any) -> Iterator[tuple[Any, str | None]]:
