@@ -371,6 +371,8 @@ ELSEWHERE_WRONG = {
 @pytest.mark.parametrize("rows", [4, None])
 @pytest.mark.parametrize("name", sorted(ELSEWHERE_WRONG))
 def test_what_tensorflow_would_get_wrong(name, rows):
+    if name == "transposed_from_the_end" and tf.__version__.startswith("2.18."):
+        pytest.skip("TensorFlow 2.18 ends the process where axes are counted from the end.")
     fn, is_in_turn = ELSEWHERE_WRONG[name]
     records = tf.constant(RECORDS[:rows]), tf.constant(PLACES)
     expected = pytest.warns(UserWarning, match="computed one example at a time")
