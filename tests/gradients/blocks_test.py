@@ -459,6 +459,29 @@ def test_a_layer_whose_call_is_decorated():
     assert_sums_agree(decorated, undecorated)
 
 
+class Notes(L.Layer):
+    """Keeps an average in a metric, and may go on with it."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.dense, self.mean, self.reads = L.Dense(4), keras.metrics.Mean(), reads
+
+    def call(self, inputs):
+        h = self.dense(inputs)
+        self.mean.update_state(K.mean(h))
+        return K.tanh(h) - self.mean.result() if self.reads else K.tanh(h)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_a_block_assigns_to_a_metric_is_dropped(reads, decisions):
+    loss, variables, examples = problem(
+        model_of(lambda: Notes(reads), (BATCH, 4)), normal(BATCH, 4)
+    )
+    assert_engines_agree(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0))
+    assert decisions and all(decisions) is not reads
+    assert [float(v.numpy()) for v in loss.model.metrics_variables] == [0, 0]
+
+
 # Every axis is as long as the batch: records that are mixed give other numbers and no error.
 RECORD_BY_RECORD = {
     "another_bias_of_one": another_bias_of_one,

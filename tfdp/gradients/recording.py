@@ -159,17 +159,17 @@ class Recording:
 
     @contextlib.contextmanager
     def values(self, mapping: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-        """Makes variables read as other values in the block."""
+        """Makes variables read as other values in the block. What is assigned to any in it is
+        dropped at its end.
+        """
         values = values_in(self.scope)
         before = dict(values)
         values.update({id(variable): value for variable, value in mapping})
         try:
             yield
         finally:
-            for variable, _ in mapping:
-                values.pop(id(variable))
-                if id(variable) in before:
-                    values[id(variable)] = before[id(variable)]
+            values.clear()
+            values.update(before)
 
     def add(
         self, tap: Tap, variable: Any, gradients: Callable[[tf.Tensor], PerRecordGradient]
