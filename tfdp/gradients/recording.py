@@ -15,6 +15,7 @@ from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.keras_internals import replaced, values_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.record_scope import RecordScope, Seeds
+from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.tables import RowsOfTable
 from tfdp.numerics.norms import to_accumulate
 
@@ -159,14 +160,20 @@ class Recording:
 
     @contextlib.contextmanager
     def values(self, mapping: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-        """Makes variables read as other values in the block. What is assigned to any in it is
-        dropped at its end.
+        """Makes variables read as other values in the block.
+
+        Raises:
+            MixesError: something was assigned to a metric in it, which would go on with numbers of
+                all records.
         """
         values = values_in(self.scope)
         before = dict(values)
         values.update({id(variable): value for variable, value in mapping})
+        during = dict(values)
         try:
             yield
+            if any(values.get(key) is not value for key, value in during.items()):
+                raise MixesError("it updates a metric")
         finally:
             values.clear()
             values.update(before)
