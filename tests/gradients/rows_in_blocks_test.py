@@ -409,7 +409,10 @@ def positions_as_records(x):
 @pytest.mark.parametrize("code", [rows_of_others, rows_that_meet, positions_as_records])
 def test_a_functional_model_whose_rows_are_not_those_of_one_record_is_refused(code):
     model = functional_of(code)
-    with pytest.raises(UnsupportedModelError, match="Operations of Functional .* move the axis"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match="Operations of Functional .* not known to keep its records apart",
+    ):
         explain(model)
     loss, variables, examples = problem(model, normal(FRAMES, SIZE, SIZE, WIDTH))
     query = tfdp.GaussianSumQuery(0.3, 1.0)
