@@ -15,7 +15,7 @@ from tests.gradients.problems import (
     normal,
     problem,
 )
-from tfdp.gradients import RecordWise, UnsupportedModelError, explain, watching
+from tfdp.gradients import RecordWise, UnsupportedModelError, explain
 from tfdp.gradients.rules import rule
 
 L, K = keras.layers, keras.ops
@@ -201,19 +201,6 @@ ON_BATCH = {
     ),
     "twice": own(lambda b, x: b.dense(b.dense(x) * b.scale), {"dense": dense}, scale=(4,)),
 }
-
-
-@pytest.fixture
-def record_by_record(monkeypatch):
-    """Names of the layers that ran record by record."""
-    names, run = [], watching._record_by_record
-
-    def noted(recording, operation, *args):
-        names.append(operation.name)
-        return run(recording, operation, *args)
-
-    monkeypatch.setattr(watching, "_record_by_record", noted)
-    return names
 
 
 @pytest.mark.parametrize("name", sorted(ON_BATCH))

@@ -18,7 +18,6 @@ from tests.gradients.problems import (
     problem,
     traced_sum,
 )
-from tfdp.gradients import watching
 
 L, K = keras.layers, keras.ops
 ROWS, LENGTH = 6, 3
@@ -134,38 +133,27 @@ def ids_of(rows=BATCH):
     return np.random.default_rng(0).integers(0, ROWS - 1, (rows, LENGTH)).astype("int32")
 
 
-@pytest.fixture
-def by_record(monkeypatch):
-    """What ran record by record."""
-    found, run = [], watching._record_by_record
-
-    def noted(recording, operation, *args):
-        found.append(operation.name)
-        return run(recording, operation, *args)
-
-    monkeypatch.setattr(watching, "_record_by_record", noted)
-    return found
-
-
 @pytest.mark.parametrize("name", sorted(READS))
-def test_blocks_that_read_at_places_of_records_are_exact_on_the_batch(name, by_record):
+def test_blocks_that_read_at_places_of_records_are_exact_on_the_batch(name, record_by_record):
     assert_engines_agree(*problem(model_that_reads(name), (normal(4, 4), ids_of())))
-    assert not by_record
+    assert not record_by_record
 
 
 def test_with_xla():
     assert_agrees_with_xla(*problem(model_that_reads("masked_tokens"), (normal(4, 4), ids_of())))
 
 
-def test_numbers_that_are_made_places(by_record):
+def test_numbers_that_are_made_places(record_by_record):
     """Nobody knows which integers they become."""
     model = model_that_reads("table", "float32")
     assert_engines_agree(*problem(model, (normal(4, 4), ids_of().astype("float32"))))
-    assert not by_record
+    assert not record_by_record
 
 
 @pytest.mark.parametrize("name", sorted(READS))
-def test_a_record_that_names_a_place_that_does_not_exist_contributes_nothing(name, by_record):
+def test_a_record_that_names_a_place_that_does_not_exist_contributes_nothing(
+    name, record_by_record
+):
     loss, variables, (x, y) = problem(model_that_reads(name), (normal(4, 4), ids_of()))
     numbers, ids = (np.asarray(part) for part in x)
     of_examples = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.25, 0.0))
@@ -183,7 +171,7 @@ def test_a_record_that_names_a_place_that_does_not_exist_contributes_nothing(nam
             yield bad_ids, y
 
     assert_attackers_move_nothing(total, ids, y, attacked, (0, BATCH - 1))
-    assert not by_record
+    assert not record_by_record
 
 
 @pytest.mark.parametrize("name", ["in_turn", "masked_tokens", "of_each_row"])
@@ -192,7 +180,7 @@ def test_places_may_be_counted_from_the_end(name):
     assert_engines_agree(*problem(model, (normal(4, 4), ids_of() - ROWS)))
 
 
-def test_of_what_nobody_knows_the_length_runs_record_by_record(by_record):
+def test_of_what_nobody_knows_the_length_runs_record_by_record(record_by_record):
     keras.utils.set_random_seed(1)
     table, ids = keras.Input((None, 2)), keras.Input((LENGTH,), dtype="int32")
     block = Reads(lambda b, h, ids: tf.gather(h, ids, axis=1, batch_dims=1))
@@ -204,4 +192,4 @@ def test_of_what_nobody_knows_the_length_runs_record_by_record(by_record):
     total = tf.function(traced_sum(loss, variables, query), input_signature=signature)
     sums = total((x, y), tf.ones([BATCH], tf.bool))
     assert_sums_agree(sums, explicit_sum(loss, variables, (x, y), 0.3))
-    assert by_record == [block.name]
+    assert record_by_record == [block.name]
