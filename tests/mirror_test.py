@@ -21,6 +21,7 @@ WITHOUT = {
     "gradients/plan.py": "gradients/explaining_test.py tests it by what explain says.",
     "gradients/record_wise_checks.py": "gradients/record_wise_operations_test.py has its tables.",
     "gradients/region.py": "gradients/blocks_test.py and own_weights_test.py test it by blocks.",
+    "gradients/steps.py": "gradients/blocks_test.py and own_weights_test.py test it by blocks.",
     "gradients/rewriting.py": "gradients/integers_test.py tests it with the indices.",
     "gradients/rules/recurrent_cells.py": "rules/recurrent_loop_test.py takes every cell's steps.",
     "gradients/static_values.py": "gradients/record_wise_operations_test.py tests it by shapes.",

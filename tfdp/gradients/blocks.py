@@ -31,6 +31,7 @@ from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.region import Region
+from tfdp.gradients.steps import Steps
 from tfdp.noise.attempts import attempt
 
 # What the code of a block may raise where the number of records is unknown.
@@ -44,14 +45,13 @@ class Trial(NamedTuple):
     """What a block did when it was tried out.
 
     Attributes:
-        steps, shapes: As those of `Region`.
+        steps: The operations and calls of layers.
         weights: Weights that its code reads itself: its own, those of layers that it calls on
             constants, and others of layers in it.
         parts: Identities of these layers.
     """
 
-    steps: list[Any]
-    shapes: list[list[tf.TensorShape]]
+    steps: Steps
     weights: list[Any]
     parts: frozenset[int]
 
@@ -165,7 +165,7 @@ class Blocks:
                     reads,
                     self._lent(block, weights),
                 )
-                trial = Trial(region.steps, region.shapes, weights, frozenset(parts))
+                trial = Trial(region.steps, weights, frozenset(parts))
                 if likeness is not None and not parts and not borrowed:
                     self._tried.setdefault(likeness, (block, trial))
                 return trial
@@ -236,10 +236,10 @@ class Blocks:
                     tf.function(run, autograph=False).get_concrete_function(*specs)
             finally:
                 self._trying = before
-        if not regions[0].same_as(regions[1]):
+        if not regions[0].steps.same_as(regions[1].steps):
             raise MixesError("it does something else with a batch of one")
         # For the gradients of its weights the block's code is run again, on single records.
-        if weights and draws_in(regions[0].steps):
+        if weights and draws_in(regions[0].steps.done):
             raise MixesError("it draws random numbers, and has weights of its own")
         if weights and regions[0].parts_records:
             raise MixesError("it parts records into rows, and has weights of its own")
@@ -328,14 +328,8 @@ def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:
     if [(v.shape, v.dtype) for v in trial.weights] != [(v.shape, v.dtype) for v in weights]:
         return None
     ids = {id(one): id(other) for one, other in zip(of_like, of_block, strict=True)}
-    steps = []
-    for step in trial.steps:
-        if isinstance(step, tuple) and isinstance(step[0], int):  # A call of a layer.
-            if step[0] not in ids:
-                return None
-            step = (ids[step[0]], *step[1:])
-        steps.append(step)
-    return Trial(steps, trial.shapes, weights, frozenset())
+    steps = trial.steps.of_other_layers(ids)
+    return None if steps is None else Trial(steps, weights, frozenset())
 
 
 def in_words(error: Exception) -> str:

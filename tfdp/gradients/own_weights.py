@@ -136,6 +136,6 @@ class OwnWeights:
         region = Region((args, kwargs), values, trial.parts, checked=False, runner=give_back)
         pairs = list(zip(trial.weights, values, strict=True))
         note(blocks.run(region, pairs, self._call, args, kwargs))
-        if not region.same_as(trial):
+        if not region.steps.same_as(trial.steps):
             raise MixesError("its operations are others for one record")
         return results

@@ -5,11 +5,10 @@ could have: one of unknown length is refused, as is whatever is not known to kee
 """
 
 import math
-import operator
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,6 +23,7 @@ from tfdp.gradients.keras_internals import (
     gradient_in_tensorflow,
     is_stateful,
 )
+from tfdp.gradients.lengths import LENGTHS_AFTER, Rows, has_rows, lengths_after
 from tfdp.gradients.mapping import holds_records, meets_records
 from tfdp.gradients.moved_axes import Operand, axis_after
 from tfdp.gradients.record_wise_checks import CHECKS
@@ -33,30 +33,11 @@ from tfdp.gradients.static_values import note_lengths, static_value, value_from_
 _ELEMENTWISE_GRADIENTS = ("tensorflow.python.ops.nn_impl.swish.<locals>.swish_impl.<locals>.grad",)
 # Operations that make records of a shape, and which operand that is.
 _TO_RECORDS = {"BroadcastTo": 1, "Fill": 0, "Slice": 2, "Tile": 1}
-# Operations that take lengths out of shapes, and put them together.
-_NUMBERS = (
-    *("AddV2", "ConcatV2", "FloorDiv", "GatherV2", "Maximum", "Mul", "Pack", "Prod"),
-    *("Cast", "ExpandDims", "Reshape", "Squeeze", "StridedSlice", "Sub"),
-)
-_ARITHMETIC = {
-    "AddV2": operator.add,
-    "FloorDiv": operator.floordiv,
-    "Maximum": max,
-    "Mul": operator.mul,
-    "Sub": operator.sub,
-}
-
 
 # Where code is that no user has written.
 _LIBRARIES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (keras.__file__, tf.__file__))
 _OURS = f"{pathlib.Path(__file__).parent}{os.sep}"
 _PASSES_ON = keras_internals.__file__  # What a block's code makes goes through `changing_inputs`.
-
-
-class Rows(NamedTuple):
-    """What stands for the number of records, or for so many times it, in a tensor of lengths."""
-
-    times: int
 
 
 class MixesError(Exception):
@@ -218,7 +199,7 @@ class Kinds:
                 self.add_rows(after, number)
 
     def _set_shape(self, tensor: tf.Tensor, shape: list[Any]) -> None:
-        if _has_rows(shape) or static_value(tensor) is None:
+        if has_rows(shape) or static_value(tensor) is None:
             self._shapes[tensor.name] = shape
         else:
             self.add_constant(tensor)
@@ -243,10 +224,12 @@ class Kinds:
                     numbers[part.shape.num_elements() :],
                 )
                 self._set_shape(part, taken)
-        elif op.type in _NUMBERS:
-            self._set_shape(op.outputs[0], self._numbers(op, inputs))
         else:
-            raise MixesError(f"{_named(op)} uses the number of records")
+            known = op.type in LENGTHS_AFTER
+            lengths = lengths_after(op, [self._list(t) for t in inputs]) if known else None
+            if lengths is None:
+                raise MixesError(f"{_named(op)} uses the number of records")
+            self._set_shape(op.outputs[0], lengths)
 
     def _repeats(self, inputs: list[tf.Tensor]) -> bool:
         """Returns whether every record gets a copy of a constant, along an axis behind the first,
@@ -257,7 +240,7 @@ class Kinds:
             return False
         place = target.index(Rows(1))
         others = [n for n in target if n != Rows(1)]
-        return 0 < place < len(tensor.shape) and tensor.shape[place] == 1 and not _has_rows(others)
+        return 0 < place < len(tensor.shape) and tensor.shape[place] == 1 and not has_rows(others)
 
     def _reshape(self, op: tf.Operation, tensor: tf.Tensor, target: Any) -> None:
         """Notes what a tensor of records is after a `Reshape`: a record's numbers stay together."""
@@ -268,7 +251,7 @@ class Kinds:
                 self._reshape_around(op, tensor.shape, axis, target)
                 return
             rows, sizes = 1, tensor.shape[axis + 1 :]
-        if rows is None or target is None or len(target) == 0 or _has_rows(target[1:]):
+        if rows is None or target is None or len(target) == 0 or has_rows(target[1:]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         if isinstance(target[0], Rows):
             times = target[0].times
@@ -393,65 +376,19 @@ class Kinds:
         """Notes what a slice of records is whose end is told by their shape."""
         begin, end, strides = (self._list(t) for t in inputs[1:])
         masks = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-        whole = (begin[0], end[0], strides[0]) == (0, Rows(1), 1) and not _has_rows(end[1:])
+        whole = (begin[0], end[0], strides[0]) == (0, Rows(1), 1) and not has_rows(end[1:])
         if not whole or any(op.get_attr(f"{mask}_mask") for mask in masks):
             raise MixesError(f"{_named(op)} moves the axis of records")
         # TensorFlow knows no length of it, since it does not know the first end.
         sizes = inputs[0].shape
         cuts = list(map(slice, begin[1:], end[1:], strides[1:]))
-        if _has_rows([*begin, *strides]) or not sizes[1:].is_fully_defined():
+        if has_rows([*begin, *strides]) or not sizes[1:].is_fully_defined():
             raise MixesError(f"{_named(op)} moves the axis of records")
         along = zip(cuts, sizes[1:], strict=False)
         lengths = [len(range(*cut.indices(size))) for cut, size in along]
         op.outputs[0].set_shape([None, *lengths, *sizes[1 + len(cuts) :]])
         self._noted.add(op.outputs[0].name)
         self.add_records(op.outputs[0])
-
-    def _numbers(self, op: tf.Operation, inputs: list[tf.Tensor]) -> list[Any]:
-        """Returns the numbers that an operation makes of lengths."""
-        lists = [self._list(t) for t in inputs]
-        if op.type in ("Cast", "ExpandDims", "Reshape", "Squeeze"):
-            (result,) = op.outputs
-            # In fewer bits the number of records would be another one.
-            if result.dtype in (tf.int32, tf.int64) and result.shape.rank in (0, 1):
-                return lists[0]
-        if op.type in _ARITHMETIC and not any(map(_has_rows, lists)):
-            return [_ARITHMETIC[op.type](*pair) for pair in _pairs(*lists)]
-        if op.type == "Maximum" and len(lists[0]) == len(lists[1]) == 1:
-            # To what shape two are broadcast: there is at least one record.
-            numbers = list({number for (number,) in lists if number != 1})
-            if len(numbers) == 1:
-                return numbers
-        if op.type == "Mul" and sum(map(_has_rows, lists)) == 1:
-            rows, factors = sorted(lists, key=_has_rows, reverse=True)
-            if all(isinstance(factor, int) and factor > 0 for factor in factors):
-                return [_times(pair) for pair in _pairs(rows, factors)]
-        if op.type == "FloorDiv" and len(lists[0]) == len(lists[1]) == 1:
-            (number,), (parts,) = lists
-            if _has_rows([number]) and isinstance(parts, int) and parts > 0:
-                times, rest = divmod(number.times, parts)
-                if rest == 0:
-                    return [Rows(times)]
-        if op.type == "Prod" and not _has_rows(lists[0][1:]):
-            return [_times(lists[0])]
-        if op.type == "Pack" and op.get_attr("axis") == 0 and all(len(n) == 1 for n in lists):
-            return [number for (number,) in lists]
-        if op.type == "ConcatV2":
-            return [number for numbers in lists[:-1] for number in numbers]
-        if op.type == "GatherV2" and not _has_rows(lists[1]) and not op.get_attr("batch_dims"):
-            return [lists[0][place] for place in lists[1]]
-        if op.type == "StridedSlice" and not op.get_attr("ellipsis_mask"):
-            numbers, *where = lists
-            if all(len(w) == 1 and not _has_rows(w) for w in where) and not op.get_attr(
-                "new_axis_mask"
-            ):
-                (begin,), (end,), (stride,) = where
-                if op.get_attr("shrink_axis_mask"):
-                    return [numbers[begin]]
-                begin = None if op.get_attr("begin_mask") else begin
-                end = None if op.get_attr("end_mask") else end
-                return numbers[begin:end:stride]
-        raise MixesError(f"{_named(op)} uses the number of records")
 
     def _list(self, tensor: tf.Tensor) -> list[Any]:
         """Returns lengths, or numbers that are known, as a list."""
@@ -467,7 +404,7 @@ class Kinds:
         record that are as many as there are records would tell it how many there are.
         """
         target = self._shapes[shape.name]
-        if target[:1] != [Rows(1)] or _has_rows(target[1:]):
+        if target[:1] != [Rows(1)] or has_rows(target[1:]):
             raise MixesError(f"{_named(op)} moves the axis of records")
         return target
 
@@ -492,23 +429,6 @@ class Kinds:
 
 def _as_many(lengths: Sequence[int], others: Sequence[int]) -> bool:
     return math.prod(lengths) == math.prod(map(int, others)) > 0
-
-
-def _pairs(first: list[int], second: list[int]) -> list[tuple[int, int]]:
-    number = max(len(first), len(second))
-    first, second = (n * number if len(n) == 1 else n for n in (first, second))
-    return list(zip(first, second, strict=True))
-
-
-def _has_rows(numbers: Any) -> bool:
-    return any(isinstance(number, Rows) for number in numbers)
-
-
-def _times(numbers: Sequence[Any]) -> Any:
-    """Returns the product of numbers of which only the first may be that of records."""
-    if _has_rows(numbers[:1]):
-        return Rows(numbers[0].times * math.prod(numbers[1:]))
-    return math.prod(numbers)
 
 
 def _named(op: tf.Operation) -> str:

@@ -1,12 +1,10 @@
 """The operations that the code of a block makes between the calls of its layers."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.attached import flatten_with_attached, tensors_of
@@ -22,18 +20,8 @@ from tfdp.gradients.keras_internals import (
 )
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import Kinds, MixesError
-from tfdp.gradients.static_values import static_value, value_from_outside, values_of
-
-_PLUMBING = ("Assert", "Const", "NoOp", "Shape")
-# The operands of operations that have a shape beside them.
-_OPERANDS = {
-    "BroadcastTo": slice(1),
-    "Fill": slice(1, 2),
-    "Reshape": slice(1),
-    "Slice": slice(2),
-    "Tile": slice(1),
-    **dict.fromkeys(DRAWS, slice(4, None)),
-}
+from tfdp.gradients.static_values import static_value
+from tfdp.gradients.steps import Steps, tensors_in
 
 # Makes so many consecutive rows of a batch one record.
 InRows = Callable[[int], contextlib.AbstractContextManager[None]]
@@ -50,7 +38,6 @@ class Region:
 
     Attributes:
         steps: What the block does, in terms that do not depend on the number of records.
-        shapes: What is known of the shapes of the tensors in each step.
         asks_for: The layer that was called on constants only, where there is one. Its code must be
             a part of the block's.
         borrows: The weight of a layer in the block that the block's code was seen to read itself.
@@ -80,13 +67,9 @@ class Region:
         self._graph = tf.compat.v1.get_default_graph()
         self._seen = len(self._graph.get_operations())
         self._kinds = Kinds() if checked else None
+        self.steps = Steps(self._kinds)
         self._draws = Draws(secret)
-        self._labels: dict[str, Any] = {}
-        # What every record has, [1, ...], or its rows, [k, ...].
-        self._for_one: dict[str, np.ndarray] = {}
         self._weights, self._parts, self._runner = weights, parts, runner
-        self.steps: list[Any] = []
-        self.shapes: list[list[tf.TensorShape]] = []
         self.asks_for: Any = None
         self.borrows: Any = None
         self.parts_records = False
@@ -96,33 +79,20 @@ class Region:
         # Of each record, whether the places exist at which it reads.
         self._good: list[tf.Tensor] = []
         for i, weight in enumerate(weights):
-            self._labels[weight.name] = ("weight", i)
+            self.steps.note(weight, ("weight", i))
             if self._kinds is not None:
                 self._kinds.add_constant(weight)
-        self._like = next(filter(holds_records, _tensors(arguments)), None)
+        self._like = next(filter(holds_records, tensors_in(arguments)), None)
         self._take(arguments, "argument")
 
     def _take(self, structure: Any, label: Any, rows: int = 1) -> None:
         for i, (leaf, name) in enumerate(_with_names(structure)):
             # The logits that a softmax attaches may be what it was called on, which is known.
-            is_known = name not in (None, MASK) and self._label(leaf) != "other"
+            is_known = name not in (None, MASK) and self.steps.label(leaf) != "other"
             if tf.is_symbolic_tensor(leaf) and not is_known:
                 if self._kinds is not None:
                     self._kinds.add_rows(leaf, rows)
-                self._labels[leaf.name] = (label, i)
-
-    def _labelled(self, structure: Any) -> list[Any]:
-        flat = flatten_with_attached(structure)[0]
-        return [self._label(leaf) if tf.is_tensor(leaf) else repr(leaf) for leaf in flat]
-
-    def _label(self, tensor: tf.Tensor) -> Any:
-        if tf.is_symbolic_tensor(tensor) and tensor.name in self._labels:
-            return self._labels[tensor.name]
-        value = None
-        if self._kinds is not None and tf.is_symbolic_tensor(tensor):
-            value = self._kinds.lengths_for_one(tensor)
-        value = static_value(tensor) if value is None else value
-        return "other" if value is None else _as_label(value)
+                self.steps.note(leaf, (label, i))
 
     def look(self) -> None:
         """Looks at the operations that were made since the last call.
@@ -136,31 +106,7 @@ class Region:
                 continue
             if self._kinds is not None:
                 self._add(op)
-            if self._is_plumbing(op) or self._is_known_for_one(op):
-                continue
-            if _stays_as_it_is(op) or self._keeps_its_shape(op):
-                self._labels[op.outputs[0].name] = self._label(op.inputs[0])
-                continue
-            filled = _what_fills(op)
-            if filled is not None:
-                self._labels[op.outputs[0].name] = _filled(filled)
-                continue
-            kind, names, inputs = op.type, set(op.node_def.attr), op.inputs
-            squeezed = _squeezed_for(op)
-            bias = None if squeezed is None else op.inputs[1].name
-            if bias is not None and self._labels.get(bias) == (len(self.steps), 0):
-                self.steps.pop()
-                self.shapes.pop()
-                self._labels[bias] = ("squeezed", self._label(squeezed))
-                kind, names, inputs = "AddV2", {"T"}, [op.inputs[0], squeezed]
-            inputs = inputs[_OPERANDS.get(kind, slice(None))]
-            attributes = sorted(
-                (name, str(op.node_def.attr[name])) for name in names if not name.startswith("_")
-            )
-            self.steps.append((kind, attributes, [self._label(t) for t in inputs]))
-            self.shapes.append([t.shape for t in (*inputs, *op.outputs)])
-            for i, tensor in enumerate(op.outputs):
-                self._labels[tensor.name] = (len(self.steps), i)
+            self.steps.add(op)
         self._seen = len(operations)
 
     def _add(self, op: tf.Operation) -> None:
@@ -187,60 +133,9 @@ class Region:
 
     def _check_uses(self, structure: Any) -> None:
         """Refuses tensors that come from what is not known to keep the records apart."""
-        for leaf in _tensors(structure):
+        for leaf in tensors_in(structure):
             if tf.is_symbolic_tensor(leaf) and leaf.name in self._refused:
                 self._refuse(*self._refused[leaf.name])
-
-    def _is_plumbing(self, op: tf.Operation) -> bool:
-        """Returns whether an operation is about shapes, or gives what is known beforehand."""
-        if op.type in _PLUMBING:
-            return True
-        if op.outputs and all(_is_known(tensor) for tensor in op.outputs):
-            return True
-        return self._kinds is not None and any(map(self._kinds.is_shape, op.outputs))
-
-    def _keeps_its_shape(self, op: tf.Operation) -> bool:
-        """Returns whether an operation gives a tensor the shape that it has."""
-        if op.type != "Reshape":
-            return False
-        before, after = op.inputs[0].shape, op.outputs[0].shape
-        if not before.rank or before.rank != after.rank or not before[1:].is_fully_defined():
-            return False
-        rows = None if self._kinds is None else self._kinds.rows_of(op.inputs[0])
-        if rows is None:
-            as_long = before[0] is not None and before[0] == after[0]
-        else:
-            as_long = rows == self._kinds.rows_of(op.outputs[0])
-        return as_long and list(before[1:]) == list(after[1:])
-
-    def _is_known_for_one(self, op: tf.Operation) -> bool:
-        """Returns whether all results of an operation would be known beforehand, had the batch one
-        record, and notes them: then every record has the same integers.
-        """
-        if self._kinds is None or not all(result.dtype.is_integer for result in op.outputs):
-            return False
-        values = self._values_for_one(op)
-        for tensor, value in zip(op.outputs, values, strict=False):
-            self._for_one[tensor.name] = value
-            self._labels[tensor.name] = _as_label(value)
-        return bool(values)
-
-    def _values_for_one(self, op: tf.Operation) -> list[np.ndarray]:
-        filled = _what_fills(op)
-        if filled is not None:
-            rows, sizes = self._kinds.rows_of(op.outputs[0]), op.outputs[0].shape[1:]
-            if rows is None or not sizes.is_fully_defined():
-                return []
-            return [np.full([rows, *sizes], filled)]
-        if not any(t.name in self._for_one or self._kinds.is_shape(t) for t in op.inputs):
-            return []
-        return values_of(op, [self._value_for_one(t) for t in op.inputs]) or []
-
-    def _value_for_one(self, tensor: tf.Tensor) -> np.ndarray | None:
-        if tensor.name in self._for_one:
-            return self._for_one[tensor.name]
-        value = self._kinds.lengths_for_one(tensor)
-        return static_value(tensor) if value is None else value
 
     def call(
         self,
@@ -274,20 +169,19 @@ class Region:
         of_one: set[int] = set()
         notes_inputs = notes_inputs and bool(layer.weights)
         rows = self._rows_of_call(layer, (args, kwargs), notes_inputs, of_one)
-        self.steps.append((id(layer), self._labelled((args, kwargs))))
-        self.shapes.append([t.shape for t in _tensors((args, kwargs))])
+        self.steps.add_use((id(layer), self.steps.labels_in((args, kwargs))), (args, kwargs))
         self.parts_records |= rows != 1
         if of_one:
             args, kwargs = self.for_all_records((args, kwargs), of_one)
         with in_rows(rows) if rows != 1 else contextlib.nullcontext(), self._in_a_layer():
             outputs = self._runner(layer, run, args, kwargs)
         tensors, rebuild = tensors_of(outputs)
-        if any(tf.is_symbolic_tensor(t) and t.name in self._labels for t in tensors):
+        if any(map(self.steps.has, tensors)):
             # It returns what it was called on, as dropout at rate zero does: what follows may use
             # one or the other.
             outputs = rebuild(tensors)
         self._seen = len(self._graph.get_operations())
-        self._take(outputs, len(self.steps), rows)
+        self._take(outputs, len(self.steps.done), rows)
         return outputs
 
     @contextlib.contextmanager
@@ -324,7 +218,7 @@ class Region:
         nearest = tf.clip_by_value(places, 0, min(size - 1, places.dtype.max))
         good = tf.reduce_all(nearest == places, range(1, places.shape.rank))
         self._good.append(tf.reduce_all(tf.reshape(good, [-1, rows]), 1))
-        self._labels[nearest.name] = self._label(places)
+        self.steps.note(nearest, self.steps.label(places))
         self._kinds.add_rows(nearest, rows)
         self._seen = len(self._graph.get_operations())
         return [tensor, nearest, axis]
@@ -344,12 +238,12 @@ class Region:
         self.look()
         if self._rows_of_call(layer, arguments, True) != 1:
             raise MixesError(f"{layer.name} makes masks of rows of records")
-        self.steps.append((id(layer), ["compute_mask", *self._labelled(arguments)]))
-        self.shapes.append([t.shape for t in _tensors(arguments)])
+        labels = self.steps.labels_in(arguments)
+        self.steps.add_use((id(layer), ["compute_mask", *labels]), arguments)
         with self._in_a_layer():
             masks = compute()
         self._seen = len(self._graph.get_operations())
-        self._take(masks, len(self.steps))
+        self._take(masks, len(self.steps.done))
         return masks
 
     def _rows_of_call(
@@ -366,7 +260,7 @@ class Region:
         """
         if self._kinds is None:
             return 1
-        leaves = _tensors(arguments)
+        leaves = tensors_in(arguments)
         self._check_uses(leaves)
         if any(tf.is_symbolic_tensor(t) and _is_within(t.graph, self._graph) for t in leaves):
             raise MixesError(f"{layer.name} is called in a loop or branch of TensorFlow")
@@ -438,10 +332,9 @@ class Region:
                 raise MixesError("it returns something that is not a tensor")
             if self._kinds is not None and not self._is_of_one(leaf):
                 self._must_hold_records(leaf, "it returns")
-        self.steps.append(self._labelled(outputs))
-        self.shapes.append([t.shape for t in _tensors(outputs)])
+        self.steps.add_use(self.steps.labels_in(outputs), outputs)
         if self._kinds is not None:
-            of_one = {id(leaf) for leaf in _tensors(outputs) if self._is_of_one(leaf)}
+            of_one = {id(leaf) for leaf in tensors_in(outputs) if self._is_of_one(leaf)}
             outputs = self.for_all_records(outputs, of_one) if of_one else outputs
         if not self._good:
             return outputs
@@ -453,15 +346,6 @@ class Region:
                 for t in tensors
             ]
         )
-
-    def same_as(self, other: Any) -> bool:
-        """Returns whether a block did what it does in another region, or did when it was tried out,
-        with as many numbers of each record, as far as that is known.
-        """
-        if self.steps != other.steps:
-            return False
-        shapes, others = itertools.chain(*self.shapes), itertools.chain(*other.shapes)
-        return all(a.is_compatible_with(b) for a, b in zip(shapes, others, strict=True))
 
 
 def _is_within(graph: Any, outer: Any) -> bool:
@@ -483,62 +367,3 @@ def _with_names(structure: Any) -> Iterator[tuple[Any, str | None]]:
         for name in ATTACHED:
             if (attached := getattr(leaf, name, None)) is not None:
                 yield attached, name
-
-
-def _tensors(structure: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in flatten_with_attached(structure)[0] if tf.is_tensor(leaf)]
-
-
-def _is_known(tensor: tf.Tensor) -> bool:
-    """Returns whether a tensor holds what was known beforehand: lengths, axes and places."""
-    if value_from_outside(tensor) is not None:
-        return True
-    return tensor.dtype.is_integer and static_value(tensor) is not None
-
-
-def _stays_as_it_is(op: tf.Operation) -> bool:
-    """Returns whether an operation puts axes in the order that they have."""
-    order = static_value(op.inputs[1]) if op.type == "Transpose" else None
-    return order is not None and list(order) == list(range(len(order)))
-
-
-def _squeezed_for(op: tf.Operation) -> tf.Tensor | None:
-    """Returns what an operation adds to another tensor along its last axis, given that it is all
-    that has been squeezed, and for this only: what `keras.ops.add` makes of the sum of two tensors
-    of one row.
-    """
-    if op.type != "BiasAdd" or op.inputs[1].op.type != "Squeeze":
-        return None
-    if len(op.inputs[1].consumers()) > 1:
-        return None
-    squeeze, shape = op.inputs[1].op, op.inputs[1].op.inputs[0].shape
-    along_last = op.get_attr("data_format") == b"NHWC" and not squeeze.get_attr("squeeze_dims")
-    one_row = shape.is_fully_defined() and set(shape[:-1]) == {1}
-    fits = along_last and one_row and shape.rank <= op.inputs[0].shape.rank
-    return squeeze.inputs[0] if fits else None
-
-
-def _what_fills(op: tf.Operation) -> Any:
-    """Returns the number that an operation fills a tensor with, or None if it does something else,
-    or fills it with a number that is not known.
-    """
-    if op.type == "Fill":
-        return static_value(op.inputs[1])
-    if op.type in ("OnesLike", "ZerosLike"):
-        dtype = op.outputs[0].dtype.as_numpy_dtype
-        return np.ones((), dtype) if op.type == "OnesLike" else np.zeros((), dtype)
-    return None
-
-
-def _as_label(value: Any) -> Any:
-    value = np.asarray(value)
-    if value.dtype == object:  # Texts: what NumPy keeps are places in the memory.
-        return repr(value.tolist())
-    # TensorFlow makes a constant of zeros and ones where it knows how many.
-    if value.size and (value == value.flat[0]).all():
-        return _filled(value)
-    return (str(value.dtype), value.shape, value.tobytes())
-
-
-def _filled(value: np.ndarray) -> tuple[str, str, bytes]:
-    return ("filled", str(value.dtype), value.flat[0].tobytes())
