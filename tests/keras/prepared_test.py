@@ -325,3 +325,21 @@ def test_what_takes_no_blank_record_is_refused_before_anything_is_charged(layer)
     ):
         model.fit(texts, np.zeros([8, 2], "float32"), batch_size=4, verbose=0)
     assert model.ledger.total_count == 0
+
+
+def test_shapes_for_which_there_is_no_kernel_are_not_blamed_on_records():
+    """TensorFlow cannot broadcast every other of seven axes; plain Keras says so, too."""
+    numbers = np.zeros([1, 1, 2, 1, 2, 1, 2], "float32")
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            L.Reshape((2,) * 6),
+            L.Lambda(lambda x: x * numbers),
+            L.Flatten(),
+            L.Dense(2),
+        ]
+    )
+    for made in (model, tfdp.keras.make_private(model)):
+        made.compile(toy.dp() if made is not model else "sgd", "mse")
+        with pytest.raises(tf.errors.UnimplementedError, match="Broadcast between"):
+            made.fit(np.zeros([8, 64]), np.zeros([8, 2]), batch_size=4, verbose=0)

@@ -61,6 +61,8 @@ def prepare(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Prepared:
         # Without a loss in compile only a call tells whether layers add any.
         try:
             y_pred = model(x) if model.loss is None else _outputs(model, x)
+        except (tf.errors.AbortedError, tf.errors.UnimplementedError):
+            raise  # TensorFlow has no kernel for such shapes or types, whatever a record holds.
         except tf.errors.OpError as error:
             raise RefusedKernelError(
                 "The model was called on a record of zeros and empty texts, of which a layer or an "
