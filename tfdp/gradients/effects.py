@@ -81,7 +81,7 @@ def refuse_other_writes(
     Raises:
         SideEffectError: names an operation.
     """
-    handles = {id(handle) for variable in variables for handle in _handles(variable)}
+    handles = {id(handle) for variable in variables for handle in handles_of(variable)}
     allowed = {id(inside) for outside, inside in graph.captures if id(outside) in handles}
     for op in operations:
         # A function that writes can only write to the variables that it is called with.
@@ -107,7 +107,7 @@ def refuse_reads(graph: Any, operations: Sequence[tf.Operation], variables: Sequ
     Raises:
         SideEffectError: names an operation and a variable.
     """
-    names = {id(handle): variable.path for variable in variables for handle in _handles(variable)}
+    names = {id(handle): variable.path for variable in variables for handle in handles_of(variable)}
     held = {id(inside): names[id(o)] for o, inside in graph.captures if id(o) in names}
     for op in operations:
         for tensor in op.inputs:
@@ -120,7 +120,7 @@ def refuse_reads(graph: Any, operations: Sequence[tf.Operation], variables: Sequ
                 )
 
 
-def _handles(variable: Any) -> list[Any]:
+def handles_of(variable: Any) -> list[Any]:
     """Returns the handles of a variable of Keras: one for each replica."""
     values = getattr(variable.value, "values", None)
     parts = values if isinstance(values, (list, tuple)) else [variable.value]

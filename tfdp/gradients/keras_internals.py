@@ -98,6 +98,21 @@ def gradient_in_tensorflow(op: tf.Operation) -> str | None:
     return name if function.__code__.co_filename.startswith(_TENSORFLOW) else None
 
 
+def own_gradient_of(op: tf.Operation) -> tuple[int, Callable[..., Any]] | None:
+    """Returns the gradient of a function under `tf.custom_gradient`, after how many of the inputs
+    of an operation are its results: they come before its arguments. None if the operation's own
+    gradient is no such function's.
+    """
+    function = gradient_registry.get_gradient_function(op)
+    if not inspect.isfunction(function):
+        return None
+    function = inspect.getclosurevars(function).nonlocals.get("tape_grad_fn")
+    if function is None:
+        return None
+    inside = inspect.getclosurevars(function).nonlocals
+    return inside["flat_result_len"], inside["grad_fn"]
+
+
 _TENSORFLOW = os.path.join(os.path.dirname(os.path.dirname(op_def_registry.__file__)), "")
 
 
@@ -466,6 +481,18 @@ def _knows_stateful_operations() -> bool:
     return is_stateful("AssignVariableOp") and is_stateful("EagerPyFunc") and not is_stateful("Add")
 
 
+def _shows_own_gradients() -> bool:
+    @tf.custom_gradient
+    def function(first: tf.Tensor, second: tf.Tensor) -> Any:
+        return first * second, lambda at: (at * second, at * first)
+
+    with tf.Graph().as_default() as graph:
+        function(tf.constant(1.0), tf.constant(2.0))
+    own = [op for op in graph.get_operations() if CUSTOM_GRADIENT in op.node_def.attr]
+    found = own_gradient_of(own[0]) if len(own) == 1 else None
+    return found is not None and found[0] == 1 and len(own[0].inputs) == 3
+
+
 # Files.
 
 
@@ -485,6 +512,7 @@ SILENT: dict[str, Callable[[], bool]] = {
     "shows a StatelessScope what is read and assigned": _scope_sees_reads_and_assignments,
     "keeps placeholders of unknown length": _marks_unknown_lengths,
     "knows which operations are stateful": _knows_stateful_operations,
+    "shows which functions have a gradient of their own": _shows_own_gradients,
 }
 
 

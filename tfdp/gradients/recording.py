@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from tfdp.gradients.attached import copy_attached
 from tfdp.gradients.blocks import Blocks
+from tfdp.gradients.effects import handles_of
 from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.keras_internals import replaced, values_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.lost_gradients import refuse_lost_gradients, refuse_own_gradients
 from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.tables import RowsOfTable
@@ -100,6 +102,8 @@ class Recording:
                     "engine='vectorized'."
                 )
         self.wanted = {id(v) for v in self._variables}
+        # Asked for before a scope says what variables read as.
+        self._handles = [(handle, v.path) for v in self._variables for handle in handles_of(v)]
         self._uses: list[_Use] = []
         self._joint_uses: list[_JointUse] = []
         self._found: list[tuple[Any, ...]] = []
@@ -271,6 +275,22 @@ class Recording:
         """
         block = next(self._blocks)
         return lambda seeds, mapping: RecordScope(Seeds(seeds, block), mapping, self._metrics)
+
+    def refuse_lost_gradients(self, values: Sequence[tf.Tensor], name: str) -> None:
+        """Refuses what was done in the current graph with the wanted variables, or what they were
+        read as there, if gradients would be missing (`lost_gradients`).
+        """
+        handles = {id(handle): path for handle, path in self._handles}
+        refuse_lost_gradients(values, handles, name)
+
+    def refuse_own_gradients(self, operations: Sequence[tf.Operation]) -> None:
+        """Refuses functions of the model with a gradient of their own in which layers were called
+        on the batch, or weights read, given its operations.
+        """
+        taps = [tap for use in self._joint_uses for tap in use.taps]
+        taps += [use.tap for use in self._uses]
+        names = {tensor.name for tensor in (*self._aliases, *(tap.tensor for tap in taps))}
+        refuse_own_gradients(operations, names, "The model")
 
     def refuse_hidden_uses(self, at_aliases: Sequence[Any]) -> None:
         """Raises UnsupportedModelError where gradients of aliases say that one was used."""

@@ -72,6 +72,7 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
         yield
     of_batch = [op for op in graph.get_operations()[before:] if f"/{_BY_RECORD}" not in op.name]
     refuse_side_effects_of_batch(graph, of_batch, recording.seeds_of_batch)
+    recording.refuse_own_gradients(of_batch)
     if recording.scope.losses:
         raise UnsupportedModelError(
             "A layer adds losses of its own (add_loss, or an activity regularizer), which the "
@@ -288,10 +289,10 @@ def _record_by_record(
         def run_on(record, values):
             record, record_seeds = record[: len(leaves)], record[len(leaves) :]
             record_args, record_kwargs = rebuild(record)
-            with make_scope(
-                record_seeds[0][0] if record_seeds else None, zip(read, values, strict=True)
-            ) as scope:
+            weights = list(zip(read, values, strict=True))
+            with make_scope(record_seeds[0][0] if record_seeds else None, weights) as scope:
                 outputs = with_values(layer(*record_args, **record_kwargs))
+            recording.refuse_lost_gradients(values, repr(operation.name))
             recording.scope.losses.extend(scope.losses)
             found = places_of(outputs)
             if not again:
@@ -342,6 +343,8 @@ def _mask_by_record(recording: Recording, operation: Any) -> Callable[..., Any]:
 
         def one(record):
             masks = compute_mask(*rebuild(record))
+            aliases = [alias for _, alias in recording.aliases]
+            recording.refuse_lost_gradients(aliases, f"The mask of {operation.name!r}")
             layout[:] = [masks]
             present = [mask for mask in tf.nest.flatten(masks) if mask is not None]
             # TensorFlow needs at least one tensor to map over.

@@ -112,6 +112,7 @@ def _record_losses(
             with make_scope(_first(seeds), weights) as scope:
                 loss, aux = loss_fn.loss(example, reattach(values), scope)
             loss, scaled = one_number(loss, loss_scale)
+        recording.refuse_lost_gradients([weight for _, weight in weights], "The loss")
         found = tape.gradient(scaled, sources)
         recording.refuse_hidden_uses(found[len(at) :])
         at_values = [(i, g) for i, g in zip(at, found[: len(at)], strict=True) if g is not None]
