@@ -195,6 +195,16 @@ ON_BATCH = {
     "positions": own(positions, {"embedding": lambda: L.Embedding(BATCH, 4)}, scale=()),
     "rms": own(rms, scale=(4,)),
     "several": own(several, {"dense": dense, "other": Pair}, scale=(4,), shift=(4, 1)),
+    "softmax_and_layers": own(
+        lambda b, x: b.dense(b.same(b.softmax(b.dense(x) * b.scale))) + b.same(b.softmax(x)),
+        {"dense": dense, "same": lambda: L.Dropout(0.0), "softmax": L.Softmax},
+        scale=(4,),
+    ),
+    "softmax_with_a_mask": own(
+        lambda b, x: x * b.same(b.softmax(x * b.scale, mask=K.tril(K.ones((1, BATCH, 4), "bool")))),
+        {"same": lambda: L.Dropout(0.0), "softmax": L.Softmax},
+        scale=(4,),
+    ),
     "table": own(table, table=(BATCH + 2, 4)),
     "table_at_places": own(
         lambda b, x: x * K.take(b.table, K.argmax(x, axis=-1), axis=0), table=(4, 4)

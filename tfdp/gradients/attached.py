@@ -1,7 +1,7 @@
 """Structures of tensors, with what Keras attaches to them."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -108,6 +108,27 @@ def detach(structure: Any, places: Collection[tuple[int, str | None]]) -> None:
     flat = tf.nest.flatten(structure)
     for i, name in places:
         setattr(flat[i], name, None)
+
+
+def attached_among(
+    structure: Any, tensors: Sequence[tf.Tensor]
+) -> dict[tuple[int, str | None], int]:
+    """Returns where some tensors are attached to those of a structure, and which of them it is."""
+    number = {id(tensor): i for i, tensor in enumerate(tensors)}
+    return {
+        place: number[id(tensor)]
+        for place, tensor in places_of(structure).items()
+        if place[1] is not None and id(tensor) in number
+    }
+
+
+def attach(
+    structure: Any, places: Mapping[tuple[int, str | None], int], tensors: Sequence[tf.Tensor]
+) -> None:
+    """Attaches others of such tensors in the same places."""
+    flat = tf.nest.flatten(structure)
+    for (i, name), number in places.items():
+        setattr(flat[i], name, tensors[number])
 
 
 def copy_attached(source: tf.Tensor, target: tf.Tensor) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.gradients.attached import arguments_of, detach, noting_detached, tensors_of
+from tfdp.gradients.attached import (
+    arguments_of,
+    attach,
+    attached_among,
+    detach,
+    noting_detached,
+    tensors_of,
+)
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
@@ -38,6 +45,7 @@ class OwnWeights:
         self._arguments, self._with_arguments = arguments_of((args, kwargs))
         self._taps: list[Tap] = []
         self._returned: list[Any] = []
+        self._attached: list[Any] = []
         self._detached: list[Any] = []
 
     def run_layer(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -51,10 +59,15 @@ class OwnWeights:
         """
         given = args, kwargs
         args, kwargs = self._tapped(given)
+        before, taps = tensors_of(given)[0], tensors_of((args, kwargs))[0]
         # To the layer, these weights are somebody else's, and a use of them is noticed.
         with self._recording.values(self._recording.aliases_of(self._trial.weights)):
             with noting_detached((args, kwargs)) as detached:
                 outputs = call(*args, **kwargs)
+        # Logits that it attaches are what it was given, as when the block was tried out.
+        attached = attached_among(outputs, taps)
+        attach(outputs, attached, before)
+        self._attached.append(attached)
         detach(given, detached)
         # Without the masks that Keras attaches to them next.
         self._returned.append(arguments_of(outputs))
@@ -128,9 +141,11 @@ class OwnWeights:
             note((layer_args, layer_kwargs))
             if len(given) == len(returned):
                 raise MixesError("it calls more layers for one record")
-            detach((layer_args, layer_kwargs), self._detached[len(given)])
+            number, arguments = len(given), tensors_of((layer_args, layer_kwargs))[0]
+            attach(returned[number], self._attached[number], arguments)
+            detach((layer_args, layer_kwargs), self._detached[number])
             given.append(layer)
-            return returned[len(given) - 1]
+            return returned[number]
 
         trial, blocks = self._trial, self._recording.blocks
         region = Region((args, kwargs), values, trial.parts, checked=False, runner=give_back)

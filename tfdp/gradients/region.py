@@ -180,6 +180,11 @@ class Region:
             # It returns what it was called on, as dropout at rate zero does: what follows may use
             # one or the other.
             outputs = rebuild(tensors)
+        if self._kinds is not None and rows == 1:
+            # A mask that is the same for all records may have been handed on.
+            attached = [leaf for leaf, name in _with_names(outputs) if name is not None]
+            same = {id(leaf) for leaf in filter(self._is_of_one, attached)}
+            outputs = self.for_all_records(outputs, same) if same else outputs
         self._seen = len(self._graph.get_operations())
         self._take(outputs, len(self.steps.done), rows)
         return outputs
