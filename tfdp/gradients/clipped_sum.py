@@ -25,6 +25,7 @@ from tfdp.gradients.keras_internals import (
 )
 from tfdp.gradients.layered_loss import LayeredLoss, LoopsByRecordError, UnsupportedModelError
 from tfdp.gradients.microbatches import Consecutive, consecutive_records
+from tfdp.gradients.notices import say_that_it_may_mix
 from tfdp.gradients.record_scope import with_seeds
 from tfdp.noise.attempts import attempt
 from tfdp.numerics import rounding
@@ -248,6 +249,7 @@ class _Task(NamedTuple):
                 rounded = isinstance(error, _RoundedProductsError)
                 level = logging.WARNING if rounded else logging.INFO
                 reason = in_words(error)
+                say_that_it_may_mix(self.loss_fn.model, reason)
                 _logger.log(level, "Gradients are computed by the vectorized engine. %s", reason)
         gradients = vectorized_gradients(self.gradient, leaves, self.physical_batch_size)
         return self.batched(gradients, leaves, mask, weights, groups)

@@ -79,6 +79,8 @@ def example_gradient(
             "layer, or leave it out."
         )
     gradients = [tf.convert_to_tensor(g) for g in gradients]
+    for source, gradient in zip(sources, gradients, strict=True):
+        gradient.set_shape(source.shape)  # TensorFlow may have lost it where a length is open.
     if loss_scale != 1.0:
         gradients = [g / tf.cast(loss_scale, g.dtype) for g in gradients]
     return loss, aux if has_aux else (), gradients

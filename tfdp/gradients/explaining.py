@@ -11,13 +11,11 @@ from tfdp.gradients.blocks import ERRORS
 from tfdp.gradients.keras_internals import FUNCTIONAL
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.plan import plan, why_no_block
+from tfdp.gradients.promises import LENGTHS, check_promises
 from tfdp.gradients.record_scope import SideEffectError
 from tfdp.gradients.recording import Recording, Treatment, wanted_of
 from tfdp.gradients.rules.rule import RecordWise, registered_rule
 from tfdp.gradients.watching import BY_RECORD, ON_BATCH, watching
-
-# What open lengths are taken to be: the first that the model takes.
-_LENGTHS = (64, 32, 16, 8, 4)
 
 
 def explain(model: keras.Layer, inputs: Any = None) -> str:
@@ -115,7 +113,7 @@ def _tried_at_some_length(model: Any, specs: Any) -> list[Treatment]:
     """As `_tried`, with a length in the place of those that are open."""
     if all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(specs)):
         return _tried(model, specs)
-    for length in _LENGTHS:
+    for length in LENGTHS:
 
         def closed(spec, length=length):
             sizes = [length if size is None else size for size in spec.shape[1:]]
@@ -134,14 +132,19 @@ def _tried(model: Any, specs: Any) -> list[Treatment]:
     """Returns what is done with each call of a layer when the model runs on a batch."""
     leaves, found = tf.nest.flatten(specs), []
 
+    def forward(tensors, scope=None):
+        return model(tf.nest.pack_sequence_as(specs, tensors), training=True)
+
     def run(of_batch, of_records, *tensors):
         tensors = [tf.compat.v1.placeholder_with_default(t, t.shape) for t in tensors]
         seeds = of_batch, tf.compat.v1.placeholder_with_default(of_records, [None, 2])
         with tf.name_scope("batch"), tf.GradientTape(watch_accessed_variables=False) as tape:
             metrics = getattr(model, "metrics_variables", ())
+            wanted = {id(v) for v in model.trainable_variables}
+            check_promises(model, wanted, forward, tensors, metrics)
             recording = Recording(tape, model.trainable_variables, seeds, metrics)
             with watching(recording, model):
-                model(tf.nest.pack_sequence_as(specs, tensors), training=True)
+                forward(tensors)
         found.extend(recording.treatments)
 
     seeds = tf.TensorSpec([2], tf.int64), tf.TensorSpec([None, 2], tf.int64)

@@ -34,7 +34,8 @@ class LayeredLoss(abc.ABC):
 
         `scope` is the scope in which it runs: layers' random numbers come from it, and losses that
         they add are collected there. No record's outputs may depend on another
-        record, by anything that `forward` does beside calling the model's layers.
+        record, by anything that `forward` does beside calling the model's layers, and layers with
+        weights are called on one row for each record, in front.
         """
 
     @abc.abstractmethod

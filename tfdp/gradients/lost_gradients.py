@@ -75,7 +75,7 @@ def _loses(operations: Sequence[tf.Operation], read: Collection[str | None]) -> 
             return True
         for name in names_called(op):
             if not knows_function(op.graph, name):
-                return True
+                continue  # One of an older kind, in which Python says nothing of gradients.
             # Of what a function in the graph is given, anything may come from a weight.
             inner = function_in(op.graph, name)
             if _loses(inner.get_operations(), {tensor.name for tensor in inner.inputs}):

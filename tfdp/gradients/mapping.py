@@ -117,6 +117,8 @@ def vectorized(
             batches_of_one = [tf.expand_dims(leaf, 1) for leaf in leaves]
             n = tf.shape(leaves[0])[0] if rows is None else rows
             found = vectorized_outputs(of_one.graph, outputs, batches_of_one, n)
+            for of_all, of_record in zip(found, outputs, strict=True):
+                of_all.set_shape(tf.TensorShape([rows]).concatenate(of_record.shape))
             return _packed(of_one.structured_outputs, found)
 
         call = tf.function(all_records, autograph=False).get_concrete_function(*specs)

@@ -1,4 +1,4 @@
-"""What is said of layers that may mix the records of a batch."""
+"""What is said of layers and models that may mix the records of a batch."""
 
 import logging
 import weakref
@@ -35,12 +35,29 @@ def say_what_may_mix(model: keras.Layer, treatments: Iterable[Treatment]) -> Non
         for one in treatments
         if one.words.startswith(BY_RECORD) and one.words.endswith(_MAY_MIX)
     ]
-    if not found or model in _SAID:
+    if found:
+        _say(model, "These layers", "them", "; ".join(dict.fromkeys(found)))
+
+
+def say_that_it_may_mix(model: keras.Layer, reason: str) -> None:
+    """Logs, once for a model, that all of it runs record by record, if that is because its code may
+    mix the records of a batch.
+
+    Args:
+        model: The model.
+        reason: Why its layers cannot be watched.
+    """
+    if any(words in reason for words in _MAY_MIX):
+        _say(model, "The layers of this model", "all of it", reason)
+
+
+def _say(model: keras.Layer, which: str, through: str, reason: str) -> None:
+    if model in _SAID:
         return
     _SAID.add(model)
     _logger.warning(
-        "These layers may mix the records of a batch, so each record goes through them alone, as "
+        f"{which} may mix the records of a batch, so each record goes through {through} alone, as "
         "in a batch of one: %s. Where a layer does mix records, it learns something else than in "
         "Keras, or nothing. tfdp.gradients.explain(model) lists all layers.",
-        "; ".join(dict.fromkeys(found)),
+        reason.removesuffix("."),
     )

@@ -1,5 +1,6 @@
 """What the book-keeping engine does with every layer of a model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -94,7 +95,8 @@ def why_not_watched(model: keras.Layer, reason: str = "") -> str:
         )
     return (
         f"The code of {kind} could do anything with a batch{reason}, so its layers cannot be "
-        "watched. If it treats every record separately, say so: "
+        "watched. If it treats every record separately, and calls its layers on one row for each "
+        "record, in front, promise it: "
         f"tfdp.gradients.register_rule({kind}, tfdp.gradients.RecordWise())."
     )
 
@@ -178,7 +180,13 @@ def why_no_rule(operation: Any, own: list[Any]) -> str:
     return f"the rule for {kind} does not know these weights: {', '.join(unknown)}"
 
 
-def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:
+def check_records(
+    layer: Any,
+    args: Any,
+    kwargs: Any,
+    every: bool,
+    holds: Callable[[Any], bool] = holds_records,
+) -> None:
     """Refuses a call of a layer if its arguments do not hold records.
 
     Args:
@@ -186,12 +194,13 @@ def check_records(layer: Any, args: Any, kwargs: Any, every: bool) -> None:
         args: What it is called with.
         kwargs: Likewise.
         every: Whether all tensors must hold records, or one of them.
+        holds: Says of a tensor whether it does.
 
     Raises:
         UnsupportedModelError: they do not.
     """
     tensors = [leaf for leaf in tf.nest.flatten((args, kwargs)) if hasattr(leaf, "shape")]
-    hold = [holds_records(tensor) for tensor in tensors]
+    hold = [holds(tensor) for tensor in tensors]
     if not any(hold) or (every and not all(hold)):
         raise UnsupportedModelError(
             f"{type(layer).__name__} {layer.name!r} is called on something that has no axis of "

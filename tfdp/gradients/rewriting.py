@@ -137,7 +137,10 @@ def checked_outputs(traced: Any) -> list[tf.Tensor]:
             if follows or dependent.needs_check(op):
                 with tf.control_dependencies([made.get(c.name, c) for c in op.control_inputs]):
                     _make_anew(op, values, made, dependent)
-    return [values.get(t.name, t) for t in graph.outputs]
+    outputs = [values.get(t.name, t) for t in graph.outputs]
+    for output, before in zip(outputs, graph.outputs, strict=True):
+        output.set_shape(before.shape)  # Code may have said more than operations tell.
+    return outputs
 
 
 def _emit(graph: Any, values: dict[str, tf.Tensor], dependent: Dependent) -> list[tf.Tensor]:

@@ -39,3 +39,33 @@ def test_gradients_in_half_precision_are_clipped_in_single(dtype):
         ).sample_state
         assert [leaf.dtype for leaf in total] == [tf.float32] * 2
         assert_sums_agree([leaf.numpy() for leaf in total], expected, tolerance)
+
+
+@pytest.mark.parametrize("name", ["Dense", "Conv1D", "LSTM"])
+def test_records_of_open_length(name):
+    layers = keras.layers
+    keras.utils.set_random_seed(0)
+    layer = {
+        "Dense": layers.Dense(4),
+        "Conv1D": layers.Conv1D(4, 2),
+        "LSTM": layers.LSTM(4, return_sequences=True),
+    }[name]
+    pooled = layers.GlobalAveragePooling1D()
+    model = keras.Sequential([keras.Input((None, 3)), layer, pooled, layers.Dense(2)])
+    loss = ModelLoss(model, lambda y, outputs: tf.reduce_sum(tf.square(outputs) * y))
+    rng = np.random.default_rng(0)
+    examples = rng.normal(size=(4, 5, 3)).astype("float32"), np.float32([[1], [9], [2], [0]])
+    query = tfdp.GaussianSumQuery(0.3, 1.0)
+
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, None, 3]), tf.TensorSpec([None, 1])],
+    )
+    def total(x, y):
+        return tfdp.clipped_gradient_sum(
+            loss, model.trainable_variables, (x, y), query, engine="vectorized"
+        ).sample_state
+
+    actual = [np.asarray(leaf, np.float64) for leaf in total(*examples)]
+    examples = tuple(map(tf.constant, examples))
+    assert_sums_agree(actual, explicit_sum(loss, model.trainable_variables, examples, 0.3))

@@ -18,6 +18,7 @@ from tfdp.gradients.example import one_number
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.notices import say_what_may_mix
+from tfdp.gradients.promises import check_promises
 from tfdp.gradients.record_scope import metrics_of
 from tfdp.gradients.recording import Recording, copies
 from tfdp.gradients.watching import watching
@@ -49,6 +50,14 @@ def bookkeeping_gradients(
         ]
         # Outside of a name scope TensorFlow refuses some of the names that Keras gives to models.
         with tf.name_scope("batch"), tf.GradientTape(watch_accessed_variables=False) as tape:
+            check_promises(
+                loss_fn.model,
+                {id(v) for v in variables},
+                lambda given, scope: loss_fn.forward(rebuild(given)[0], scope),
+                leaves,
+                metrics_of(loss_fn),
+                own_forward=not type(loss_fn).forward.__module__.startswith("tfdp."),
+            )
             examples, seeds = rebuild(leaves)
             both = None if seeds is None else (of_batch, seeds)
             recording = Recording(tape, variables, both, metrics_of(loss_fn))

@@ -112,7 +112,9 @@ class RecordWise:
     use no weights except those of the layers in it.
 
     Guarantees:
-        Whoever registers the class promises this. A layer that mixes records, for example by a mean
+        Whoever registers the class promises this, and that the layers in it which have weights are
+        called on one row for each record, in front. The latter is looked at, for some numbers of
+        records (`promises`), the former is not. A layer that mixes records, for example by a mean
         over the batch, must not be registered: clipping would no longer bound the effect of one
         record.
 
@@ -236,6 +238,13 @@ def register_rule(layer_class: type, rule: LayerRule | RecordWise) -> None:
             f"rule={rule!r}."
         )
     _RULES[layer_class] = rule
+
+
+def is_promise(operation: Any) -> bool:
+    """Returns whether the rule for a layer is what somebody promises of a class of their own."""
+    rule = rule_for(operation)
+    own = isinstance(rule, RecordWise) and rule is registered_rule(operation)
+    return own and not isinstance(rule, Around) and not is_of_keras(class_of(operation))
 
 
 def rule_for(operation: Any) -> LayerRule | RecordWise | None:

@@ -1,0 +1,144 @@
+"""Promises of a user's own classes: what is seen of them, whatever lengths are open or alike."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tests.gradients.problems import (
+    assert_sums_agree,
+    explicit_sum,
+    squared_error,
+    targets,
+)
+from tfdp.gradients import ModelLoss, RecordWise, UnsupportedModelError, explain
+from tfdp.gradients.rules import rule
+
+L, K = keras.layers, keras.ops
+STEPS = 4  # As many as there are records: what is taken for another axis gives no error.
+
+
+class Promised(keras.Model):
+    """A model whose code nobody looks at."""
+
+    def __init__(self, code):
+        super().__init__(name="promised")
+        self.code, self.dense, self.last = code, L.Dense(4, activation="tanh"), L.Dense(2)
+
+    def call(self, x):
+        return self.last(self.code(self, x))
+
+
+def steps_first(model, x):
+    h = model.dense(tf.transpose(x, [1, 0, 2]))
+    return tf.reduce_mean(tf.transpose(h, [1, 0, 2]), 1)
+
+
+def chosen_steps(model, x):
+    """A layer on steps of all records that are larger than others, of which there are n."""
+    largest = tf.reduce_max(x, [1, 2], keepdims=True)
+    chosen = tf.boolean_mask(x, tf.reduce_any(x == largest, 2))
+    return model.dense(chosen)
+
+
+def steps_of_all(model, x):
+    h = model.dense(tf.reshape(x, [-1, 3]))
+    return tf.reduce_mean(tf.reshape(h, [tf.shape(x)[0], -1, 4]), 1)
+
+
+def one_step(model, x):
+    return model.dense(x)[:, 0]
+
+
+def problem_of(code, monkeypatch):
+    monkeypatch.setitem(rule._RULES, Promised, RecordWise())
+    keras.utils.set_random_seed(1)
+    model = Promised(code)
+    x = np.random.default_rng(0).normal(size=(4, STEPS, 3)).astype("float32")
+    model(x)
+    examples = tf.constant(x), tf.constant(targets(2))
+    return ModelLoss(model, squared_error), model.trainable_variables, examples
+
+
+def sum_of(loss, variables, examples, engine, steps):
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, steps, 3]), tf.TensorSpec([None, 3])],
+    )
+    def total(x, y):
+        query = tfdp.GaussianSumQuery(0.3, 1.0)
+        return tfdp.clipped_gradient_sum(loss, variables, (x, y), query, engine=engine).sample_state
+
+    return [np.asarray(leaf, np.float64) for leaf in total(*examples)]
+
+
+@pytest.mark.parametrize("steps", [STEPS, None])
+@pytest.mark.parametrize("code", [steps_first, chosen_steps, steps_of_all])
+def test_layers_that_are_called_on_something_else_are_refused(code, steps, monkeypatch):
+    loss, variables, examples = problem_of(code, monkeypatch)
+    why = "'dense.*' is called on something that has no axis of records"
+    with pytest.raises(UnsupportedModelError, match=why):
+        sum_of(loss, variables, examples, "bookkeeping", steps)
+    if code is not chosen_steps:  # Its shapes follow a record.
+        actual = sum_of(loss, variables, examples, "auto", steps)
+        assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
+    with pytest.raises(UnsupportedModelError, match=why):
+        explain(loss.model, keras.Input((steps, 3)))
+
+
+@pytest.mark.parametrize("steps", [STEPS, None])
+def test_layers_that_are_called_on_records_run_on_the_batch(steps, monkeypatch):
+    loss, variables, examples = problem_of(one_step, monkeypatch)
+    actual = sum_of(loss, variables, examples, "bookkeeping", steps)
+    assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
+    assert "promised/dense" not in explain(loss.model, keras.Input((steps, 3)))
+
+
+def test_code_that_takes_no_known_number_of_records_is_refused(monkeypatch):
+    def code(model, x):
+        if x.shape[0] not in (None, 1, 4):
+            raise ValueError("Not so many.")
+        return one_step(model, x)
+
+    loss, variables, examples = problem_of(code, monkeypatch)
+    with pytest.raises(UnsupportedModelError, match="its code fails for 53 records. Not so many."):
+        sum_of(loss, variables, examples, "bookkeeping", STEPS)
+
+
+def test_a_promise_for_a_layer_in_a_functional_model(monkeypatch):
+    class Inner(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dense = L.Dense(3)
+
+        def call(self, x):
+            return tf.transpose(self.dense(tf.transpose(x, [1, 0, 2])), [1, 0, 2])
+
+    monkeypatch.setitem(rule._RULES, Inner, RecordWise())
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(Inner()(inputs))))
+    with pytest.raises(UnsupportedModelError, match="has no axis of records"):
+        explain(model)
+
+
+class StepsFirst(ModelLoss):
+    """Calls the model on steps, in a forward pass of its own."""
+
+    def forward(self, examples, scope):
+        h = self.model(tf.transpose(examples[0], [1, 0, 2]))
+        return tf.reduce_mean(tf.transpose(h, [1, 0, 2]), 1)
+
+
+def test_a_forward_pass_of_ones_own():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((None, 3)), L.Dense(2)])
+    x = np.random.default_rng(0).normal(size=(4, STEPS, 3)).astype("float32")
+    loss, variables = StepsFirst(model, squared_error), model.trainable_variables
+    examples = tf.constant(x), tf.constant(targets(2))
+    with pytest.raises(UnsupportedModelError, match="has no axis of records"):
+        sum_of(loss, variables, examples, "bookkeeping", None)
+    assert_sums_agree(
+        sum_of(loss, variables, examples, "auto", None),
+        explicit_sum(loss, variables, examples, 0.3),
+    )

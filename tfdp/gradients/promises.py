@@ -1,0 +1,117 @@
+"""What can be seen of a promise that a class of a user's own keeps records apart.
+
+Nothing shows what its code does with a batch. On what it calls the layers in it, whose gradients
+follow from what each row of their arguments gave, is looked at: that must be one row for each
+record, in front. The model is traced for some numbers of records, which tells their axis from
+others, such as that of steps.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.gradients.blocks import ERRORS, in_words
+from tfdp.gradients.keras_internals import layers_in, replaced
+from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.plan import check_records, plan
+from tfdp.gradients.record_scope import RecordScope, Seeds
+from tfdp.gradients.recording import wanted_of
+from tfdp.gradients.rules.rule import RecordWise, is_promise
+from tfdp.noise.attempts import attempt
+
+# What open lengths are taken to be: the first that the model takes.
+LENGTHS = (64, 32, 16, 8, 4)
+# Numbers of records: what is as long as both are is as long as there are records.
+_PRIMES = (53, 59, 61, 67, 71, 73, 79)
+
+
+def check_promises(
+    model: keras.Layer,
+    wanted: set[int],
+    forward: Callable[[list[tf.Tensor], RecordScope], Any],
+    leaves: Sequence[tf.Tensor],
+    metrics: Sequence[Any] = (),
+    own_forward: bool = False,
+) -> None:
+    """Checks on what layers are called in a model with a class that somebody has promised.
+
+    Args:
+        model: The model.
+        wanted: Identities of the variables whose gradients are wanted.
+        forward: Runs the model, given leaves of a batch and a scope.
+        leaves: Of a batch, for whose shapes and dtypes it is looked at.
+        metrics: Variables whose updates are dropped.
+        own_forward: Whether `forward` is a user's own, and a promise itself.
+
+    Raises:
+        UnsupportedModelError: a layer is called on something else than one row for each record, or
+            the model takes none of the numbers of records and `LENGTHS`.
+    """
+    promised = [o for o in layers_in(model, deep=True) if is_promise(o) and wanted_of(o, wanted)]
+    if not promised and not own_forward:
+        return
+    name = "The forward pass" if own_forward else promised[0].name
+    lengths = {n for leaf in leaves for n in leaf.shape}
+    lengths |= {n for v in model.weights for n in v.shape}
+    one, other, *_ = (prime for prime in _PRIMES if prime not in lengths)
+    for rows in (one, other):
+        _check(model, wanted, forward, leaves, metrics, rows, name)
+
+
+def _check(
+    model: Any, wanted: set[int], forward: Any, leaves: Any, metrics: Any, rows: int, name: str
+) -> None:
+    def holds(tensor):
+        return tensor.shape.rank != 0 and tensor.shape[0] == rows
+
+    def run(*tensors):
+        with contextlib.ExitStack() as stack:
+            inside: list[Any] = []
+            for operation, rule in plan(model, wanted):
+                if wanted_of(operation, wanted) and not isinstance(rule, RecordWise):
+                    call = _checked(operation, rule is not None, holds, inside)
+                    stack.enter_context(replaced(operation, "call", call))
+            seeds = Seeds(tf.zeros([2], tf.int64))
+            scope = stack.enter_context(RecordScope(seeds, metrics=metrics))
+            forward(list(tensors), scope)
+        return tf.zeros([])
+
+    are_open = not all(leaf.shape[1:].is_fully_defined() for leaf in leaves)
+    reason = ""
+    for length in LENGTHS if are_open else LENGTHS[:1]:
+        specs = [
+            tf.TensorSpec([rows, *(n or length for n in leaf.shape[1:])], leaf.dtype)
+            for leaf in leaves
+        ]
+        try:
+            with attempt():
+                tf.function(run, autograph=False).get_concrete_function(*specs)
+            return
+        except UnsupportedModelError:
+            raise
+        except ERRORS as error:
+            reason = in_words(error)
+    raise UnsupportedModelError(
+        f"{name} is promised to treat every record separately, and nobody can see on what it calls "
+        f"its layers: its code fails for {rows} records. {reason} Use engine='vectorized'."
+    )
+
+
+def _checked(
+    operation: Any, every: bool, holds: Callable[[Any], bool], inside: list[Any]
+) -> Callable[..., Any]:
+    call = operation.call
+
+    def checked(*args, **kwargs):
+        if not inside:
+            check_records(operation, args, kwargs, every, holds)
+        inside.append(operation)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            inside.pop()
+
+    return checked
