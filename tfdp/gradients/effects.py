@@ -193,7 +193,8 @@ def _refuse(op: tf.Operation | _Op) -> None:
         raise SideEffectError(
             f"{name} ({kind}) is no operation of TensorFlow, but a function of an older kind, such "
             "as keras.losses.CTC has, or of another library. Nobody looks at what it does, so it "
-            "could leave something behind. Write it with TensorFlow's or Keras' operations."
+            "could leave something behind. Write out what it computes (docs/howto.md has the "
+            "recursion of CTC)."
         )
     raise SideEffectError(
         f"{name} ({kind}) leaves something behind, such as a value in a tf.Variable or a table. "
