@@ -95,6 +95,18 @@ def test_layers_that_are_called_on_records_run_on_the_batch(steps, monkeypatch):
     assert "promised/dense" not in explain(loss.model, keras.Input((steps, 3)))
 
 
+def test_rows_that_a_model_has_chosen_are_not_its_records(monkeypatch):
+    def code(model, x):
+        h = one_step(model, x)
+        return h if x.shape[0] == 4 else tf.boolean_mask(h, h[:, 0] > -2.0)
+
+    loss, variables, examples = problem_of(code, monkeypatch)
+    loss.model.last = lambda x: x  # Nothing comes after it.
+    variables = [v for v in variables if "last" not in v.path]
+    with pytest.raises(UnsupportedModelError, match="the model returns something else"):
+        sum_of(loss, variables, examples, "bookkeeping", STEPS)
+
+
 def test_code_that_takes_no_known_number_of_records_is_refused(monkeypatch):
     def code(model, x):
         if x.shape[0] not in (None, 1, 4):

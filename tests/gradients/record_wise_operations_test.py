@@ -17,6 +17,13 @@ APART = {
     "attention": lambda x: K.dot_product_attention(*[x[:, :, tf.newaxis]] * 3),
     "bins": lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 1.0]),
     "bits": lambda x: tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), -2), x.dtype),
+    "diagonals": lambda x: (
+        tf.linalg.diag(x[..., :3], k=1)
+        + tf.linalg.set_diag(x, tf.linalg.diag_part(x) * 2)[:, None]
+        + tf.reduce_sum(tf.linalg.diag_part(x, k=(-1, 1)), 1)[:, None, None]
+        + tf.linalg.diag(x[:, :3], k=(-1, 1), num_rows=4)[:, None]
+    ),
+    "identity_of_each": lambda x: x + tf.eye(4, batch_shape=[tf.shape(x)[0]]),
     "moved": lambda x: tf.transpose(tf.expand_dims(tf.transpose(x, [2, 0, 1]), 1), [2, 3, 1, 0]),
     "moved_and_made_smaller": lambda x: tf.squeeze(tf.transpose(x[:, :1], [1, 0, 2]), 0),
     "moved_and_split": lambda x: tf.transpose(
@@ -46,6 +53,7 @@ APART = {
     "resized": lambda x: tf.image.resize(x[..., tf.newaxis], [2, 7]),
     "sorted": lambda x: tf.sort(x, axis=-1),
     "spectrum": lambda x: tf.signal.irfft(tf.signal.rfft(x, [3]), [4]),
+    "spectrum_along_three_axes": lambda x: tf.signal.irfft3d(tf.signal.rfft3d(x[..., None])),
     "spectrum_along_two_axes": lambda x: tf.math.real(tf.signal.fft2d(tf.complex(x, x))),
     "taken_along_an_axis": lambda x: K.take_along_axis(x, K.argsort(x, axis=1), axis=1),
     "taken_along_an_axis_for_all": lambda x: K.take_along_axis(x, K.argmax(x, 1)[:, None], axis=1),
@@ -207,6 +215,10 @@ MIXED = {
     "cumulative_negative_axis": lambda x: tf.math.cumprod(x, -3),
     "dots_for_nothing": lambda x: x[:, 0, 0][..., 0],
     "dots_for_no_more": lambda x: x[:, 0][..., :2, 0],
+    "diagonal_of_records": lambda x: tf.linalg.diag(x[:, 0, 0]),
+    "diagonals_nobody_knows": lambda x: tf.linalg.diag(x[:, :2], k=nobody_knows(1)),
+    "diagonal_in_records": lambda x: tf.linalg.diag_part(x[:, :, 0]),
+    "diagonal_set_in_records": lambda x: tf.linalg.set_diag(x[:, :, 0], x[:, 0, 0]),
     "draws": lambda x: x * tf.random.uniform(tf.shape(x)),
     "draws_for_all": lambda x: x * tf.random.stateless_uniform([4, 4], [1, 2]),
     "draws_of_kinds_for_all": lambda x: (
@@ -318,6 +330,7 @@ MIXED = {
     "split": lambda x: tf.split(x, [1, -1], axis=0)[0],
     "squeezed": lambda x: tf.squeeze(x[:, :1], [0, 1]),
     "spectrum_over_records": lambda x: tf.math.real(tf.signal.fft(tf.complex(x, x)[:, 0, 0])),
+    "spectrum_over_records_and_two_axes": lambda x: tf.math.real(tf.signal.fft3d(tf.complex(x, x))),
     "spectrum_over_records_and_positions": lambda x: tf.math.real(
         tf.signal.fft2d(tf.complex(x, x)[:, 0])
     ),

@@ -1,9 +1,9 @@
 """What can be seen of a promise that a class of a user's own keeps records apart.
 
 Nothing shows what its code does with a batch. On what it calls the layers in it, whose gradients
-follow from what each row of their arguments gave, is looked at: that must be one row for each
-record, in front. The model is traced for some numbers of records, which tells their axis from
-others, such as that of steps.
+follow from what each row of their arguments gave, is looked at, and what the model returns: that
+must be one row for each record, in front. The model is traced for some numbers of records, which
+tells their axis from others, such as that of steps.
 """
 
 import contextlib
@@ -76,7 +76,12 @@ def _check(
                     stack.enter_context(replaced(operation, "call", call))
             seeds = Seeds(tf.zeros([2], tf.int64))
             scope = stack.enter_context(RecordScope(seeds, metrics=metrics))
-            forward(list(tensors), scope)
+            outputs = forward(list(tensors), scope)
+        if not all(map(holds, filter(tf.is_tensor, tf.nest.flatten(outputs)))):
+            raise UnsupportedModelError(
+                f"{name} is promised to treat every record separately, and the model returns "
+                "something else than one row for each record. Use engine='vectorized'."
+            )
         return tf.zeros([])
 
     are_open = not all(leaf.shape[1:].is_fully_defined() for leaf in leaves)

@@ -189,8 +189,19 @@ def _of_any_number(op, inputs, is_records):
     return shape.unknown_rank or shape.dim[0].size == -1
 
 
+def _diagonals(op, inputs, is_records):
+    """Diagonals of matrices: of one or of several, which then are along an axis of their own."""
+    number = {"MatrixSetDiagV3": 2}.get(op.type, 1)
+    tensors, which = inputs[:number], static_value(inputs[number])
+    if which is None or not _constants(inputs[number:], is_records):
+        return False
+    several = which.size > 1 and which.min() != which.max()
+    last = {"MatrixDiagPartV3": 2}.get(op.type, 2 if several else 1)
+    return all(map(is_records, tensors)) and tensors[-1].shape.rank > last
+
+
 def _spectrum(op, inputs, is_records):
-    axes = 2 if "2D" in op.type else 1
+    axes = next((number for number in (3, 2) if f"{number}D" in op.type), 1)
     return inputs[0].shape.rank > axes and _constants(inputs[1:], is_records)
 
 
@@ -239,8 +250,9 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"), _matmul),
     **dict.fromkeys(("ArgMax", "ArgMin", "ReverseV2", "Roll"), _along_axes),
     **dict.fromkeys(("CumulativeLogsumexp", "Cumprod", "Cumsum"), _along_axes),
-    **dict.fromkeys(("FFT", "FFT2D", "IFFT", "IFFT2D"), _spectrum),
-    **dict.fromkeys(("IRFFT", "IRFFT2D", "RFFT", "RFFT2D"), _spectrum),
+    **dict.fromkeys(("FFT", "FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D"), _spectrum),
+    **dict.fromkeys(("IRFFT", "IRFFT2D", "IRFFT3D", "RFFT", "RFFT2D", "RFFT3D"), _spectrum),
+    **dict.fromkeys(("MatrixDiagPartV3", "MatrixDiagV3", "MatrixSetDiagV3"), _diagonals),
     **dict.fromkeys(("FloorDiv", "FloorMod"), _remainder),
     **dict.fromkeys(("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"), _whole),
     **dict.fromkeys(("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D"), _pooled),
