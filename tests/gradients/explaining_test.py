@@ -252,6 +252,18 @@ def test_use_of_a_weight_of_another_layer_is_named():
     assert "(recording_test.py, line" in lines
 
 
+def test_a_variable_that_keras_does_not_know_is_no_weight():
+    factor = tf.Variable(2.0)
+
+    class Reads(L.Layer):
+        def call(self, inputs):
+            return inputs * factor
+
+    x = keras.Input((4,))
+    lines = explain(keras.Model(x, L.Dense(2)(Reads(name="reads")(x))))
+    assert "reads: record by record: it reads a tf.Variable, and no weight of Keras (expl" in lines
+
+
 @pytest.mark.parametrize("inputs", [None, tf.zeros([1, 4])], ids=["none", "batch"])
 def test_model_that_is_not_built_is_refused(inputs):
     for model in (Subclassed(), keras.Sequential([L.Dense(2)])):

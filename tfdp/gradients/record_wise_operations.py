@@ -165,7 +165,9 @@ class Kinds:
                 self.add_constant(tensor)
         elif op.type == "Placeholder":
             where = _named(op).removeprefix("Placeholder ")
-            raise MixesError(f"it uses a weight of another layer, or another such tensor, {where}")
+            if op.outputs[0].dtype == tf.resource:
+                raise MixesError(f"it reads a tf.Variable, and no weight of Keras {where}")
+            raise MixesError(f"it uses a weight of another layer, or another such tensor {where}")
         else:
             raise MixesError(f"{_named(op)} is not known to keep records apart")
 
