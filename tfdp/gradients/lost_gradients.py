@@ -71,7 +71,8 @@ def refuse_own_gradients(
 
 def _loses(operations: Sequence[tf.Operation], read: Collection[str | None]) -> bool:
     for op in operations:
-        if CUSTOM_GRADIENT in op.node_def.attr and _depends(op, read):
+        own = op.type == "IdentityN" and CUSTOM_GRADIENT in op.node_def.attr
+        if own and _depends(op, read):
             return True
         for name in names_called(op):
             if not knows_function(op.graph, name):
