@@ -10,6 +10,7 @@ from tests.gradients.problems import (
     TOKENS,
     Block,
     Position,
+    assert_agrees_for_any_length,
     assert_engines_agree,
     assert_layer_agrees,
     assert_layer_is_exact,
@@ -300,3 +301,24 @@ def test_the_branch_that_a_record_does_not_take_does_not_matter():
     assert set(np.sign(total)) == {-1, 1}
     with pytest.warns(UserWarning, match="takes one branch or another"):
         assert_engines_agree(*problem(model, normal(4)))
+
+
+class Centred(L.Layer):
+    """Maps over records by itself, with a layer in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(3)
+
+    def call(self, inputs):
+        return tf.map_fn(lambda row: row - tf.reduce_mean(row), self.dense(inputs))
+
+
+def test_records_of_open_length():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, 4))
+    pooled = L.GlobalAveragePooling1D()(keras.ops.tanh(Centred()(inputs)))
+    model = keras.Model(inputs, L.Dense(2)(pooled))
+    # TensorFlow cannot vectorize a loop whose elements are of a shape that is not known.
+    with pytest.warns(UserWarning, match="one example at a time"):
+        assert_agrees_for_any_length(*problem(model, normal(5, 4)))

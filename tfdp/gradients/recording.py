@@ -480,7 +480,8 @@ def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> Pe
     """
     if not isinstance(gradients, Explicit):
         return gradients
-    shape = gradients.explicit().shape
+    tensor = gradients.explicit()
+    shape = tensor.shape
     # A length that is known where that of the batch is not, such as 1, is not that of the batch.
     wanted = tf.TensorShape([None if rows.shape.rank is None else rows.shape[0], *variable.shape])
     same = shape.is_compatible_with(wanted)
@@ -490,6 +491,7 @@ def _checked(gradients: PerRecordGradient, variable: Any, rows: tf.Tensor) -> Pe
             f"[n, {', '.join(map(str, variable.shape))}], and gives {shape} for the records of "
             f"{rows.shape}. Never add up along the first axis, that of records."
         )
+    tensor.set_shape(wanted)  # TensorFlow may not know it where a length of records is open.
     return gradients
 
 
