@@ -95,6 +95,17 @@ def test_layers_that_are_called_on_records_run_on_the_batch(steps, monkeypatch):
     assert "promised/dense" not in explain(loss.model, keras.Input((steps, 3)))
 
 
+def test_weights_that_are_read_past_keras(monkeypatch):
+    def code(model, x):
+        return one_step(model, x) + model.dense.bias._value
+
+    loss, variables, examples = problem_of(code, monkeypatch)
+    with pytest.raises(UnsupportedModelError, match="promised reads .*bias past Keras"):
+        sum_of(loss, variables, examples, "bookkeeping", STEPS)
+    actual = sum_of(loss, variables, examples, "auto", STEPS)
+    assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
+
+
 def test_rows_that_a_model_has_chosen_are_not_its_records(monkeypatch):
     def code(model, x):
         h = one_step(model, x)

@@ -120,7 +120,7 @@ BLOCKS = in_folder(
         "forward_passes_are_trusted",
         "a forward pass of a user's own may call layers on steps, which are taken for records",
         "engines/bookkeeping.py",
-        'own_forward=not type(loss_fn).forward.__module__.startswith("tfdp."),',
+        "own_forward=not _is_ours(type(loss_fn).forward),",
         "own_forward=False,",
         f"{GRADIENTS}/promises_test.py",
     ),

@@ -2,8 +2,9 @@
 
 Nothing shows what its code does with a batch. On what it calls the layers in it, whose gradients
 follow from what each row of their arguments gave, is looked at, and what the model returns: that
-must be one row for each record, in front. The model is traced for some numbers of records, which
-tells their axis from others, such as that of steps.
+must be one row for each record, in front. So is whether weights are read in ways that are not seen.
+The model is traced for some numbers of records, which tells their axis from others, such as that of
+steps.
 """
 
 import contextlib
@@ -14,8 +15,10 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients.blocks import ERRORS, in_words
+from tfdp.gradients.effects import handles_of
 from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
+from tfdp.gradients.lost_gradients import refuse_lost_gradients
 from tfdp.gradients.plan import check_records, plan
 from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.recording import wanted_of
@@ -64,6 +67,9 @@ def check_promises(
 def _check(
     model: Any, wanted: set[int], forward: Any, leaves: Any, metrics: Any, rows: int, name: str
 ) -> None:
+    variables = wanted_of(model, wanted)
+    handles = {id(handle): v.path for v in variables for handle in handles_of(v)}
+
     def holds(tensor):
         return tensor.shape.rank != 0 and tensor.shape[0] == rows
 
@@ -75,8 +81,10 @@ def _check(
                     call = _checked(operation, rule is not None, holds, inside)
                     stack.enter_context(replaced(operation, "call", call))
             seeds = Seeds(tf.zeros([2], tf.int64))
-            scope = stack.enter_context(RecordScope(seeds, metrics=metrics))
+            values = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
+            scope = stack.enter_context(RecordScope(seeds, values, metrics))
             outputs = forward(list(tensors), scope)
+            refuse_lost_gradients([value for _, value in values], handles, name)
         if not all(map(holds, filter(tf.is_tensor, tf.nest.flatten(outputs)))):
             raise UnsupportedModelError(
                 f"{name} is promised to treat every record separately, and the model returns "

@@ -56,7 +56,7 @@ def bookkeeping_gradients(
                 lambda given, scope: loss_fn.forward(rebuild(given)[0], scope),
                 leaves,
                 metrics_of(loss_fn),
-                own_forward=not type(loss_fn).forward.__module__.startswith("tfdp."),
+                own_forward=not _is_ours(type(loss_fn).forward),
             )
             examples, seeds = rebuild(leaves)
             both = None if seeds is None else (of_batch, seeds)
@@ -69,6 +69,10 @@ def bookkeeping_gradients(
         return record.losses, record.aux if has_aux else (), gradients
 
     return gradients
+
+
+def _is_ours(function: Any) -> bool:
+    return getattr(function, "__module__", "").startswith("tfdp.")
 
 
 def _first(seeds: tf.Tensor | None) -> tf.Tensor | None:
