@@ -22,9 +22,10 @@ STEPS = 4  # As many as there are records: what is taken for another axis gives 
 class Promised(keras.Model):
     """A model whose code nobody looks at."""
 
-    def __init__(self, code):
+    def __init__(self, code, others=()):
         super().__init__(name="promised")
         self.code, self.dense, self.last = code, L.Dense(4, activation="tanh"), L.Dense(2)
+        self.others = list(others)
 
     def call(self, x):
         return self.last(self.code(self, x))
@@ -47,14 +48,21 @@ def steps_of_all(model, x):
     return tf.reduce_mean(tf.reshape(h, [tf.shape(x)[0], -1, 4]), 1)
 
 
+class Plain(L.Layer):
+    """Has no rule, nor weights."""
+
+    def call(self, x, *others):
+        return x * 2.0 + sum(tf.reduce_sum(other) for other in others)
+
+
 def one_step(model, x):
     return model.dense(x)[:, 0]
 
 
-def problem_of(code, monkeypatch):
+def problem_of(code, monkeypatch, *others):
     monkeypatch.setitem(rule._RULES, Promised, RecordWise())
     keras.utils.set_random_seed(1)
-    model = Promised(code)
+    model = Promised(code, others)
     x = np.random.default_rng(0).normal(size=(4, STEPS, 3)).astype("float32")
     model(x)
     examples = tf.constant(x), tf.constant(targets(2))
@@ -127,6 +135,23 @@ def test_code_that_takes_no_known_number_of_records_is_refused(monkeypatch):
     loss, variables, examples = problem_of(code, monkeypatch)
     with pytest.raises(UnsupportedModelError, match="its code fails for 53 records. Not so many."):
         sum_of(loss, variables, examples, "bookkeeping", STEPS)
+
+
+@pytest.mark.parametrize("of_steps", [False, True])
+def test_layers_without_a_rule(of_steps, monkeypatch):
+    plain, both = Plain(), Plain()
+
+    def code(model, x):
+        h = x * plain(tf.range(3.0))  # The same for all records.
+        return model.dense(both(h, tf.transpose(x, [1, 0, 2])) if of_steps else both(h, x))[:, 0]
+
+    loss, variables, examples = problem_of(code, monkeypatch, plain, both)
+    if of_steps:
+        with pytest.raises(UnsupportedModelError, match="'plain.*' is called on something"):
+            sum_of(loss, variables, examples, "bookkeeping", None)
+    else:
+        actual = sum_of(loss, variables, examples, "bookkeeping", None)
+        assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
 
 
 def test_a_promise_for_a_layer_in_a_functional_model(monkeypatch):

@@ -8,6 +8,7 @@ steps.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from tfdp.gradients.effects import handles_of
 from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.lost_gradients import refuse_lost_gradients
+from tfdp.gradients.mapping import comes_from_records
 from tfdp.gradients.plan import check_records, plan
 from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.recording import wanted_of
@@ -27,8 +29,8 @@ from tfdp.noise.attempts import attempt
 
 # What open lengths are taken to be: the first that the model takes.
 LENGTHS = (64, 32, 16, 8, 4)
-# Numbers of records: what is as long as both are is as long as there are records.
-_PRIMES = (53, 59, 61, 67, 71, 73, 79)
+# Of the records that a model is traced for there are so many, or a few more.
+_FEW = 53
 
 
 def check_promises(
@@ -59,8 +61,9 @@ def check_promises(
     name = "The forward pass" if own_forward else promised[0].name
     lengths = {n for leaf in leaves for n in leaf.shape}
     lengths |= {n for v in model.weights for n in v.shape}
-    one, other, *_ = (prime for prime in _PRIMES if prime not in lengths)
-    for rows in (one, other):
+    numbers = (number for number in itertools.count(_FEW, 2) if number not in lengths)
+    # What is as long as there are records, each time, has their axis.
+    for rows in itertools.islice(numbers, 2):
         _check(model, wanted, forward, leaves, metrics, rows, name)
 
 
@@ -77,13 +80,15 @@ def _check(
         with contextlib.ExitStack() as stack:
             inside: list[Any] = []
             for operation, rule in plan(model, wanted):
-                if wanted_of(operation, wanted) and not isinstance(rule, RecordWise):
+                if not isinstance(rule, RecordWise):
                     call = _checked(operation, rule is not None, holds, inside)
                     stack.enter_context(replaced(operation, "call", call))
             seeds = Seeds(tf.zeros([2], tf.int64))
             values = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
             scope = stack.enter_context(RecordScope(seeds, values, metrics))
-            outputs = forward(list(tensors), scope)
+            # So it is seen what comes from records, and what is a constant.
+            given = [tf.compat.v1.placeholder_with_default(t, t.shape) for t in tensors]
+            outputs = forward(given, scope)
             refuse_lost_gradients([value for _, value in values], handles, name)
         if not all(map(holds, filter(tf.is_tensor, tf.nest.flatten(outputs)))):
             raise UnsupportedModelError(
@@ -120,7 +125,10 @@ def _checked(
 
     def checked(*args, **kwargs):
         if not inside:
-            check_records(operation, args, kwargs, every, holds)
+            tensors = list(filter(tf.is_tensor, tf.nest.flatten((args, kwargs))))
+            of_records = [t for t in tensors if every or comes_from_records(t)]
+            if of_records:
+                check_records(operation, of_records, {}, True, holds)
         inside.append(operation)
         try:
             return call(*args, **kwargs)
