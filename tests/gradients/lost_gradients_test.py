@@ -148,7 +148,7 @@ def test_models_on_the_batch():
     loss, variables, examples = problem_with(lambda layer, x: x)
     loss = Recomputed(loss.model, lambda y, outputs: tf.reduce_sum(outputs * y[:, 1:]))
     check(loss, variables, examples, "auto")
-    with pytest.raises(UnsupportedModelError, match="The model reads weights in a function"):
+    with pytest.raises(UnsupportedModelError, match="The forward pass reads weights"):
         by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
 
 

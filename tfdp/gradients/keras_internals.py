@@ -98,9 +98,9 @@ def gradient_in_tensorflow(op: tf.Operation) -> str | None:
     return name if function.__code__.co_filename.startswith(_TENSORFLOW) else None
 
 
-def own_gradient_of(op: tf.Operation) -> tuple[int, Callable[..., Any]] | None:
-    """Returns the gradient of a function under `tf.custom_gradient`, after how many of the inputs
-    of an operation are its results: they come before its arguments. None if the operation's own
+def results_of_own_gradient(op: tf.Operation) -> int | None:
+    """Returns how many of the inputs of an operation with a gradient of its own are the results of
+    a function under `tf.custom_gradient`: they come before its arguments. None if the operation's
     gradient is no such function's.
     """
     function = gradient_registry.get_gradient_function(op)
@@ -109,8 +109,7 @@ def own_gradient_of(op: tf.Operation) -> tuple[int, Callable[..., Any]] | None:
     function = inspect.getclosurevars(function).nonlocals.get("tape_grad_fn")
     if function is None:
         return None
-    inside = inspect.getclosurevars(function).nonlocals
-    return inside["flat_result_len"], inside["grad_fn"]
+    return inspect.getclosurevars(function).nonlocals["flat_result_len"]
 
 
 _TENSORFLOW = os.path.join(os.path.dirname(os.path.dirname(op_def_registry.__file__)), "")
@@ -489,8 +488,7 @@ def _shows_own_gradients() -> bool:
     with tf.Graph().as_default() as graph:
         function(tf.constant(1.0), tf.constant(2.0))
     own = [op for op in graph.get_operations() if CUSTOM_GRADIENT in op.node_def.attr]
-    found = own_gradient_of(own[0]) if len(own) == 1 else None
-    return found is not None and found[0] == 1 and len(own[0].inputs) == 3
+    return len(own) == 1 and results_of_own_gradient(own[0]) == 1 and len(own[0].inputs) == 3
 
 
 # Files.

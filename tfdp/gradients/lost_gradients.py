@@ -12,11 +12,9 @@ from tfdp.gradients.keras_internals import (
     CUSTOM_GRADIENT,
     function_in,
     knows_function,
-    own_gradient_of,
+    results_of_own_gradient,
 )
 from tfdp.gradients.layered_loss import UnsupportedModelError
-
-_OURS = "tfdp."  # What comes out of the gradients here is not what a tape asks for.
 
 
 def refuse_lost_gradients(
@@ -44,24 +42,7 @@ def refuse_lost_gradients(
             "TensorFlow's own. Read the weight itself, or use engine='vectorized'."
         )
     read = {inside.get(id(value), getattr(value, "name", None)) for value in values}
-    refuse_own_gradients(graph.get_operations(), read, name)
-
-
-def refuse_own_gradients(
-    operations: Sequence[tf.Operation], names: Collection[str | None], name: str
-) -> None:
-    """Refuses functions with a gradient of their own that depend on some tensors in another way
-    than by their arguments.
-
-    Args:
-        operations: In a graph.
-        names: Of the tensors.
-        name: Of the layer or loss that has made the operations.
-
-    Raises:
-        UnsupportedModelError: there is one.
-    """
-    if _loses(operations, names):
+    if _loses(graph.get_operations(), read):
         raise UnsupportedModelError(
             f"{name} reads weights in a function with a gradient of its own (tf.custom_gradient, "
             "tf.recompute_grad), which would leave their gradients out. Pass them to the function "
@@ -88,10 +69,9 @@ def _depends(op: tf.Operation, read: Collection[str | None]) -> bool:
     """Returns whether results of a function with a gradient of its own depend on some tensors, but
     for its arguments.
     """
-    found = own_gradient_of(op)
-    if found is None or found[1].__module__.startswith(_OURS):
+    number = results_of_own_gradient(op)
+    if number is None:
         return False
-    number, _ = found
     arguments = {tensor.name for tensor in op.inputs[number:]}
     seen, pending = set(), list(op.inputs[:number])
     while pending:

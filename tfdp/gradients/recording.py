@@ -15,7 +15,7 @@ from tfdp.gradients.forms.per_record import Explicit, PerRecordGradient, combine
 from tfdp.gradients.forms.rows import Rows
 from tfdp.gradients.keras_internals import replaced, values_in
 from tfdp.gradients.layered_loss import UnsupportedModelError
-from tfdp.gradients.lost_gradients import refuse_lost_gradients, refuse_own_gradients
+from tfdp.gradients.lost_gradients import refuse_lost_gradients
 from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.tables import RowsOfTable
@@ -282,15 +282,6 @@ class Recording:
         """
         handles = {id(handle): path for handle, path in self._handles}
         refuse_lost_gradients(values, handles, name)
-
-    def refuse_own_gradients(self, operations: Sequence[tf.Operation]) -> None:
-        """Refuses functions of the model with a gradient of their own in which layers were called
-        on the batch, or weights read, given its operations.
-        """
-        taps = [tap for use in self._joint_uses for tap in use.taps]
-        taps += [use.tap for use in self._uses]
-        names = {tensor.name for tensor in (*self._aliases, *(tap.tensor for tap in taps))}
-        refuse_own_gradients(operations, names, "The model")
 
     def refuse_hidden_uses(self, at_aliases: Sequence[Any]) -> None:
         """Raises UnsupportedModelError where gradients of aliases say that one was used."""

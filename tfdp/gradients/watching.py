@@ -72,7 +72,6 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
         yield
     of_batch = [op for op in graph.get_operations()[before:] if f"/{_BY_RECORD}" not in op.name]
     refuse_side_effects_of_batch(graph, of_batch, recording.seeds_of_batch)
-    recording.refuse_own_gradients(of_batch)
     if recording.scope.losses:
         raise UnsupportedModelError(
             "A layer adds losses of its own (add_loss, or an activity regularizer), which the "
