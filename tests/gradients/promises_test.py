@@ -154,20 +154,62 @@ def test_layers_without_a_rule(of_steps, monkeypatch):
         assert_sums_agree(actual, explicit_sum(loss, variables, examples, 0.3))
 
 
-def test_a_promise_for_a_layer_in_a_functional_model(monkeypatch):
-    class Inner(L.Layer):
-        def __init__(self):
-            super().__init__()
-            self.dense = L.Dense(3)
+class StepsInFront(L.Layer):
+    """Calls a layer on steps, or on records."""
 
-        def call(self, x):
-            return tf.transpose(self.dense(tf.transpose(x, [1, 0, 2])), [1, 0, 2])
+    def __init__(self, moves=True):
+        super().__init__()
+        self.dense, self.moves = L.Dense(3), moves
 
-    monkeypatch.setitem(rule._RULES, Inner, RecordWise())
-    inputs = keras.Input((None, 3))
-    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(Inner()(inputs))))
+    def call(self, x):
+        if not self.moves:
+            return self.dense(x)
+        return tf.transpose(self.dense(tf.transpose(x, [1, 0, 2])), [1, 0, 2])
+
+
+class Around(L.Layer):
+    """A block, whose code is looked at, around one."""
+
+    def __init__(self, inner, merges=False):
+        super().__init__()
+        self.inner, self.merges = inner, merges
+
+    def call(self, x):
+        if not self.merges:
+            return self.inner(x) + x
+        rows = self.inner(K.reshape(x, (-1, 1, 3)))
+        return K.reshape(rows, (-1, STEPS, 3)) + x
+
+
+def functional(layer, steps=None):
+    inputs = keras.Input((steps, 3))
+    return keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling1D()(layer(inputs))))
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, Around])
+def test_a_promise_for_a_layer_in_a_functional_model(wrap, monkeypatch):
+    monkeypatch.setitem(rule._RULES, StepsInFront, RecordWise())
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(4, STEPS, 3)).astype("float32")
+    examples = tf.constant(x), tf.constant(targets(2))
+    for moves in (True, False):
+        model = functional(wrap(StepsInFront(moves)))
+        loss, variables = ModelLoss(model, squared_error), model.trainable_variables
+        expected = explicit_sum(loss, variables, examples, 0.3)
+        assert_sums_agree(sum_of(loss, variables, examples, "auto", None), expected)
+        if moves:
+            with pytest.raises(UnsupportedModelError, match="has no axis of records"):
+                sum_of(loss, variables, examples, "bookkeeping", None)
+        else:
+            assert_sums_agree(sum_of(loss, variables, examples, "bookkeeping", None), expected)
+
+
+def test_a_promise_for_rows_of_records(monkeypatch):
+    monkeypatch.setitem(rule._RULES, StepsInFront, RecordWise())
+    model = functional(Around(StepsInFront(moves=False), merges=True), STEPS)
+    assert ": block, on the batch" in explain(model)
     with pytest.raises(UnsupportedModelError, match="has no axis of records"):
-        explain(model)
+        explain(functional(Around(StepsInFront(), merges=True), STEPS))
 
 
 class StepsFirst(ModelLoss):

@@ -112,8 +112,16 @@ BLOCKS = in_folder(
         "promises_for_steps",
         "layers in a promised class may be called on steps, which are taken for records",
         "promises.py",
-        "return tensor.shape.rank != 0 and tensor.shape[0] == rows",
+        "return tensor.shape.rank != 0 and tensor.shape[0] == self._rows",
         "return tensor.shape.rank != 0",
+        f"{GRADIENTS}/promises_test.py",
+    ),
+    (
+        "promises_in_blocks_for_steps",
+        "layers in a promised class that a block calls may be called on steps",
+        "promises.py",
+        "            self._inside = []\n            try:",
+        "            try:",
         f"{GRADIENTS}/promises_test.py",
     ),
     (

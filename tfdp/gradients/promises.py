@@ -64,24 +64,31 @@ def check_promises(
     numbers = (number for number in itertools.count(_FEW, 2) if number not in lengths)
     # What is as long as there are records, each time, has their axis.
     for rows in itertools.islice(numbers, 2):
-        _check(model, wanted, forward, leaves, metrics, rows, name)
+        _check(model, wanted, promised, forward, leaves, metrics, rows, name)
 
 
 def _check(
-    model: Any, wanted: set[int], forward: Any, leaves: Any, metrics: Any, rows: int, name: str
+    model: Any,
+    wanted: set[int],
+    promised: Sequence[Any],
+    forward: Any,
+    leaves: Any,
+    metrics: Any,
+    rows: int,
+    name: str,
 ) -> None:
     variables = wanted_of(model, wanted)
     handles = {id(handle): v.path for v in variables for handle in handles_of(v)}
 
-    def holds(tensor):
-        return tensor.shape.rank != 0 and tensor.shape[0] == rows
-
     def run(*tensors):
         with contextlib.ExitStack() as stack:
-            inside: list[Any] = []
-            for operation, rule in plan(model, wanted):
+            seen, watched = _Seen(rows), plan(model, wanted)
+            for operation in promised:
+                call = seen.entering(operation.call)
+                stack.enter_context(replaced(operation, "call", call))
+            for operation, rule in watched:
                 if not isinstance(rule, RecordWise):
-                    call = _checked(operation, rule is not None, holds, inside)
+                    call = seen.checked(operation, rule is not None)
                     stack.enter_context(replaced(operation, "call", call))
             seeds = Seeds(tf.zeros([2], tf.int64))
             values = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
@@ -90,7 +97,7 @@ def _check(
             given = [tf.compat.v1.placeholder_with_default(t, t.shape) for t in tensors]
             outputs = forward(given, scope)
             refuse_lost_gradients([value for _, value in values], handles, name)
-        if not all(map(holds, filter(tf.is_tensor, tf.nest.flatten(outputs)))):
+        if not all(map(seen.holds, filter(tf.is_tensor, tf.nest.flatten(outputs)))):
             raise UnsupportedModelError(
                 f"{name} is promised to treat every record separately, and the model returns "
                 "something else than one row for each record. Use engine='vectorized'."
@@ -118,21 +125,60 @@ def _check(
     )
 
 
-def _checked(
-    operation: Any, every: bool, holds: Callable[[Any], bool], inside: list[Any]
-) -> Callable[..., Any]:
-    call = operation.call
+class _Seen:
+    """What is seen of a model while it is traced.
 
-    def checked(*args, **kwargs):
-        if not inside:
+    Args:
+        rows: How many records there are.
+    """
+
+    def __init__(self, rows: int):
+        self._rows = self._number = rows
+        # Whose code is running: of a layer that answers for the layers in it, as a block does.
+        self._inside: list[Any] = []
+
+    def holds(self, tensor: tf.Tensor) -> bool:
+        """Returns whether a tensor has one row for each record, or for each row of records that a
+        block has made and called a promised layer on.
+        """
+        return tensor.shape.rank != 0 and tensor.shape[0] == self._rows
+
+    def entering(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the call of a promised layer, in which nothing else answers for the layers."""
+
+        def entered(*args, **kwargs):
+            before = self._rows, self._inside
             tensors = list(filter(tf.is_tensor, tf.nest.flatten((args, kwargs))))
-            of_records = [t for t in tensors if every or comes_from_records(t)]
-            if of_records:
-                check_records(operation, of_records, {}, True, holds)
-        inside.append(operation)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            inside.pop()
+            first = tensors[0].shape[0] if tensors and tensors[0].shape.rank else None
+            if self._inside and first is not None and first % self._number == 0:
+                self._rows = first
+            self._inside = []
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._rows, self._inside = before
 
-    return checked
+        return entered
+
+    def checked(self, operation: Any, every: bool) -> Callable[..., Any]:
+        """Returns the call of a layer that must be on records.
+
+        Args:
+            operation: The layer.
+            every: Whether all that it is called on must hold them, or what comes from records.
+        """
+        call = operation.call
+
+        def checked(*args, **kwargs):
+            if not self._inside:
+                tensors = list(filter(tf.is_tensor, tf.nest.flatten((args, kwargs))))
+                of_records = [t for t in tensors if every or comes_from_records(t)]
+                if of_records:
+                    check_records(operation, of_records, {}, True, self.holds)
+            self._inside.append(operation)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._inside.pop()
+
+        return checked
