@@ -149,14 +149,22 @@ def traced_sum(loss, variables, query):
 
 
 def gradients_of_each(loss, variables, examples):
-    """Returns the gradients of one record after the other, without a graph."""
+    """Returns the gradients of one record after the other, without a graph.
+
+    Convolutions of groups have one: Keras compiles them anew each time that they are called.
+    """
+
+    def of_one(example):
+        with tf.GradientTape() as tape:
+            value = loss.loss(example, loss.forward(example, None), None)[0]
+        return tape.gradient(value, [v.value for v in variables])
+
+    if any(getattr(layer, "groups", 1) > 1 for layer in loss.model._flatten_layers()):
+        of_one = tf.function(of_one, autograph=False)
     found = []
     for i in range(len(tf.nest.flatten(examples)[0])):
         example = tf.nest.map_structure(lambda leaf, at=i: leaf[at : at + 1], examples)
-        with tf.GradientTape() as tape:
-            value = loss.loss(example, loss.forward(example, None), None)[0]
-        gradients = tape.gradient(value, [v.value for v in variables])
-        found.append([np.asarray(tf.convert_to_tensor(g), np.float64) for g in gradients])
+        found.append([np.asarray(tf.convert_to_tensor(g), np.float64) for g in of_one(example)])
     return found
 
 

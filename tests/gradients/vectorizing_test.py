@@ -1,6 +1,7 @@
 """Graphs of one record for all records, and loops in them."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -223,13 +224,17 @@ def mapped(name, records, rows=None):
         return map_records(with_gradient(name), [records], rows)[0]
 
 
+@functools.cache
+def one_by_one(name):
+    return tf.function(lambda record: with_gradient(name)([record]), autograph=False)
+
+
 @pytest.mark.parametrize("rows", [1, 4, None])
 @pytest.mark.parametrize("name", sorted(LOOPING))
 def test_loops_and_their_gradients(name, rows):
     records = tf.constant(RECORDS[:rows])
     call = mapped(name, records, rows)
-    alone = tf.function(lambda record: with_gradient(name)([record]), autograph=False)
-    expected = zip(*(alone(record[None]) for record in records), strict=True)
+    expected = zip(*(one_by_one(name)(record[None]) for record in records), strict=True)
     for actual, results in zip(call(records), map(tf.stack, expected), strict=True):
         np.testing.assert_allclose(actual, results, rtol=2e-5, atol=1e-6)
 
