@@ -65,6 +65,7 @@ ABOUT_SEVERAL = {
     "federated/answers_test.py": "which answers to a round count, once each",
     "federated/queries_test.py": "every query within rounds",
     "federated/supernodes_test.py": "rounds on processes of Flower, honest and not",
+    "gradients/added_losses_test.py": "losses that layers add, in what runs on the batch",
     "gradients/axes_test.py": "operations along axes, in what is vectorized",
     "gradients/bad_input_test.py": "arguments of a step, of every entry",
     "gradients/rows_in_blocks_test.py": "layers in blocks that are called on rows of records",

@@ -16,6 +16,7 @@ from tests.gradients.problems import (
     by_engine,
     floatx,
     head,
+    how_it_runs,
     lora,
     model_of,
     normal,
@@ -803,7 +804,8 @@ class AddsLoss(L.Layer):
         return outputs
 
 
-def test_a_block_that_adds_a_loss_is_refused():
-    loss, variables, examples = problem(model_of(AddsLoss, (BATCH, 4)), normal(BATCH, 4))
-    with pytest.raises(UnsupportedModelError):
-        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")
+def test_a_block_that_adds_a_loss_runs_record_by_record():
+    """What it adds is of a batch; tests/gradients/added_losses_test.py has all about it."""
+    model = model_of(AddsLoss, (BATCH, 4))
+    assert how_it_runs(model) == ["record by record: it adds a loss of its own"]
+    assert_engines_agree(*problem(model, normal(BATCH, 4)))

@@ -110,10 +110,6 @@ tfdp.gradients.register_rule(Registered, tfdp.gradients.RecordWise())
 tfdp.gradients.register_rule(HiddenUse, tfdp.gradients.RecordWise())
 
 
-def activity_regularizer():
-    return keras.Sequential([keras.Input((4,)), L.Dense(2, activity_regularizer="l2")])
-
-
 def loss_with_weights():
     model = keras.Sequential([keras.Input((4,)), L.Dense(2)])
 
@@ -152,7 +148,6 @@ UNSUPPORTED = {
         r"Compares could do anything with a batch \(Cumsum .*register_rule",
     ),
     "hidden_use": (lambda: ModelLoss(built(HiddenUse()), squared_error), "outside of the layers"),
-    "activity_regularizer": (lambda: ModelLoss(activity_regularizer(), squared_error), "losses"),
     "embedded_positions": (lambda: ModelLoss(built(EmbedsPositions()), squared_error), "records"),
     "loss_with_weights": (loss_with_weights, "outside of the layers"),
 }

@@ -51,8 +51,13 @@ def test_weight_regularizer_is_added_after_the_clip():
     assert np.linalg.norm(toy.weights(model)[0] - start[0]) > 10 * 0.5 * toy.CLIP * N / 10
 
 
-def test_activity_regularizer_is_part_of_the_record():
-    model = toy.private(toy.dense(activity_regularizer=keras.regularizers.L2(50.0)))
+ENGINES = ["bookkeeping", "vectorized", "loop"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_activity_regularizer_is_part_of_the_record(engine):
+    plain = toy.dense(activity_regularizer=keras.regularizers.L2(50.0))
+    model = toy.private(plain, toy.dp(engine=engine))
     first = model.get_layer("first")
 
     def loss(i):
@@ -71,10 +76,11 @@ class AddsLoss(keras.layers.Layer):
         return x
 
 
-def test_add_loss_is_part_of_the_record():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_add_loss_is_part_of_the_record(engine):
     keras.utils.set_random_seed(3)
     plain = keras.Sequential([keras.Input((4,)), L.Dense(3, name="first"), AddsLoss(), L.Dense(2)])
-    model = toy.private(plain)
+    model = toy.private(plain, toy.dp(engine=engine))
     first = model.get_layer("first")
 
     def loss(i):

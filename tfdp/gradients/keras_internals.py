@@ -315,6 +315,21 @@ def values_in(scope: keras.StatelessScope) -> dict[int, Any]:
     return scope.state_mapping
 
 
+# Losses that layers add.
+
+
+def owner_of_loss(layer: keras.Layer, loss: tf.Tensor) -> Any:
+    """Returns which of a layer and those in it has added a loss."""
+    return next(one for one in layer._flatten_layers() if id(loss) in one._loss_ids)
+
+
+def forget_losses(layer: keras.Layer) -> None:
+    """Makes a layer, and those in it, forget which losses they have added, as Keras does before
+    each call. Keras knows them by their identity, which another tensor may have later.
+    """
+    layer._clear_losses()
+
+
 # What could change in silence.
 
 
@@ -470,6 +485,17 @@ def _scope_sees_reads_and_assignments() -> bool:
     return set(seen) == {"read", "assigned"} and float(variable.numpy()) == 1.0
 
 
+def _knows_losses_of_layers() -> bool:
+    layer = keras.layers.ActivityRegularization(1.0)
+    with keras.StatelessScope(collect_losses=True) as scope:
+        layer(tf.ones([1, 1]))
+        known = len(scope.losses) == 1 and owner_of_loss(layer, scope.losses[0]) is layer
+        known = known and len(layer.losses) == 1
+        with replaced(layer, "activity_regularizer", None):
+            layer(tf.ones([1, 1]))
+        return known and not layer.losses
+
+
 def _marks_unknown_lengths() -> bool:
     with tf.Graph().as_default():
         tensor = tf.compat.v1.placeholder_with_default(tf.ones([2]), [None])
@@ -508,6 +534,7 @@ SILENT: dict[str, Callable[[], bool]] = {
     "marks layers of a RematScope": _marks_recomputed_layers,
     "says which layers are quantized": _says_what_is_quantized,
     "shows a StatelessScope what is read and assigned": _scope_sees_reads_and_assignments,
+    "knows which layer has added a loss": _knows_losses_of_layers,
     "keeps placeholders of unknown length": _marks_unknown_lengths,
     "knows which operations are stateful": _knows_stateful_operations,
     "shows which functions have a gradient of their own": _shows_own_gradients,

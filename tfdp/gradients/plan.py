@@ -51,12 +51,13 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
             rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
             pending.extend((part, False) for part in rule.parts(operation))
-            if in_block or rule.looks_at_calls(operation):
+            regularizes = has_regularizer(operation) and not layers_in(operation)
+            if in_block or regularizes or rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue
         own = wanted_of(operation, wanted)
         if rule is not None and not own and not rule.records_when_frozen:
-            if in_block:
+            if in_block or has_regularizer(operation):
                 watched[id(operation)] = (operation, RecordWise())
             continue  # Frozen: it runs on the batch, and nothing is noted.
         if own:
@@ -77,6 +78,11 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
         if inside_blocks and is_layer and rule is None and why_no_block(operation, own) is None:
             pending.extend((part, True) for part in layers_in(operation))
     return list(watched.values())
+
+
+def has_regularizer(operation: Any) -> bool:
+    """Returns whether a layer adds a loss that follows from what it returns."""
+    return getattr(operation, "activity_regularizer", None) is not None
 
 
 def why_not_watched(model: keras.Layer, reason: str = "") -> str:
@@ -153,6 +159,8 @@ def why_no_block(operation: Any, own: list[Any]) -> str | None:
         around = own_around_call(part)
         if around is not None:
             return f"{part.name} in it has its own {around}"
+        if has_regularizer(part):
+            return f"{part.name} in it has an activity regularizer"
         if is_quantized(part) or is_recomputed(part):
             return f"{part.name} in it is quantized, or in a keras.RematScope"
     return None

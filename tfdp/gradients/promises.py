@@ -21,7 +21,7 @@ from tfdp.gradients.keras_internals import layers_in, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.lost_gradients import refuse_lost_gradients
 from tfdp.gradients.mapping import comes_from_records
-from tfdp.gradients.plan import check_records, plan
+from tfdp.gradients.plan import check_records, has_regularizer, plan
 from tfdp.gradients.record_scope import RecordScope, Seeds
 from tfdp.gradients.recording import wanted_of
 from tfdp.gradients.rules.rule import RecordWise, is_promise
@@ -87,7 +87,7 @@ def _check(
                 call = seen.entering(operation.call)
                 stack.enter_context(replaced(operation, "call", call))
             for operation, rule in watched:
-                if not isinstance(rule, RecordWise):
+                if not isinstance(rule, RecordWise) or has_regularizer(operation):
                     call = seen.checked(operation, rule is not None)
                     stack.enter_context(replaced(operation, "call", call))
             seeds = Seeds(tf.zeros([2], tf.int64))

@@ -71,6 +71,7 @@ class Recording:
             of its own call.
         blocks: Which blocks of the model run on the batch.
         treatments: What was done with every call of a watched layer, in this order.
+        added_losses: (layer, [n, ...]) pairs: what layers have added to the loss of each record.
 
     Args:
         tape: A persistent or one-shot tape that does not watch variables by itself.
@@ -113,6 +114,7 @@ class Recording:
         self.in_rows_of_blocks = False
         self.inside_layer = False
         self.treatments: list[Treatment] = []
+        self.added_losses: list[tuple[keras.Layer, tf.Tensor]] = []
         self._path: list[str] = []
         # While the model runs, a variable reads as its alias, except inside the layer that owns it.
         # So a use of the variable that no rule knows of gives the alias a gradient, and is noticed.
@@ -362,12 +364,13 @@ class Recording:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Keeps nothing of what is computed in the block."""
-        losses = len(self.scope.losses)
+        losses, added = len(self.scope.losses), len(self.added_losses)
         try:
             with self._tape.stop_recording():
                 yield
         finally:
             del self.scope.losses[losses:]
+            del self.added_losses[added:]
 
     def own(self, operation: Any) -> list[Any]:
         """Returns the variables of a layer whose gradients are wanted."""
@@ -385,6 +388,35 @@ class Recording:
         finally:
             self.inside_layer = False
             values_in(self.scope).update(hidden)
+
+    def add_loss(self, layer: keras.Layer, losses: tf.Tensor) -> None:
+        """Takes what a layer adds to the loss of each record, [n, ...].
+
+        Raises:
+            UnsupportedModelError: what it was called on was not one row for each record.
+        """
+        if not isinstance(self.together, int) or self.together != 1:
+            raise UnsupportedModelError(
+                f"{layer.name!r} adds losses (add_loss, or an activity regularizer), and is called "
+                "on several rows of a record. Use engine='vectorized'."
+            )
+        self.added_losses.append((layer, losses))
+        # So code that asks for losses finds that there are some.
+        keras.Layer.add_loss(layer, losses)
+
+    def refuse_other_losses(self) -> None:
+        """Refuses losses that were added in other ways.
+
+        Raises:
+            UnsupportedModelError: there are some.
+        """
+        known = {id(losses) for _, losses in self.added_losses}
+        if not {id(loss) for loss in self.scope.losses} <= known:
+            raise UnsupportedModelError(
+                "Layers in a layer that runs on the batch add losses (add_loss, or an activity "
+                "regularizer), which the book-keeping engine cannot tell apart by record. Use "
+                "engine='vectorized'."
+            )
 
     def note(self, operation: Any, words: str) -> None:
         """Notes what is done with a call of a layer."""

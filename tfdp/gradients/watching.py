@@ -11,14 +11,15 @@ from tfdp.gradients.attached import places_of, records_of, tensors_of, with_valu
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.functions_on_rows import OwnFunctions
-from tfdp.gradients.keras_internals import layers_in, replaced
+from tfdp.gradients.keras_internals import forget_losses, layers_in, owner_of_loss, replaced
 from tfdp.gradients.layered_loss import UnsupportedModelError
 from tfdp.gradients.mapped_call import MappedCall
-from tfdp.gradients.mapping import comes_from_records, map_records
+from tfdp.gradients.mapping import comes_from_records, holds_records, map_records
 from tfdp.gradients.own_weights import OwnWeights
 from tfdp.gradients.plan import (
     check_can_be_watched,
     check_records,
+    has_regularizer,
     may_treat_rows_alike,
     plan,
     treats_rows_alike,
@@ -68,15 +69,13 @@ def watching(recording: Recording, model: keras.Layer) -> Iterator[None]:
             if rule is None and has_own(operation, "compute_mask"):
                 mask = _mask_by_record(recording, operation)
                 stack.enter_context(replaced(operation, "compute_mask", mask))
+        for operation in [operation for operation, _ in watched if has_regularizer(operation)]:
+            stack.enter_context(_activity_by_record(recording, operation))
         stack.enter_context(recording.scope)
         yield
     of_batch = [op for op in graph.get_operations()[before:] if f"/{_BY_RECORD}" not in op.name]
     refuse_side_effects_of_batch(graph, of_batch, recording.seeds_of_batch)
-    if recording.scope.losses:
-        raise UnsupportedModelError(
-            "A layer adds losses of its own (add_loss, or an activity regularizer), which the "
-            "book-keeping engine cannot tell apart by record. Use engine='vectorized'."
-        )
+    recording.refuse_other_losses()
 
 
 def _treatment_of_rows(operation: Any, wanted: set[int]) -> bool | None:
@@ -119,7 +118,7 @@ def _watched_call(
                     )
                 if treats_rows_alike is None and trying:
                     trial = recording.blocks.tried(
-                        operation, call, args, kwargs, recording.value_of
+                        operation, without_losses, args, kwargs, recording.value_of
                     )
                     if trial is None:
                         reason = recording.blocks.reasons[id(operation)]
@@ -127,7 +126,9 @@ def _watched_call(
                 return recording.rows_of_blocks(rows)
 
             def tried(*args, **kwargs):
+                before = len(recording.scope.losses)
                 outputs = with_values(code(*args, **kwargs))
+                del recording.scope.losses[before:]  # It is tried out where it runs.
                 # What is the same for all records is computed for each, or repeated.
                 of_one = {id(t) for t in tensors_of(outputs)[0] if t.shape.rank and t.shape[0] == 1}
                 return region.for_all_records(outputs, of_one) if of_one else outputs
@@ -139,6 +140,14 @@ def _watched_call(
     def code(*args, **kwargs):
         with recording.inside([]):
             return call(*args, **kwargs)
+
+    def without_losses(*args, **kwargs):
+        """Is tried out in the place of `call`: a loss is a mean over the batch, or a sum."""
+        before = len(recording.scope.losses)
+        outputs = call(*args, **kwargs)
+        if len(recording.scope.losses) > before:
+            raise MixesError("it adds a loss of its own")
+        return outputs
 
     def run(*args, **kwargs):
         if isinstance(rule, RecordWise) and rule.holds_on(operation, *args, **kwargs):
@@ -162,7 +171,7 @@ def _watched_call(
         if rule is None and reason is None:
             blocks = recording.blocks
             with recording.unseen():
-                trial = blocks.tried(operation, call, args, kwargs, recording.value_of)
+                trial = blocks.tried(operation, without_losses, args, kwargs, recording.value_of)
             if trial is not None:
                 recording.note(operation, _block(operation, trial.weights, recording.wanted))
                 with recording.inside_block(operation):
@@ -180,22 +189,65 @@ def _watched_call(
     return watched
 
 
-class _Activation:
-    """An activation function of a layer, as an operation of its own."""
+class _Function:
+    """A function that a layer has, as an operation of its own."""
 
-    def __init__(self, layer: Any):
-        self.name, self.call = f"{layer.name}/activation", layer.activation
+    def __init__(self, name: str, function: Callable[[tf.Tensor], Any]):
+        self.name, self.call = name, function
 
     def __call__(self, tensor: tf.Tensor) -> Any:
         return self.call(tensor)
 
 
-def _rule_but_for_activation(recording: Recording, layer: Any) -> tuple[Any, _Activation] | None:
+@contextlib.contextmanager
+def _activity_by_record(recording: Recording, layer: Any) -> Iterator[None]:
+    """Makes the regularizer of a layer's activity one of single records, in the block."""
+    regularizer, add_loss = layer.activity_regularizer, layer.add_loss
+    added: list[tf.Tensor] = []
+
+    def of_records(output):
+        if recording.inside_layer:  # Part of another layer's call.
+            return regularizer(output)
+        added.append(_losses_of_activity(recording, layer, regularizer, output))
+        return tf.zeros([])
+
+    def add(loss):
+        if added:  # What Keras makes of the zero.
+            recording.add_loss(layer, added.pop())
+        else:
+            add_loss(loss)
+
+    with replaced(layer, "activity_regularizer", of_records), replaced(layer, "add_loss", add):
+        yield
+
+
+def _losses_of_activity(
+    recording: Recording, layer: Any, regularizer: Any, output: tf.Tensor
+) -> tf.Tensor:
+    """Returns what the regularizer gives for the output of each record, [n, ...]."""
+    if recording.blocks.region is not None or not holds_records(output):
+        raise UnsupportedModelError(
+            f"{layer.name!r} has an activity regularizer, and returns something else than one row "
+            "for each record. Use engine='vectorized'."
+        )
+    if type(layer).add_loss is not keras.Layer.add_loss:
+        raise UnsupportedModelError(
+            f"{layer.name!r} has an activity regularizer, and an add_loss of its own. Use "
+            "engine='vectorized'."
+        )
+    function = _Function(
+        f"{layer.name}/activity_regularizer",
+        lambda tensor: tf.expand_dims(tf.convert_to_tensor(regularizer(tensor)), 0),
+    )
+    return _record_by_record(recording, function, function.call, (output,), {})
+
+
+def _rule_but_for_activation(recording: Recording, layer: Any) -> tuple[Any, _Function] | None:
     rule = rule_but_for_activation(layer)
     known = set() if rule is None else {id(v) for v in rule.variables(layer)}
     if rule is None or not {id(v) for v in recording.own(layer)} <= known:
         return None
-    return rule, _Activation(layer)
+    return rule, _Function(f"{layer.name}/activation", layer.activation)
 
 
 def _with_activation(
@@ -281,31 +333,44 @@ def _record_by_record(
     own, summed = {id(v) for v in variables}, recording.summed()
     others = [(v, alias) for v, alias in recording.aliases if id(v) not in own]
     read = [*variables, *(v for v, _ in others)]
+    is_layer = isinstance(operation, keras.Layer)
     layout: list[Any] = []
     places: list[Any] = []
+    owners: list[Any] = []  # Of the losses that it adds.
 
     def run(layer, again):
         def run_on(record, values):
             record, record_seeds = record[: len(leaves)], record[len(leaves) :]
             record_args, record_kwargs = rebuild(record)
             weights = list(zip(read, values, strict=True))
+            if is_layer:
+                forget_losses(operation)
             with make_scope(record_seeds[0][0] if record_seeds else None, weights) as scope:
                 outputs = with_values(layer(*record_args, **record_kwargs))
             recording.refuse_lost_gradients(values, repr(operation.name))
-            recording.scope.losses.extend(scope.losses)
-            found = places_of(outputs)
+            found, losses = places_of(outputs), scope.losses
+            if not is_layer:
+                recording.scope.losses.extend(losses)  # Nobody knows whose they are.
+            elif not again:
+                owners[:] = [owner_of_loss(operation, loss) for loss in losses]
             if not again:
                 layout[:] = [tensors_of(outputs)[1]]
                 places[:] = found
-            if not set(places) <= found.keys():
+            if not set(places) <= found.keys() or is_layer and len(losses) != len(owners):
                 raise UnsupportedModelError(
                     f"{operation.name!r} returns other tensors when it is called again. Use "
                     "engine='vectorized'."
                 )
             # When Keras calls the layer, it attaches the mask, too.
-            return [found[place] for place in places]
+            results = [found[place] for place in places]
+            return results + [tf.expand_dims(loss, 0) for loss in losses] if is_layer else results
 
         return run_on
+
+    def whole(*args, **kwargs):
+        # What a regularizer of its activity adds follows from what it returns here.
+        with replaced(operation, "activity_regularizer", None):
+            return operation(*args, **kwargs)
 
     def found(of_variables, of_others):
         refuse_hidden([v for v, _ in others], of_others)
@@ -317,7 +382,7 @@ def _record_by_record(
         # Keras is calling the layer already, so here only its `call` is missing. When gradients are
         # computed, nobody is calling it, so the layer must be called as a whole.
         run(call, again=False),
-        run(operation, again=True),
+        run(whole, again=True),
         [tf.convert_to_tensor(v.value) for v in variables],
         [alias for _, alias in others],
         found,
@@ -327,7 +392,9 @@ def _record_by_record(
         start = recording.watch(start).tensor
     with tf.name_scope(_BY_RECORD):
         outputs = mapped(start, [*leaves, *seeds])
-    return layout[0](outputs)
+    for owner, losses in zip(owners, outputs[len(places) :], strict=True):
+        recording.add_loss(owner, losses)
+    return layout[0](outputs[: len(places)])
 
 
 def _mask_by_record(recording: Recording, operation: Any) -> Callable[..., Any]:

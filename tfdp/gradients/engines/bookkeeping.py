@@ -9,12 +9,14 @@ arXiv:2210.00038, algorithm 1).
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfdp.gradients import rules as rules  # Registers them.
 from tfdp.gradients.attached import flatten_with_attached
 from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.example import one_number
+from tfdp.gradients.keras_internals import forget_losses
 from tfdp.gradients.layered_loss import LayeredLoss, UnsupportedModelError
 from tfdp.gradients.mapping import holds_records, map_records
 from tfdp.gradients.notices import say_what_may_mix
@@ -109,6 +111,8 @@ def _record_losses(
             "The model returns a tensor without an axis of records in front. Use "
             "engine='vectorized'."
         )
+    added = recording.added_losses
+    flat, returned = [*flat, *(losses for _, losses in added)], len(flat)
     connected: list[int] = []
     make_scope = recording.record_scopes()
 
@@ -123,7 +127,10 @@ def _record_losses(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
             with make_scope(_first(seeds), weights) as scope:
-                loss, aux = loss_fn.loss(example, reattach(values), scope)
+                forget_losses(loss_fn.model)
+                for (layer, _), of_record in zip(added, values[returned:], strict=True):
+                    keras.Layer.add_loss(layer, tf.squeeze(of_record, 0))
+                loss, aux = loss_fn.loss(example, reattach(values[:returned]), scope)
             loss, scaled = one_number(loss, loss_scale)
         recording.refuse_lost_gradients([weight for _, weight in weights], "The loss")
         found = tape.gradient(scaled, sources)
