@@ -14,8 +14,10 @@ from tests.gradients.problems import (
     model_of,
     normal,
     problem,
+    traced_sum,
 )
 from tfdp.gradients import RecordWise, UnsupportedModelError, explain
+from tfdp.gradients.dependence import which_reach
 from tfdp.gradients.rules import rule
 
 L, K = keras.layers, keras.ops
@@ -348,3 +350,43 @@ def test_microbatches_of_own_weights_agree():
 def test_explain_names_own_weights():
     model = model_of(ON_BATCH["layer_scale"], (BATCH, 4))
     assert "block: block, on the batch, with weights of its own: gamma" in explain(model)
+
+
+def unrolled(block, x):
+    """Steps whose state passes from one to the next beside the layers."""
+    state, outputs = x[:, 0], []
+    for step in range(x.shape[1]):
+        state = K.tanh(state * block.scale + block.offset) + block.inner(x[:, step])
+        outputs.append(block.outer(state))
+    return K.stack(outputs, 1)
+
+
+UNROLLED = own(unrolled, {"inner": dense, "outer": dense}, scale=(4,), offset=(4,))
+
+
+def test_steps_of_a_state_are_exact():
+    assert_layer_is_exact(UNROLLED, (5, 4))
+
+
+def test_what_is_traced_grows_with_the_steps_and_no_faster():
+    def operations(steps):
+        loss, variables, examples = problem(model_of(UNROLLED, (steps, 4)), normal(steps, 4))
+        total = traced_sum(loss, variables, tfdp.GaussianSumQuery(0.3, 1.0))
+        traced = total.get_concrete_function(examples, tf.ones([BATCH], tf.bool))
+        definition = traced.graph.as_graph_def()
+        functions = definition.library.function
+        return len(definition.node) + sum(len(function.node_def) for function in functions)
+
+    few, more, many = (operations(steps) for steps in (4, 8, 16))
+    assert many - more < 2.2 * (more - few)
+
+
+def test_which_tensors_reach_another():
+    with tf.Graph().as_default() as graph:
+        a, b, c = (tf.compat.v1.placeholder(tf.float32, [n]) for n in (2, 2, None))
+        total = tf.function(lambda x: x + tf.ones(tf.shape(c)), autograph=False)(a * 2.0)
+        rows = tf.IndexedSlices(b, tf.constant([0, 1]))
+        zeros = tf.zeros(tf.shape(c))
+    reached = which_reach(graph, [a, b, c, a])
+    assert reached(total) == [0, 2, 3]  # The function takes c, too.
+    assert (reached(rows), reached(c), reached(zeros)) == ([1], [2], [])

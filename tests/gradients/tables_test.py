@@ -15,7 +15,7 @@ from tests.gradients.problems import (
     problem,
 )
 from tfdp.gradients import recording
-from tfdp.gradients.tables import RowsOfTable, added, gradient_of_record
+from tfdp.gradients.tables import RowsOfTable, gradient_of_record
 
 L, K = keras.layers, keras.ops
 VOCABULARY = 9
@@ -133,5 +133,3 @@ def test_slices_of_more_rows_than_the_table_has_are_added_up():
     )
     (rows, ids) = gradient_of_record(slices, tf.TensorShape([4, 2]))
     assert rows.shape == (3, 2) and ids.shape == (3,)
-    assert added([slices, slices], tf.TensorShape([7, 2])).ids.shape == (6,)
-    assert added([slices, tf.ones([2, 2])], tf.TensorShape([2, 2])).shape == (2, 2)

@@ -529,6 +529,14 @@ BLOCKS = in_folder(
         "tests/gradients/blocks_test.py::test_a_block_that_differs_from_another_is_tried_out",
     ),
     (
+        "weights_that_reach_nothing",
+        "weights of a block that the loss does not depend on get noise and nothing else",
+        "tfdp/gradients/own_weights.py",
+        "uses[i] = [] if gradient is None else taps_in(gradient)",
+        "uses[i] = list(range(len(tensors)))",
+        "tests/gradients/own_weights_test.py",
+    ),
+    (
         "losses_of_tensors_that_are_gone",
         "a loss that one layer adds may be taken for one of another layer, and count twice",
         "tfdp/gradients/engines/bookkeeping.py",

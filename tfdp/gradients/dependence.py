@@ -3,7 +3,7 @@ places or sizes.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +20,34 @@ _OF_SHAPES = (
     *("TensorListElementShape", "TensorListLength"),
 )
 _FOR_GRADIENTS = ("OptionalFromValue", "OptionalNone", "TensorListPopBack", "TensorListPushBack")
+
+
+def which_reach(
+    graph: Any, tensors: Sequence[tf.Tensor]
+) -> Callable[[tf.Tensor | tf.IndexedSlices], list[int]]:
+    """Returns a function from a tensor of a graph to the numbers of those that it depends on, by
+    more than their shapes. Calls of functions may seem to depend on more.
+
+    Args:
+        graph: Of all these tensors.
+        tensors: Of the graph.
+    """
+    bits: dict[str, int] = {}
+    for number, tensor in enumerate(tensors):
+        bits[tensor.name] = bits.get(tensor.name, 0) | 1 << number
+    for op in in_order(graph.get_operations()):
+        found = 0
+        for tensor in () if op.type in _OF_SHAPES else op.inputs:
+            found |= bits.get(tensor.name, 0)
+        if found:
+            bits.update((tensor.name, bits.get(tensor.name, 0) | found) for tensor in op.outputs)
+
+    def numbers(tensor):
+        values = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+        found = bits.get(values.name, 0)
+        return [number for number in range(len(tensors)) if found >> number & 1]
+
+    return numbers
 
 
 class Dependent:

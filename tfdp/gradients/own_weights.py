@@ -19,11 +19,12 @@ from tfdp.gradients.attached import (
     tensors_of,
 )
 from tfdp.gradients.blocks import Trial
+from tfdp.gradients.dependence import which_reach
 from tfdp.gradients.mapping import map_records
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.recording import Recording, Tap
 from tfdp.gradients.region import Region
-from tfdp.gradients.tables import added
+from tfdp.gradients.tables import gradient_of_record
 
 
 class OwnWeights:
@@ -105,19 +106,18 @@ class OwnWeights:
             at_results = record[len(leaves) :]
             values = [tf.identity(self._recording.value_of(v)) for v in self._trial.weights]
             of = [t for v, t in zip(self._trial.weights, values, strict=True) if id(v) in wanted]
-            with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(of)
                 results = self._again(args, kwargs, returned, values)
-            gradients = []
-            for i, value in enumerate(of):
-                parts = {
-                    j: tape.gradient(result, value, output_gradients=at)
-                    for j, (result, at) in enumerate(zip(results, at_results, strict=True))
-                }
-                uses[i] = [j for j, part in parts.items() if part is not None]
-                found = [parts[j] for j in uses[i]]
-                gradients.append(added(found, value.shape) if found else tf.zeros_like(value))
-            return gradients
+            found = tape.gradient(results, of, output_gradients=at_results)
+            # One pass for all taps: a pass for each would go back through all that is before it.
+            taps_in = which_reach(tf.compat.v1.get_default_graph(), at_results)
+            for i, gradient in enumerate(found):
+                uses[i] = [] if gradient is None else taps_in(gradient)
+            return [
+                tf.zeros_like(value) if g is None else gradient_of_record(g, value.shape)
+                for g, value in zip(found, of, strict=True)
+            ]
 
         with self._recording.unseen():
             gradients = map_records(one, [*leaves, *tensors])[0]

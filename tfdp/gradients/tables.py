@@ -35,14 +35,3 @@ def gradient_of_record(gradient: Any, shape: tf.TensorShape) -> RowsOfTable | tf
         if ids.shape.rank == 1 and ids.shape[0] is not None and ids.shape[0] < shape[0]:
             return RowsOfTable(tf.reshape(gradient.values, [ids.shape[0], shape[1]]), ids)
     return tf.convert_to_tensor(gradient)
-
-
-def added(gradients: list[Any], shape: tf.TensorShape) -> RowsOfTable | tf.Tensor:
-    """Returns the sum of gradients of a weight, each as `gradient_of_record` takes it."""
-    if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
-        values = tf.concat([gradient.values for gradient in gradients], 0)
-        ids = tf.concat([gradient.indices for gradient in gradients], 0)
-        return gradient_of_record(
-            tf.IndexedSlices(values, ids, tf.constant(shape.as_list())), shape
-        )
-    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in gradients])
