@@ -658,3 +658,16 @@ def test_programs_that_are_accepted_keep_records_apart():
             )
             accepted += 1
     assert accepted > 1000
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda x: tf.scan(lambda a, b: a + b, tf.transpose(x, [1, 0, 2])),
+        lambda x: tf.while_loop(lambda y: True, lambda y: [tf.sin(y)], [x], maximum_iterations=2),
+    ],
+    ids=["scan", "while_loop"],
+)
+def test_loops_are_named_as_what_they_are(loop):
+    with pytest.raises(MixesError, match="test.py, line .*belongs to a loop or array of Tensor"):
+        look_at(loop)

@@ -75,8 +75,8 @@ def example_gradient(
     if missing:
         raise ValueError(
             f"The loss does not depend on these variables: {', '.join(missing)}. A variable "
-            "without a gradient would get noise and nothing else. Set `trainable = False` on its "
-            "layer, or leave it out."
+            "without a gradient would get noise and nothing else. Set `trainable = False` on it "
+            "or its layer, or leave it out."
         )
     gradients = [tf.convert_to_tensor(g) for g in gradients]
     for source, gradient in zip(sources, gradients, strict=True):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdp.gradients import keras_internals
 from tfdp.gradients.draws import DRAWS
-from tfdp.gradients.graphs import CALLS
+from tfdp.gradients.graphs import CALLS, LOOPS
 from tfdp.gradients.keras_internals import (
     CUSTOM_GRADIENT,
     HOST_OPERATIONS,
@@ -169,7 +169,7 @@ class Kinds:
                 raise MixesError(f"it reads a tf.Variable, and no weight of Keras {where}")
             raise MixesError(f"it uses a weight of another layer, or another such tensor {where}")
         else:
-            raise MixesError(f"{_named(op)} is not known to keep records apart")
+            raise MixesError(_unknown(op))
 
     def _makes_a_constant(self, op: tf.Operation, inputs: list[tf.Tensor]) -> bool:
         # What is drawn for all records at once is none of a record's own.
@@ -334,7 +334,7 @@ class Kinds:
         if len(rows) == 1 and all(self._is_known(tensor) for tensor in inputs):
             place = axis_after(op, [self._operand(tensor) for tensor in inputs])
         if place is None or (place > 0 and rows != {1}):
-            raise MixesError(f"{_named(op)} is not known to keep records apart")
+            raise MixesError(_unknown(op))
         for result in op.outputs:
             if place == 0:
                 self.add_rows(result, *rows)
@@ -424,13 +424,19 @@ class Kinds:
             why = " reads along an axis of a length that is not known, and" if is_open else ""
             if op.type in CALLS:
                 why = " calls a function that XLA compiles, or that was traced before, and"
-            raise MixesError(f"{_named(op)}{why} is not known to keep records apart")
+            raise MixesError(_unknown(op, why))
         for tensor in op.outputs:
             self.add_rows(tensor, *rows)
 
 
 def _as_many(lengths: Sequence[int], others: Sequence[int]) -> bool:
     return math.prod(lengths) == math.prod(map(int, others)) > 0
+
+
+def _unknown(op: tf.Operation, why: str = "") -> str:
+    if op.type in LOOPS or op.type.startswith("TensorList"):
+        why = " belongs to a loop or array of TensorFlow, and"
+    return f"{_named(op)}{why} is not known to keep records apart"
 
 
 def _named(op: tf.Operation) -> str:

@@ -339,7 +339,7 @@ class Recording:
             raise ValueError(
                 f"The loss does not depend on these variables: {', '.join(missing)}. A variable "
                 "without a gradient would get noise and nothing else. Set `trainable = False` on "
-                "its layer, or leave it out."
+                "it or its layer, or leave it out."
             )
         return [combine(parts[id(v)]) for v in self._variables]
 
