@@ -321,6 +321,26 @@ class Promised(Whole):
         return super().call(inputs)
 
 
+class Twice(L.Layer):
+    """A promise, and code that makes something of what its regularizer gives."""
+
+    def __init__(self):
+        super().__init__(activity_regularizer=SQUARES)
+
+    def call(self, inputs):
+        self.add_loss(2.0 * self.activity_regularizer(inputs))
+        return K.tanh(inputs)
+
+
+def with_a_weight():
+    """A regularizer that uses a weight of another layer."""
+    first = L.Dense(4)
+    last = L.Dense(2, activity_regularizer=lambda y: K.sum(y**2) * K.sum(first.kernel))
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((4,)), first, last])
+
+
+tfdp.gradients.register_rule(Twice, tfdp.gradients.RecordWise())
 tfdp.gradients.register_rule(OnSteps, tfdp.gradients.RecordWise())
 tfdp.gradients.register_rule(Promised, tfdp.gradients.RecordWise())
 
@@ -335,6 +355,8 @@ REFUSED = {
     "in_time_distributed": lambda: after(L.TimeDistributed(Balance()), shape=(3, 4)),
     "add_loss_of_its_own": lambda: after(AddsTwice(3, activity_regularizer=SQUARES)),
     "model_with_code_of_its_own": lambda: built(Whole()),
+    "promised_layer_that_adds_one": lambda: after(Twice()),
+    "regularizer_with_a_weight": with_a_weight,
     "promised_code_that_adds_one": lambda: built(Promised()),
     "regularizer_on_steps": lambda: built(OnSteps(L.ActivityRegularization(0.1))),
     "loss_of_steps": lambda: built(OnSteps(Balance())),

@@ -491,9 +491,13 @@ def _knows_losses_of_layers() -> bool:
         layer(tf.ones([1, 1]))
         known = len(scope.losses) == 1 and owner_of_loss(layer, scope.losses[0]) is layer
         known = known and len(layer.losses) == 1
-        with replaced(layer, "activity_regularizer", None):
+        seen: list[Any] = []
+        with (
+            replaced(layer, "add_loss", seen.append),
+            replaced(layer, "activity_regularizer", lambda output: tf.zeros([])),
+        ):
             layer(tf.ones([1, 1]))
-        return known and not layer.losses
+        return known and len(seen) == 1 and not layer.losses
 
 
 def _marks_unknown_lengths() -> bool:
@@ -534,7 +538,7 @@ SILENT: dict[str, Callable[[], bool]] = {
     "marks layers of a RematScope": _marks_recomputed_layers,
     "says which layers are quantized": _says_what_is_quantized,
     "shows a StatelessScope what is read and assigned": _scope_sees_reads_and_assignments,
-    "knows which layer has added a loss": _knows_losses_of_layers,
+    "knows whose a loss is, and calls the `add_loss` of an object": _knows_losses_of_layers,
     "keeps placeholders of unknown length": _marks_unknown_lengths,
     "knows which operations are stateful": _knows_stateful_operations,
     "shows which functions have a gradient of their own": _shows_own_gradients,

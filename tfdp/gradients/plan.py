@@ -17,6 +17,7 @@ from tfdp.gradients.rules.rule import (
     has_own,
     innermost,
     is_patched,
+    is_promise,
     own_around_call,
     registered_rule,
     rule_for,
@@ -51,7 +52,9 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
             rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
             pending.extend((part, False) for part in rule.parts(operation))
-            regularizes = has_regularizer(operation) and not layers_in(operation)
+            # A promise answers for no loss that its code may add.
+            regularizes = has_regularizer(operation) and not is_promise(operation)
+            regularizes = regularizes and not layers_in(operation)
             if in_block or regularizes or rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue

@@ -343,9 +343,9 @@ def _record_by_record(
             record, record_seeds = record[: len(leaves)], record[len(leaves) :]
             record_args, record_kwargs = rebuild(record)
             weights = list(zip(read, values, strict=True))
-            if is_layer:
-                forget_losses(operation)
             with make_scope(record_seeds[0][0] if record_seeds else None, weights) as scope:
+                if is_layer:
+                    forget_losses(operation)
                 outputs = with_values(layer(*record_args, **record_kwargs))
             recording.refuse_lost_gradients(values, repr(operation.name))
             found, losses = places_of(outputs), scope.losses
