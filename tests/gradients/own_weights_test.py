@@ -383,10 +383,15 @@ def test_what_is_traced_grows_with_the_steps_and_no_faster():
 
 def test_which_tensors_reach_another():
     with tf.Graph().as_default() as graph:
-        a, b, c = (tf.compat.v1.placeholder(tf.float32, [n]) for n in (2, 2, None))
-        total = tf.function(lambda x: x + tf.ones(tf.shape(c)), autograph=False)(a * 2.0)
+        a, b, c = (tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(3))
+        total = tf.function(lambda x: x + tf.ones([2]), autograph=False)(a * 2.0) + c
         rows = tf.IndexedSlices(b, tf.constant([0, 1]))
-        zeros = tf.zeros(tf.shape(c))
     reached = which_reach(graph, [a, b, c, a])
-    assert reached(total) == [0, 2, 3]  # The function takes c, too.
-    assert (reached(rows), reached(c), reached(zeros)) == ([1], [2], [])
+    assert (reached(total), reached(rows)) == ([0, 2, 3], [1])
+    assert (reached(c), reached(rows.indices)) == ([2], [])
+
+
+def test_a_weight_whose_gradient_is_zero_is_trained():
+    code = own(lambda b, x: b.dense(x) * (2.0 + K.sign(b.scale)), {"dense": dense}, scale=(4,))
+    loss, variables, examples = problem(model_of(code, (BATCH, 4)), normal(BATCH, 4))
+    assert_engines_agree(loss, variables, examples)

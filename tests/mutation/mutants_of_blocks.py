@@ -532,8 +532,8 @@ BLOCKS = in_folder(
         "weights_that_reach_nothing",
         "weights of a block that the loss does not depend on get noise and nothing else",
         "tfdp/gradients/own_weights.py",
-        "uses[i] = [] if gradient is None else taps_in(gradient)",
-        "uses[i] = list(range(len(tensors)))",
+        "uses[i] = of_all and (taps_in(gradient) or of_all)",
+        "uses[i] = list(range(len(at_results)))",
         "tests/gradients/own_weights_test.py",
     ),
     (

@@ -25,8 +25,8 @@ _FOR_GRADIENTS = ("OptionalFromValue", "OptionalNone", "TensorListPopBack", "Ten
 def which_reach(
     graph: Any, tensors: Sequence[tf.Tensor]
 ) -> Callable[[tf.Tensor | tf.IndexedSlices], list[int]]:
-    """Returns a function from a tensor of a graph to the numbers of those that it depends on, by
-    more than their shapes. Calls of functions may seem to depend on more.
+    """Returns a function from a tensor of a graph to the numbers of those that it depends on. What
+    calls of functions return may seem to depend on more.
 
     Args:
         graph: Of all these tensors.
@@ -37,7 +37,7 @@ def which_reach(
         bits[tensor.name] = bits.get(tensor.name, 0) | 1 << number
     for op in in_order(graph.get_operations()):
         found = 0
-        for tensor in () if op.type in _OF_SHAPES else op.inputs:
+        for tensor in op.inputs:
             found |= bits.get(tensor.name, 0)
         if found:
             bits.update((tensor.name, bits.get(tensor.name, 0) | found) for tensor in op.outputs)

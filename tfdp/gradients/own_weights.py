@@ -113,7 +113,9 @@ class OwnWeights:
             # One pass for all taps: a pass for each would go back through all that is before it.
             taps_in = which_reach(tf.compat.v1.get_default_graph(), at_results)
             for i, gradient in enumerate(found):
-                uses[i] = [] if gradient is None else taps_in(gradient)
+                # One that is zero whatever comes after, as that of a sign, depends on no tap.
+                of_all = [] if gradient is None else list(range(len(at_results)))
+                uses[i] = of_all and (taps_in(gradient) or of_all)
             return [
                 tf.zeros_like(value) if g is None else gradient_of_record(g, value.shape)
                 for g, value in zip(found, of, strict=True)

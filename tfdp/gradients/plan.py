@@ -17,7 +17,6 @@ from tfdp.gradients.rules.rule import (
     has_own,
     innermost,
     is_patched,
-    is_promise,
     own_around_call,
     registered_rule,
     rule_for,
@@ -52,9 +51,7 @@ def plan(model: keras.Layer, wanted: set[int], inside_blocks: bool = True) -> li
             rule = RecordWise()  # There is nothing to note.
         if isinstance(rule, RecordWise):
             pending.extend((part, False) for part in rule.parts(operation))
-            # A promise answers for no loss that its code may add.
-            regularizes = has_regularizer(operation) and not is_promise(operation)
-            regularizes = regularizes and not layers_in(operation)
+            regularizes = has_regularizer(operation) and not layers_in(operation)
             if in_block or regularizes or rule.looks_at_calls(operation):
                 watched[id(operation)] = (operation, rule)
             continue

@@ -202,11 +202,19 @@ class _Function:
 @contextlib.contextmanager
 def _activity_by_record(recording: Recording, layer: Any) -> Iterator[None]:
     """Makes the regularizer of a layer's activity one of single records, in the block."""
-    regularizer, add_loss = layer.activity_regularizer, layer.add_loss
+    regularizer, add_loss, call = layer.activity_regularizer, layer.add_loss, layer.call
     added: list[tf.Tensor] = []
+    running: list[Any] = []
+
+    def noted(*args, **kwargs):
+        running.append(None)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            running.pop()
 
     def of_records(output):
-        if recording.inside_layer:  # Part of another layer's call.
+        if recording.inside_layer or running:  # Part of another layer's call, or used in its own.
             return regularizer(output)
         added.append(_losses_of_activity(recording, layer, regularizer, output))
         return tf.zeros([])
@@ -217,7 +225,11 @@ def _activity_by_record(recording: Recording, layer: Any) -> Iterator[None]:
         else:
             add_loss(loss)
 
-    with replaced(layer, "activity_regularizer", of_records), replaced(layer, "add_loss", add):
+    with (
+        replaced(layer, "call", noted),
+        replaced(layer, "activity_regularizer", of_records),
+        replaced(layer, "add_loss", add),
+    ):
         yield
 
 
