@@ -18,6 +18,7 @@ from tests.gradients.problems import (
     problem,
 )
 from tfdp.gradients import ModelLoss, UnsupportedModelError, explain
+from tfdp.gradients.engines import bookkeeping
 
 L, K = keras.layers, keras.ops
 SQUARES = keras.regularizers.L2(0.3)
@@ -345,6 +346,33 @@ tfdp.gradients.register_rule(OnSteps, tfdp.gradients.RecordWise())
 tfdp.gradients.register_rule(Promised, tfdp.gradients.RecordWise())
 
 
+class StepsOf(L.Layer):
+    """A promised layer without weights, in which a layer adds losses of steps."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, inputs):
+        self.layer(K.reshape(inputs, (-1, 2)))
+        return inputs * 1.0
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+tfdp.gradients.register_rule(StepsOf, tfdp.gradients.RecordWise())
+
+
+def test_losses_that_are_not_one_for_each_record_end_the_step(monkeypatch):
+    """Were a promise not looked at, rows of other records would be taken."""
+    monkeypatch.setattr(bookkeeping, "check_promises", lambda *args, **kwargs: None)
+    loss, variables, examples = problem_of(after(StepsOf(Balance())))
+    query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="[Rr]eshape"):
+        by_engine(loss, variables, examples, query, "bookkeeping")
+
+
 def built(model):
     keras.utils.set_random_seed(1)
     model(tf.zeros([1, 4]))
@@ -359,6 +387,8 @@ REFUSED = {
     "regularizer_with_a_weight": with_a_weight,
     "promised_code_that_adds_one": lambda: built(Promised()),
     "regularizer_on_steps": lambda: built(OnSteps(L.ActivityRegularization(0.1))),
+    "loss_of_steps_in_a_layer": lambda: after(StepsOf(Balance())),
+    "regularizer_on_steps_in_a_layer": lambda: after(StepsOf(L.ActivityRegularization(0.1))),
     "loss_of_steps": lambda: built(OnSteps(Balance())),
 }
 

@@ -55,7 +55,12 @@ def check_promises(
         UnsupportedModelError: a layer is called on something else than one row for each record, or
             the model takes none of the numbers of records and `LENGTHS`.
     """
-    promised = [o for o in layers_in(model, deep=True) if is_promise(o) and wanted_of(o, wanted)]
+    # A layer in it may add losses, of the rows that it is called on, and have no weights.
+    promised = [
+        o
+        for o in layers_in(model, deep=True)
+        if is_promise(o) and (wanted_of(o, wanted) or layers_in(o))
+    ]
     if not promised and not own_forward:
         return
     name = "The forward pass" if own_forward else promised[0].name
