@@ -365,7 +365,7 @@ tfdp.gradients.register_rule(StepsOf, tfdp.gradients.RecordWise())
 
 
 def test_losses_that_are_not_one_for_each_record_end_the_step(monkeypatch):
-    """Were a promise not looked at, rows of other records would be taken."""
+    """Were a promise not looked at, their gradient would fit no records."""
     monkeypatch.setattr(bookkeeping, "check_promises", lambda *args, **kwargs: None)
     loss, variables, examples = problem_of(after(StepsOf(Balance())))
     query = tfdp.GaussianSumQuery(l2_norm_clip=0.3, stddev=1.0)

@@ -569,15 +569,6 @@ BLOCKS = in_folder(
         "tests/gradients/added_losses_test.py::test_others_are_refused_and_vectorized",
     ),
     (
-        "losses_of_other_rows",
-        "losses of steps that nobody has refused are taken for those of other records",
-        "tfdp/gradients/engines/bookkeeping.py",
-        "given = [*leaves, *flat[:returned], *checked]",
-        "given = [*leaves, *flat]",
-        "tests/gradients/added_losses_test.py"
-        "::test_losses_that_are_not_one_for_each_record_end_the_step",
-    ),
-    (
         "losses_of_a_batch",
         "what a promised class adds for a batch is left out",
         "tfdp/gradients/watching.py",

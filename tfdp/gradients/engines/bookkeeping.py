@@ -139,9 +139,5 @@ def _record_losses(
         connected[:] = [i for i, _ in at_values]
         return loss, aux, [tf.squeeze(tf.convert_to_tensor(g), 0) for _, g in at_values]
 
-    # Whatever a layer was called on: as many as there are records, or the step ends.
-    rows = tf.shape(leaves[0])[:1]
-    checked = [tf.reshape(t, tf.concat([rows, tf.shape(t)[1:]], 0)) for t in flat[returned:]]
-    given = [*leaves, *flat[:returned], *checked]
-    losses, aux, gradients = map_records(one, [*leaves, *flat])[0](*given)
+    losses, aux, gradients = map_records(one, [*leaves, *flat])[0](*leaves, *flat)
     return _Losses(losses, aux, [flat[i] for i in connected], gradients)
