@@ -18,6 +18,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.utils import io_utils
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as gradient_registry
@@ -328,6 +329,39 @@ def forget_losses(layer: keras.Layer) -> None:
     each call. Keras knows them by their identity, which another tensor may have later.
     """
     layer._clear_losses()
+
+
+# Losses of outputs.
+
+
+def function_of_loss(loss: Any) -> tuple[Any, dict[str, Any]]:
+    """Returns the function whose values a loss of Keras reduces, and its options; (None, {}) of a
+    loss with code of its own.
+    """
+    of_functions, kind = keras.losses.MeanSquaredError, type(loss)
+    if (
+        not isinstance(loss, keras.losses.Loss)
+        or kind.call is not of_functions.call
+        or kind.__call__ is not of_functions.__call__
+        or "call" in vars(loss)
+    ):
+        return None, {}
+    return loss.fn, loss._fn_kwargs
+
+
+def loss_of_output(model: keras.Model, y: Any, y_pred: Any) -> Any:
+    """Returns the loss that a compiled model computes from tensors of targets and predictions; None
+    where it has several, weighs it, or has none.
+    """
+    compiled = model._compile_loss
+    if type(compiled) is not CompileLoss:
+        return None
+    if not compiled.built:
+        compiled.build(y, y_pred)
+    losses = compiled._flat_losses
+    if len(losses) != 1 or losses[0].path != () or losses[0].loss_weights is not None:
+        return None
+    return losses[0].loss if compiled.dtype == losses[0].loss.dtype else None
 
 
 # What could change in silence.
