@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tests.noise.stages import SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
+from tests.noise.stages import LARGE, SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
 from tfdp.noise import staged
 
 
@@ -55,7 +55,7 @@ def _called_twice():
 
 
 def _large_called_twice():
-    inner = tf.function(lambda: draw_normal(2**15))
+    inner = tf.function(lambda: draw_normal(LARGE))
     return tf.stack([inner(), inner()])
 
 
@@ -109,10 +109,10 @@ def test_what_is_not_staged_asks_for_nothing():
     source = Counting()
 
     def compute():
-        source.normal([2**15], tf.float32)
+        source.normal([LARGE], tf.float32)
         source.normal([3], tf.float32)
         return tf.map_fn(lambda x: x + source.normal([2], tf.float32), tf.zeros([4, 2]))
 
     tf.function(lambda: staged(compute))()
     # Outside of a stage: each of the six draws on its own.
-    assert sorted(source.draws) == [3, 3, 3, 3, 6, 3 * 2**14]
+    assert sorted(source.draws) == [3, 3, 3, 3, 6, 3 * LARGE // 2]

@@ -5,8 +5,10 @@ import tensorflow as tf
 
 from tfdp.noise import SeededRandomSource, SystemRandomSource
 
-# Of both kinds: made together with others (below 2^15), and on their own; even and odd, also rows.
-SHAPES = [(3, 4), (5,), (), (0, 2), (2**15 - 1,), (2**15,), (301, 333), (7, 11)]
+# A draw of at least so many numbers is made on its own, others together.
+LARGE = 2**18
+# Of both kinds; even and odd, also rows.
+SHAPES = [(3, 4), (5,), (), (0, 2), (LARGE - 1,), (LARGE,), (601, 503), (7, 11)]
 SOURCE = SystemRandomSource()
 
 

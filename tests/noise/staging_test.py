@@ -8,7 +8,7 @@ import tensorflow as tf
 from scipy import stats
 
 import tfdp
-from tests.noise.stages import SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
+from tests.noise.stages import LARGE, SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
 from tfdp.noise import SeededRandomSource, bits, gaussian, staged
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
 
@@ -39,7 +39,7 @@ def test_noise_is_made_of_the_words_of_the_source(dtype):
         return gaussian.normals_from_words(tf.constant(words), dtype).numpy()[: shape[0]]
 
     sizes = [int(np.prod(shape)) for shape in SHAPES]
-    large = {i: draw(*SHAPES[i]) for i, size in enumerate(sizes) if size >= 2**15}
+    large = {i: draw(*SHAPES[i]) for i, size in enumerate(sizes) if size >= LARGE}
     small = [i for i in range(len(SHAPES)) if i not in large]
     ends = np.cumsum([sizes[i] for i in small])
     parts = dict(zip(small, np.split(draw(ends[-1]), ends[:-1]), strict=True))
@@ -116,7 +116,7 @@ def test_arguments_may_be_of_any_shape_and_kind():
 def test_queries_give_the_same_staged_as_eager(make):
     # One draw eagerly, where both leaves are one: a leaf of each kind.
     query, twin = make(SeededRandomSource(1)), make(SeededRandomSource(1))
-    sums = [tf.ones([200, 200]), tf.ones([10])]
+    sums = [tf.ones([LARGE // 200 + 1, 200]), tf.ones([10])]
     staged_result = tf.function(
         lambda sums: staged(query.get_noised_result, sums, query.initial_global_state())[0]
     )(sums)
@@ -180,8 +180,8 @@ def test_small_draws_are_made_together():
         return [source.normal(shape, tf.float32) for shape in SHAPES]
 
     tf.function(lambda: staged(compute))()
-    small = sum(size for shape in SHAPES if (size := int(np.prod(shape))) < 2**15)
-    assert source.draws == [3 * 2**14, 3 * 151 * 333, 3 * ((small + 1) // 2)]
+    small = sum(size for shape in SHAPES if (size := int(np.prod(shape))) < LARGE)
+    assert source.draws == [3 * LARGE // 2, 3 * 301 * 503, 3 * ((small + 1) // 2)]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -238,7 +238,7 @@ def test_several_sources_in_one_stage():
     left, right = SeededRandomSource(1), SeededRandomSource(2)
 
     def compute():
-        return [s.normal([n], "float64") for n in (30, 2**15) for s in (left, right, SOURCE)]
+        return [s.normal([n], "float64") for n in (30, LARGE) for s in (left, right, SOURCE)]
 
     function = tf.function(lambda: staged(compute))
     first, second = function(), function()

@@ -7,12 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.noise import gaussian
+from tfdp.noise import chacha, gaussian
 from tfdp.noise.host_calls import on_host
 from tfdp.noise.requests import Keystream, Pool, Requests, Write
 
 # Fewer normal draws than this are pooled with others, so that XLA compiles one loop for all.
-_POOLED = 2**15
+_POOLED = 2**18
+# So many on a GPU, which makes the words of more from a key: those of the pool are the host's.
+_POOLED_ON_GPU = 2**15
 _DTYPES = (tf.float32, tf.float64)
 
 
@@ -110,7 +112,7 @@ class Stage:
 
     def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
         self._check(size)
-        if size >= _POOLED:
+        if size >= (_POOLED_ON_GPU if chacha.on_gpu() else _POOLED):
             return None
         with self._outside.as_default():
             return self._pools[dtype].take(fill, size, self._pooled[dtype], self._make)

@@ -293,8 +293,8 @@ def _fold_whole(gradients: Any, add: Any, state: Any, inputs: Any, together: int
     the last record to as many rows as it has.
     """
     size = tf.shape(inputs[1])[0]
-    rows = tf.maximum(-(-size // together), 1) * together
-    examples, *of_records = _pad(inputs, rows - size)
+    missing = tf.maximum(1 - size, 0) if together == 1 else _missing(size, together)
+    examples, *of_records = _pad(inputs, missing)
     losses, aux, records = gradients(*examples)
     state = add(state, records, *of_records)
     return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)
@@ -337,12 +337,20 @@ def _fold_chunks(gradients: Any, add: Any, state: Any, inputs: Any, rows: int) -
     return state, losses, aux
 
 
-def _pad(inputs, rows):
+def _missing(size: tf.Tensor, together: int) -> tf.Tensor:
+    """Returns how many rows the last record lacks, or the only one."""
+    return tf.maximum(-(-size // together), 1) * together - size
+
+
+def _pad(inputs: Any, rows: tf.Tensor) -> Any:
+    """Returns inputs with so many rows of zeros behind theirs."""
     of_rows = tf.reshape(tf.stack([0, rows]), [1, 2])
 
     def padded(tensor):
         others = tensor.shape.rank - 1
         paddings = tf.pad(of_rows, [[0, others], [0, 0]]) if others else of_rows
-        return tf.ensure_shape(tf.pad(tensor, paddings), [None, *tensor.shape[1:]])
+        more = tf.pad(tensor, paddings)
+        more.set_shape([None, *tensor.shape[1:]])
+        return more
 
     return tf.nest.map_structure(padded, inputs)
