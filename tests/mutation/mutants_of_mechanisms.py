@@ -112,7 +112,7 @@ ADAPTIVE = in_folder(
         "padding_is_counted",
         "an engine counts rows of padding among the unclipped records",
         "tfdp/gradients/engines/batched.py",
-        "statistics = tf.where(keep[:, None], statistics, tf.zeros_like(statistics))",
+        "statistics = tf.where(kept, statistics, tf.zeros([], statistics.dtype))",
         "statistics = tf.identity(statistics)",
         f"{QUERY}/adaptive_clip_test.py::test_engines_give_the_state_of_one_record_at_a_time",
     ),

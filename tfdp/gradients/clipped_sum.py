@@ -191,7 +191,7 @@ def clipped_gradient_sum(
     if seeds is not None:
         return total(seeds)
     draws = isinstance(loss_fn, LayeredLoss) and draws_when_called(loss_fn.model)
-    return with_seeds(total, tf.shape(mask)[0], likely=draws)
+    return with_seeds(total, tf.size(mask), likely=draws)
 
 
 class _Task(NamedTuple):

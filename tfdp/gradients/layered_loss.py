@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.usual_losses import losses_of_records
+from tfdp.gradients.usual_losses import RecordLosses, losses_of_records
 
 
 class UnsupportedModelError(ValueError):
@@ -47,8 +47,8 @@ class LayeredLoss(abc.ABC):
         `scope` is the scope in which it runs, which may be that of `forward`.
         """
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> Any:
-        """Returns (losses [n], aux [n, ...]) of a batch, as calls of `loss` for every record would;
+    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
+        """Returns (losses, aux [n, ...]) of a batch, as calls of `loss` for every record would, or
         None where only those tell, as here.
 
         Asked for where `loss` is tfdp's own, and no layer has added a loss.
@@ -105,9 +105,9 @@ class ModelLoss(LayeredLoss):
     def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         return self._loss(example[1], outputs), outputs
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> Any:
-        losses = losses_of_records(self._loss, examples[1], outputs)
-        return None if losses is None else (losses, tf.expand_dims(outputs, 1))
+    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
+        found = losses_of_records(self._loss, examples[1], outputs)
+        return None if found is None else (found, tf.expand_dims(outputs, 1))
 
 
 def _loss_of_name(name: str) -> keras.losses.Loss:

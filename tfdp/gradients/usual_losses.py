@@ -5,7 +5,7 @@ below give each part from that part alone, so the mean is taken for each record 
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -26,11 +26,25 @@ _KNOWN = (
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
+class RecordLosses(NamedTuple):
+    """Losses, and what their gradients follow from: losses = values * factors.
+
+    Attributes:
+        losses: [n].
+        values: [n], each of one record's predictions.
+        factors: [n], which do not depend on predictions.
+    """
+
+    losses: tf.Tensor
+    values: tf.Tensor
+    factors: tf.Tensor
+
+
 def losses_of_records(
     loss: Any, y: Any, y_pred: Any, sample_weight: Any = None
-) -> tf.Tensor | None:
-    """Returns what a loss of Keras gives for each record on its own, [n]; None where that is not
-    known, or cannot be told from the shapes. A record with a class that there is none of gets NaN.
+) -> RecordLosses | None:
+    """Returns what a loss of Keras gives for each record on its own; None where that is not known,
+    or cannot be told from the shapes. A record with a class that there is none of gets NaN.
 
     Args:
         loss: Any loss.
@@ -60,7 +74,7 @@ def losses_of_records(
         if of_classes:
             # Keras rounds them towards zero; XLA makes a NaN class 0.
             exist = (targets > -1) & (targets < predictions.shape[-1])
-            targets = tf.where(exist, targets, tf.zeros_like(targets))
+            targets = tf.where(exist, targets, tf.zeros([], targets.dtype))
         return _reduced(loss.call(targets, predictions), exist, sample_weight, loss.reduction)
 
 
@@ -82,8 +96,8 @@ def _is_one_number(sample_weight: Any) -> bool:
     return tf.is_tensor(sample_weight) and set(sample_weight.shape[1:]) <= {1}
 
 
-def _reduced(values: tf.Tensor, exist: Any, sample_weight: Any, reduction: str) -> tf.Tensor:
-    """Returns the means or sums of [n, ...] by record, [n].
+def _reduced(values: tf.Tensor, exist: Any, sample_weight: Any, reduction: str) -> RecordLosses:
+    """Returns the means or sums of [n, ...] by record.
 
     Args:
         values: Of every part of a record.
@@ -94,12 +108,13 @@ def _reduced(values: tf.Tensor, exist: Any, sample_weight: Any, reduction: str) 
     parts = math.prod(values.shape[1:])
     if values.shape.rank > 1:
         values = tf.reduce_sum(tf.reshape(values, [-1, parts]), 1)
-    if sample_weight is not None:
-        values *= tf.cast(tf.reshape(sample_weight, [-1]), values.dtype)
-    divisor = tf.constant(parts if reduction in _MEANS else 1, values.dtype)
-    if exist is not None:
+    share = tf.constant(1 / parts if reduction in _MEANS else 1.0, values.dtype)
+    if exist is None:
+        factors = tf.fill(tf.shape(values), share)
+    else:
         if exist.shape.rank > 1:
             exist = tf.reduce_all(tf.reshape(exist, [-1, parts]), 1)
-        # Dividing by NaN makes gradients NaN, too; choosing NaN as the loss would make them 0.
-        divisor = tf.where(exist, divisor, tf.constant(math.nan, values.dtype))
-    return values / divisor
+        factors = tf.where(exist, share, tf.constant(math.nan, values.dtype))
+    if sample_weight is not None:
+        factors *= tf.cast(tf.reshape(sample_weight, [-1]), values.dtype)
+    return RecordLosses(values * factors, values, factors)

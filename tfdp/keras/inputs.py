@@ -219,6 +219,11 @@ def has_own_loss(model: keras.Model) -> bool:
     return type(model).compute_loss is not keras.Model.compute_loss
 
 
+def has_own_metrics(model: keras.Model) -> bool:
+    """Returns whether a model has a `compute_metrics` of its own, not Keras'."""
+    return type(model).compute_metrics is not keras.Model.compute_metrics
+
+
 def loss_axes(y_pred: Any) -> tuple[tuple[int | None, ...], ...]:
     """Returns, for every output, the axes that the losses of one record have before Keras takes
     their mean: all of the prediction's but the first, of records, and the last, of classes.

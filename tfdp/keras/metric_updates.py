@@ -19,7 +19,7 @@ from tfdp.gradients import (
 from tfdp.gradients.keras_internals import attach_mask, mask_of
 from tfdp.keras import distribution
 from tfdp.keras.errors import NotPrivateError
-from tfdp.keras.inputs import has_own_loss
+from tfdp.keras.inputs import has_own_loss, has_own_metrics
 from tfdp.keras.records import RecordLoss, loss_in_training
 from tfdp.sampling import PaddedBatch
 
@@ -149,7 +149,7 @@ def update(
     """
     losses, y_pred = of_step
     # A record that is not finite is left out like padding: logs must not tell that there was one.
-    kept = tf.where(data.mask & tf.math.is_finite(losses))[:, 0]
+    kept = tf.squeeze(tf.where(data.mask & tf.math.is_finite(losses)), 1)
 
     def select(structure):
         return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, kept), structure)
@@ -176,7 +176,9 @@ def update(
                     loss_in_training(model, x, y, y_pred, sample_weight)
         return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
-    of_records = select([data.x, data.y, data.sample_weight, losses, y_pred, masks])
+    # Keras looks at no inputs here.
+    x = data.x if has_own_loss(model) or has_own_metrics(model) else None
+    of_records = select([x, data.y, data.sample_weight, losses, y_pred, masks])
     return watched(of_kept, of_records, variables)
 
 

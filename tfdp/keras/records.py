@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.gradients import LayeredLoss
 from tfdp.gradients.keras_internals import attach_mask, loss_of_output, mask_of
-from tfdp.gradients.usual_losses import losses_of_records
+from tfdp.gradients.usual_losses import RecordLosses, losses_of_records
 from tfdp.keras import batch_statistics
 from tfdp.keras.inputs import has_own_loss, weights_of_records
 from tfdp.keras.private_metrics import values_of_record
@@ -76,7 +76,7 @@ class RecordLoss(LayeredLoss):
         # Nothing raw is needed where the logs hold private metrics.
         return loss, (() if metrics else aux, values)
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> Any:
+    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
         _, y, weight = examples
         model = self._model
         if has_own_loss(model) or model.optimizer.private_metrics or self._moments:
@@ -84,11 +84,11 @@ class RecordLoss(LayeredLoss):
         if not (tf.is_tensor(y) and tf.is_tensor(outputs)):
             return None
         loss = loss_of_output(model, y, outputs)
-        losses = losses_of_records(loss, y, outputs, None if self.is_weighed else weight)
-        if losses is None:
+        found = losses_of_records(loss, y, outputs, None if self.is_weighed else weight)
+        if found is None:
             return None
         self._masked = [False]
-        return losses, (losses, (tf.expand_dims(outputs, 1), []))
+        return found, (found.losses, (tf.expand_dims(outputs, 1), []))
 
     def unbatch(self, outputs: Any) -> Any:
         """Returns predictions [n, ...] from what the calls, each for a batch of one, returned: [n,

@@ -49,14 +49,14 @@ class RecordsOfFit(NamedTuple):
         together = rows_of_user(data.mask)
         if together is not None:
             data = tf.nest.map_structure(_one_axis_less, data)
-        rows = tf.shape(next(leaf for leaf in tf.nest.flatten(data.x) if leaf is not None))[0]
         if data.mask is None:
-            data = data._replace(mask=tf.ones([rows], tf.bool))
+            first = next(leaf for leaf in tf.nest.flatten(data.x) if leaf is not None)
+            data = data._replace(mask=tf.ones(tf.shape(first)[:1], tf.bool))
         if self.views > 1:
             data = tf.nest.map_structure(self._repeated, data)
             together = self.views * (together or 1)
         if self.augment is not None:
-            data = data._replace(x=_augmented(self.augment, data.x, rows * self.views))
+            data = data._replace(x=_augmented(self.augment, data.x, tf.size(data.mask)))
         return data, together
 
     def _repeated(self, part: tf.Tensor | None) -> tf.Tensor | None:

@@ -291,7 +291,7 @@ class PrivateStep:
     ) -> ClippedSum:
         """Returns the sum over this replica's records, with the sample state of all replicas'."""
         # Microbatches are drawn here, because what XLA compiles cannot call the host.
-        ids, number = self.microbatching.assign(tf.shape(mask)[0], arguments.microbatch_ids)
+        ids, number = self.microbatching.assign(tf.size(mask), arguments.microbatch_ids)
 
         # For the same reason seeds are drawn here if XLA is used. Otherwise `clipped_gradient_sum`
         # draws them if it needs any.
@@ -310,7 +310,7 @@ class PrivateStep:
                 "a table are selected (SparseEmbeddingSumQuery)."
             )
             jit_compile = False
-        seeds = draw_seeds(tf.shape(mask)[0]) if jit_compile else None
+        seeds = draw_seeds(tf.size(mask)) if jit_compile else None
 
         def total(examples, mask, ids, weights, state, seeds):
             return clipped_gradient_sum(

@@ -51,7 +51,8 @@ def clip_factors(l2_norm_clip: float | tf.Tensor, norms: tf.Tensor) -> tf.Tensor
         l2_norm_clip (1 - 6e-7); in float64, (1 - 2e-15).
     """
     clip = rounding.down(l2_norm_clip, norms.dtype)
-    return tf.where(tf.math.is_finite(norms), clip / tf.maximum(norms, clip), tf.zeros_like(norms))
+    factors = clip / tf.maximum(norms, clip)
+    return tf.where(tf.math.is_finite(norms), factors, tf.zeros([], norms.dtype))
 
 
 def scale(leaf: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:

@@ -105,7 +105,7 @@ def batched_sum(
             records = [Explicit(mean) for mean in microbatches.means(*state)]
             return sum_records(clipping, records, state[1] > 0, ())
 
-    ids = groups.ids if isinstance(groups, Microbatches) else tf.zeros_like(mask, tf.int32)
+    ids = groups.ids if isinstance(groups, Microbatches) else ()
     inputs = (examples, mask, ids, weights)
     together = groups.size if isinstance(groups, Consecutive) else 1
     if whole:
@@ -246,19 +246,22 @@ def _scaled_sum(clipping, joined, squares, keep, of_examples):
     query, variables = clipping.query, clipping.variables
     groups = [group for group, *_ in joined.keys]
     norms = norm_factors.group_norms(squares, groups, query.num_norm_groups)
-    norms = tf.where(keep[:, None], norms, tf.zeros_like(norms))
+    kept = tf.expand_dims(keep, 1)
+    norms = tf.where(kept, norms, tf.zeros([], norms.dtype))
     factors = query.scale_factors(clipping.params, norms)
-    factors = tf.where(keep[:, None], factors, tf.zeros_like(factors))
-    by_group = [of_examples(factors[:, g]) for g in range(query.num_norm_groups)]
+    factors = tf.where(kept, factors, tf.zeros([], factors.dtype))
+    by_group = [of_examples(f) for f in tf.unstack(factors, query.num_norm_groups, axis=1)]
     sums = [
         record.weighted_sum(by_group[g])
         if clip is None
         else record.weighted_rows(by_group[g], keep, clip)
         for record, (g, clip, _) in zip(joined.records, joined.keys, strict=True)
     ]
-    statistics = query.norm_statistics(clipping.params, norms)
-    statistics = tf.where(keep[:, None], statistics, tf.zeros_like(statistics))
     scaled = tf.nest.pack_sequence_as(variables, joined.by_variable(sums))
+    if not query.num_norm_statistics:
+        return query.pack_scaled(scaled, tf.zeros([0], tf.float64))
+    statistics = query.norm_statistics(clipping.params, norms)
+    statistics = tf.where(kept, statistics, tf.zeros([], statistics.dtype))
     return query.pack_scaled(scaled, tf.reduce_sum(statistics, 0))
 
 
@@ -292,12 +295,17 @@ def _fold_whole(gradients: Any, add: Any, state: Any, inputs: Any, together: int
     """Adds all rows at once. An empty sample is padded to one record, so that it has shapes, and
     the last record to as many rows as it has.
     """
-    size = tf.shape(inputs[1])[0]
+    size = tf.size(inputs[1])
     missing = tf.maximum(1 - size, 0) if together == 1 else _missing(size, together)
     examples, *of_records = _pad(inputs, missing)
     losses, aux, records = gradients(*examples)
     state = add(state, records, *of_records)
-    return state, losses[:size], tf.nest.map_structure(lambda a: a[:size], aux)
+    first, end, one = tf.constant([0]), tf.expand_dims(size, 0), tf.constant([1])
+
+    def of_sample(tensor):
+        return tf.strided_slice(tensor, first, end, one)
+
+    return state, of_sample(losses), tf.nest.map_structure(of_sample, aux)
 
 
 def _fold_chunks(gradients: Any, add: Any, state: Any, inputs: Any, rows: int) -> Any:

@@ -166,8 +166,9 @@ def _losses_of_records(
         found = loss_fn.losses_of_records(rebuild(leaves)[0], reattach(outputs))
         if found is None:
             return None
-        losses, aux = found
-        scaled = losses if loss_scale == 1.0 else losses * tf.cast(loss_scale, losses.dtype)
-    gradients = tape.gradient(scaled, outputs)
+    (losses, values, factors), aux = found
+    if loss_scale != 1.0:
+        factors *= tf.cast(loss_scale, factors.dtype)
+    gradients = tape.gradient(values, outputs, output_gradients=factors)
     connected = [i for i, gradient in enumerate(gradients) if gradient is not None]
     return _Losses(losses, aux, [flat[i] for i in connected], [gradients[i] for i in connected])
