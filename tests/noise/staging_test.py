@@ -9,14 +9,19 @@ from scipy import stats
 
 import tfdp
 from tests.noise.stages import LARGE, SHAPES, SOURCE, Counting, assert_all_differ, draw_normal
-from tfdp.noise import SeededRandomSource, bits, gaussian, staged
+from tfdp.noise import SeededRandomSource, bits, chacha, gaussian, staged
 from tfdp.query import GaussianSumQuery, JointClippingQuery, NestedQuery, NormalizedQuery
 
 
 def _is_compiled(function, *args):
-    """Returns whether a part of a function is compiled by XLA."""
+    """Returns whether what is done to draws is compiled by XLA, beside what makes them."""
     definition = function.get_concrete_function(*args).graph.as_graph_def()
-    return any(part.attr["_XlaMustCompile"].b for part in definition.library.function)
+    names = [
+        part.signature.name
+        for part in definition.library.function
+        if part.attr["_XlaMustCompile"].b
+    ]
+    return any("compiled_normals" not in name for name in names)
 
 
 # What it computes.
@@ -135,7 +140,7 @@ def test_one_call_to_the_host_and_no_other_way_to_the_noise(host_calls):
             GaussianSumQuery(1.0, 1.0),
         ]
     )
-    sums = [[tf.zeros([300, 200]), tf.zeros([9])], tf.zeros([40])]
+    sums = [[tf.zeros([LARGE // 200 + 1, 200]), tf.zeros([9])], tf.zeros([40])]
     function = tf.function(
         lambda sums: staged(query.get_noised_result, sums, query.initial_global_state())[0]
     )
@@ -165,6 +170,46 @@ def test_small_arguments_are_not_compiled_and_draw_once_all_the_same(host_calls)
     assert_all_differ(*function(x), *function(x))
     assert len(host_calls) == 2
     assert not _is_compiled(function, x)
+
+
+# Arguments that are neither small nor large.
+_MIDDLE = 2**15
+
+
+@pytest.mark.parametrize(
+    ("compute", "compiled"),
+    [
+        (lambda x: x + SOURCE.normal(x.shape, tf.float32), False),
+        (lambda x: [x + SOURCE.normal([n], tf.float32) for n in (1, x.shape[0])], False),
+        (lambda x: x * 2.0, False),
+        (lambda x: x + SOURCE.laplace(x.shape, tf.float32), True),
+        (lambda x: (x + SOURCE.normal(x.shape, tf.float32), SOURCE.integers([3], 7)), True),
+        (lambda x: x[0] + SOURCE.normal([LARGE], tf.float32), True),
+    ],
+    ids=["normal", "several", "no draw", "laplace", "integers", "large"],
+)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_only_draws_that_are_pooled_leave_nothing_to_fuse(
+    monkeypatch, host_calls, compute, compiled, on_gpu
+):
+    # On a GPU every operation has to be started.
+    monkeypatch.setattr(chacha, "on_gpu", lambda: on_gpu)
+    traces = []
+
+    def traced(x):
+        traces.append(x)
+        return compute(x)
+
+    function = tf.function(lambda x: staged(traced, x))
+    x = tf.zeros([_MIDDLE - on_gpu])
+    first, second = function(x), function(x)
+    assert len(traces) == (2 if compiled and not on_gpu else 1)
+    assert _is_compiled(function, x) == (compiled or on_gpu)
+    assert len(host_calls) == 2
+    values, others = (
+        np.concatenate([np.ravel(part) for part in tf.nest.flatten(r)]) for r in (first, second)
+    )
+    assert not values.any() or (values != others).mean() > 0.9
 
 
 def test_no_call_to_the_host_where_there_is_no_noise(host_calls):

@@ -45,14 +45,14 @@ class Stage:
 
     Args:
         after: What the words wait for.
-        jit_compile: Whether XLA compiles the function.
+        compiles: Whether XLA compiles what makes the pool's draws.
     """
 
-    def __init__(self, after: list[tf.Tensor], jit_compile: bool):
+    def __init__(self, after: list[tf.Tensor], compiles: bool):
         self.clear()
         self._graph: tf.Graph | None = None
         self._outside = tf.compat.v1.get_default_graph()
-        self._make = gaussian.compiled_normals if jit_compile else gaussian.normals_from_words
+        self._make = gaussian.compiled_normals if compiles else gaussian.normals_from_words
         with tf.control_dependencies(after):
             # Requests are read when the graph runs, long after the function has been traced.
             self._words, *pooled = on_host(
@@ -112,16 +112,26 @@ class Stage:
 
     def pooled(self, fill: Write, size: Any, dtype: tf.DType) -> tf.Tensor | None:
         self._check(size)
-        if size >= (_POOLED_ON_GPU if chacha.on_gpu() else _POOLED):
+        if not are_pooled(size):
             return None
         with self._outside.as_default():
             return self._pools[dtype].take(fill, size, self._pooled[dtype], self._make)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether all that was asked for is in the pools."""
+        return not self._requests.draws
 
     def _check(self, count: Any) -> None:
         # The body of a loop, or of a function that is called twice, is traced only once. Each run
         # of it would see the same words.
         if tf.compat.v1.get_default_graph() is not self._graph or tf.is_tensor(count):
             raise NotStageable
+
+
+def are_pooled(size: int) -> bool:
+    """Returns whether so many normal draws are pooled with others."""
+    return size < (_POOLED_ON_GPU if chacha.on_gpu() else _POOLED)
 
 
 class _Current(threading.local):

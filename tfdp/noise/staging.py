@@ -11,7 +11,7 @@ from tfdp.noise.attempts import attempt
 from tfdp.noise.choices import chosen
 from tfdp.noise.host_calls import calls_host, on_host
 from tfdp.noise.requests import Keystream, Requests, Write
-from tfdp.noise.stage import Kept, NotStageable, Stage, current
+from tfdp.noise.stage import Kept, NotStageable, Stage, are_pooled, current
 
 # A row of fewer numbers than this is not worth a loop of its own.
 _LONG_ROW = 64
@@ -121,7 +121,8 @@ def staged(
 
     Edge cases:
         Eagerly, and inside another `staged`, `fn` is simply called. If the arguments are small,
-        `fn` is not compiled, but there is still a single host call for all draws. In some cases
+        `fn` is not compiled, nor is it where all its draws are normal and are made elsewhere, but
+        there is still a single host call for all draws. In some cases
         `fn` is traced into the graph as it is, without XLA. That is so if a draw inside `fn` stands
         in a loop or a nested `tf.function`, if its shape is not known when the graph is built, or
         if `fn` calls the host itself. Inside of a function that is itself compiled by XLA there is
@@ -149,10 +150,9 @@ def staged(
     if tf.executing_eagerly() or current.stage is not None:
         return _called(fn, args, after)
     tensors = [leaf for leaf in tf.nest.flatten(args) if isinstance(leaf, tf.Tensor)]
-    size = sum(leaf.shape.num_elements() or 0 for leaf in tensors)
-    if jit_compile is None:
-        jit_compile = not tensors or size > _SMALL
-    stage = Stage(tensors if size > _LATE else [], jit_compile)
+    sizes = [leaf.shape.num_elements() or 0 for leaf in tensors]
+    ways = _ways(sizes) if jit_compile is None else [jit_compile]
+    stage = Stage(tensors if sum(sizes) > _LATE else [], any(ways))
     # XLA's loops over several axes are slower, so tensors go in and out as rows.
     flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
     result: Any = None
@@ -177,11 +177,14 @@ def staged(
         )
         return outputs, others, [one.index for one in kept]
 
+    function: Any = None
     try:
-        with attempt():
-            function = tf.function(
-                compiled, jit_compile=jit_compile, autograph=False
-            ).get_concrete_function()
+        for way in ways:
+            with attempt():
+                made = tf.function(compiled, jit_compile=way, autograph=False)
+                function = made.get_concrete_function()
+            if stage.is_pooled:
+                break
     except NotStageable:
         function = None
     if function is None or calls_host(function.graph):
@@ -203,6 +206,18 @@ def staged(
 
     leaves = [outside(leaf) for leaf in tf.nest.flatten(result)]
     return tf.nest.pack_sequence_as(result, leaves)
+
+
+def _ways(sizes: Sequence[int]) -> list[bool]:
+    """Returns whether a function of tensors of these sizes is compiled: the last way, or one before
+    it if all draws are pooled, which leaves little to be fused with them.
+    """
+    size = sum(sizes)
+    if sizes and size <= _SMALL:
+        return [False]
+    if not sizes or size > _LATE or not are_pooled(max(sizes)) or chacha.on_gpu():
+        return [True]
+    return [False, True]
 
 
 def _called(fn: Callable[..., Any], args: Sequence[Any], after: Sequence[tf.Tensor]) -> Any:
