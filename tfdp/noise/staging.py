@@ -153,8 +153,8 @@ def staged(
     sizes = [leaf.shape.num_elements() or 0 for leaf in tensors]
     ways = _ways(sizes) if jit_compile is None else [jit_compile]
     stage = Stage(tensors if sum(sizes) > _LATE else [], any(ways))
-    # XLA's loops over several axes are slower, so tensors go in and out as rows.
-    flat_args = [_flat(leaf) if _is_dense(leaf) else leaf for leaf in tf.nest.flatten(args)]
+    in_rows = False
+    flat_args: list[Any] = []
     result: Any = None
     kept: list[Kept] = []
     computed: dict[int, tf.Tensor] = {}
@@ -172,7 +172,7 @@ def staged(
         of_kept = {id(tensor): tensor for one in kept for tensor in one.tensors}
         computed = {key: of_kept[key] for key in of_kept if key not in stage.arguments}
         outputs, others = (
-            [_flat(leaf) if _is_dense(leaf) else leaf for leaf in part]
+            [_flat(leaf) if in_rows else leaf for leaf in part]
             for part in (made, computed.values())
         )
         return outputs, others, [one.index for one in kept]
@@ -180,6 +180,9 @@ def staged(
     function: Any = None
     try:
         for way in ways:
+            # XLA's loops over several axes are slower, so tensors go in and out as rows.
+            in_rows = way
+            flat_args = [_flat(leaf) if in_rows else leaf for leaf in tf.nest.flatten(args)]
             with attempt():
                 made = tf.function(compiled, jit_compile=way, autograph=False)
                 function = made.get_concrete_function()
@@ -241,7 +244,10 @@ def _is_dense(leaf: Any) -> bool:
     return isinstance(leaf, tf.Tensor) and leaf.shape.is_fully_defined() and leaf.shape.rank > 1
 
 
-def _flat(tensor: tf.Tensor) -> tf.Tensor:
+def _flat(tensor: Any) -> Any:
+    """Returns a tensor of known shape as rows, and anything else as it is."""
+    if not _is_dense(tensor):
+        return tensor
     row = _row(tensor.shape.as_list())
     return _reshaped(tensor, [tensor.shape.num_elements() // math.prod(row), *row])
 
