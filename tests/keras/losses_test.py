@@ -134,6 +134,22 @@ def test_only_a_loss_of_ones_own_is_called_on_single_records(monkeypatch, name, 
         np.testing.assert_allclose(before - now, gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_a_loss_that_a_model_is_given_itself_is_called_on_single_records():
+    x, y = data("CategoricalCrossentropy")
+    private = tfdp.keras.make_private(network())
+    start = private.get_weights()
+    query = tfdp.GaussianAverageQuery(l2_norm_clip=1e9, stddev=0.0, denominator=N)
+    private.compile(tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query), loss="mse")
+    own = private.compute_loss
+    private.compute_loss = lambda *args, **kwargs: -own(*args, **kwargs)
+    private.fit(x, y, sampling=tfdp.sampling.FullBatch(), verbose=0)
+    kernel = tf.Variable(start[0])
+    with tf.GradientTape() as tape:
+        loss = -keras.losses.MeanSquaredError()(y, tf.nn.softmax(x @ kernel + start[1]))
+    expected = start[0] - tape.gradient(loss, kernel)
+    np.testing.assert_allclose(private.get_weights()[0], expected, rtol=1e-4, atol=1e-6)
+
+
 def part_of(part, i):
     """Returns a batch of one record."""
     return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[i : i + 1], part)

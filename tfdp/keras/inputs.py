@@ -215,13 +215,17 @@ def check_examples(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> No
 
 
 def has_own_loss(model: keras.Model) -> bool:
-    """Returns whether a model has a `compute_loss` of its own, not Keras'."""
-    return type(model).compute_loss is not keras.Model.compute_loss
+    """Returns whether a model, or its class, has a `compute_loss` of its own, not Keras'."""
+    return _is_own(model, "compute_loss")
 
 
 def has_own_metrics(model: keras.Model) -> bool:
-    """Returns whether a model has a `compute_metrics` of its own, not Keras'."""
-    return type(model).compute_metrics is not keras.Model.compute_metrics
+    """Returns whether a model, or its class, has a `compute_metrics` of its own, not Keras'."""
+    return _is_own(model, "compute_metrics")
+
+
+def _is_own(model: keras.Model, method: str) -> bool:
+    return getattr(getattr(model, method), "__func__", None) is not getattr(keras.Model, method)
 
 
 def loss_axes(y_pred: Any) -> tuple[tuple[int | None, ...], ...]:
