@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp.gradients import UnsupportedModelError
 from tfdp.gradients.engines import bookkeeping
 
 N = 8
@@ -132,6 +133,26 @@ def test_only_a_loss_of_ones_own_is_called_on_single_records(monkeypatch, name, 
     assert logs["loss"][0] == pytest.approx(float(total), rel=1e-4)
     for before, gradient, now in zip(start, expected, trained, strict=True):
         np.testing.assert_allclose(before - now, gradient, rtol=1e-4, atol=1e-6)
+
+
+class OwnLosses(OwnLoss):
+    """Adds the size of its weights, as losses of its own."""
+
+    compute_loss = keras.Model.compute_loss
+
+    @property
+    def losses(self):
+        return [keras.ops.sum(self.inner.layers[0].kernel ** 2)]
+
+
+def test_losses_that_a_class_has_itself_are_refused_on_the_batch():
+    x, y = data("CategoricalCrossentropy")
+    private = OwnLosses()
+    query = tfdp.GaussianAverageQuery(l2_norm_clip=1e9, stddev=0.0, denominator=N)
+    optimizer = tfdp.keras.DPOptimizer(keras.optimizers.SGD(1.0), query, engine="bookkeeping")
+    private.compile(optimizer, loss="mse")
+    with pytest.raises(UnsupportedModelError, match="used outside of the layers that own them"):
+        private.fit(x, y, sampling=tfdp.sampling.FullBatch(), verbose=0)
 
 
 def test_a_loss_that_a_model_is_given_itself_is_called_on_single_records():

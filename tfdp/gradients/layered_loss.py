@@ -47,11 +47,14 @@ class LayeredLoss(abc.ABC):
         `scope` is the scope in which it runs, which may be that of `forward`.
         """
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
+    def losses_of_records(
+        self, examples: Any, outputs: Any, scope: keras.StatelessScope
+    ) -> tuple[RecordLosses, Any] | None:
         """Returns (losses, aux [n, ...]) of a batch, as calls of `loss` for every record would, or
         None where only those tell, as here.
 
-        Asked for where `loss` is tfdp's own, and no layer has added a loss.
+        Asked for where `loss` is tfdp's own, and no layer has added a loss. `scope` is that of
+        `forward`.
         """
         return None
 
@@ -105,7 +108,9 @@ class ModelLoss(LayeredLoss):
     def loss(self, example: Any, outputs: Any, scope: keras.StatelessScope) -> Any:
         return self._loss(example[1], outputs), outputs
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
+    def losses_of_records(
+        self, examples: Any, outputs: Any, scope: keras.StatelessScope
+    ) -> tuple[RecordLosses, Any] | None:
         found = losses_of_records(self._loss, examples[1], outputs)
         return None if found is None else (found, tf.expand_dims(outputs, 1))
 

@@ -76,11 +76,16 @@ class RecordLoss(LayeredLoss):
         # Nothing raw is needed where the logs hold private metrics.
         return loss, (() if metrics else aux, values)
 
-    def losses_of_records(self, examples: Any, outputs: Any) -> tuple[RecordLosses, Any] | None:
+    def losses_of_records(
+        self, examples: Any, outputs: Any, scope: keras.StatelessScope
+    ) -> tuple[RecordLosses, Any] | None:
         _, y, weight = examples
         model = self._model
         if has_own_loss(model) or model.optimizer.private_metrics or self._moments:
             return None
+        with model.losses_of_record(scope):
+            if model.losses:  # A class may have some of its own.
+                return None
         if not (tf.is_tensor(y) and tf.is_tensor(outputs)):
             return None
         loss = loss_of_output(model, y, outputs)

@@ -163,7 +163,7 @@ def _losses_of_records(
     outputs = [tf.identity(tensor) for tensor in flat]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(outputs)
-        found = loss_fn.losses_of_records(rebuild(leaves)[0], reattach(outputs))
+        found = loss_fn.losses_of_records(rebuild(leaves)[0], reattach(outputs), recording.scope)
         if found is None:
             return None
     (losses, values, factors), aux = found
