@@ -7,7 +7,9 @@ its own rule says. Otherwise the block runs record by record. A block may have n
 it may have weights of its own (`own_weights`) or draw random numbers (`draws`), not both.
 
 A block that is like one that was tried out is not tried out again. Its operations are looked at
-nevertheless when it runs on the batch.
+nevertheless when it runs on the batch. While a block is tried out, the layers in it matter by what
+they return only: of blocks, that is known from their own trials, and of others from the first one
+that is like them.
 """
 
 import contextlib
@@ -18,19 +20,13 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import (
-    arguments_of,
-    detach,
-    flatten_with_attached,
-    noting_detached,
-    tensors_of,
-    with_values,
-)
+from tfdp.gradients.attached import arguments_of, flatten_with_attached, with_values
 from tfdp.gradients.draws import draws_in
 from tfdp.gradients.keras_internals import layers_in
 from tfdp.gradients.mapping import holds_records
 from tfdp.gradients.record_wise_operations import MixesError
 from tfdp.gradients.region import Region
+from tfdp.gradients.returned import Returned
 from tfdp.gradients.steps import Steps
 from tfdp.noise.attempts import attempt
 
@@ -49,11 +45,13 @@ class Trial(NamedTuple):
         weights: Weights that its code reads itself: its own, those of layers that it calls on
             constants, and others of layers in it.
         parts: Identities of these layers.
+        returned: What it returned for a batch.
     """
 
     steps: Steps
     weights: list[Any]
     parts: frozenset[int]
+    returned: Returned
 
 
 class Blocks:
@@ -78,6 +76,7 @@ class Blocks:
         self._reading, self._secret = reading, secret
         self._aliases = {id(variable): alias for variable, alias in aliases}
         self._tried: dict[Any, tuple[Any, Trial]] = {}  # By what blocks that are alike share.
+        self._returned: dict[str, Returned] = {}  # By what calls of layers that are alike share.
         self._regions: list[Region] = []
         self._trying = False
 
@@ -155,7 +154,7 @@ class Blocks:
             reads: list[Any] = []
             try:
                 values = [value_of(v) for v in weights]
-                region = self._try(
+                region, returned = self._try(
                     call,
                     args,
                     kwargs,
@@ -165,7 +164,7 @@ class Blocks:
                     reads,
                     self._lent(block, weights),
                 )
-                trial = Trial(region.steps, weights, frozenset(parts))
+                trial = Trial(region.steps, weights, frozenset(parts), returned)
                 if likeness is not None and not parts and not borrowed:
                     self._tried.setdefault(likeness, (block, trial))
                 return trial
@@ -180,6 +179,22 @@ class Blocks:
                 where = "" if known else "its code fails where the number of records is not known: "
                 self.reasons[id(block)] = f"{where}{in_words(error)}"
                 return None
+
+    def outputs_of(
+        self,
+        block: Any,
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        value_of: Callable[[Any], tf.Tensor],
+    ) -> Any:
+        """Returns tensors for what a block returns which is called by one that is being tried out;
+        None where its own trial, or its code, does not say. Arguments are those of `tried`.
+        """
+        trial = self.tried(block, call, args, kwargs, value_of)
+        if trial is None or not trial.returned.are_records:
+            return None
+        return trial.returned.again(args, kwargs)
 
     def _lent(self, block: Any, known: Sequence[Any]) -> dict[int, Any]:
         """Returns weights of layers in a block that its own code may read, by the identity of what
@@ -199,18 +214,19 @@ class Blocks:
         asked: list[Any],
         reads: list[Any],
         lent: dict[int, Any],
-    ) -> Region:
+    ) -> tuple[Region, Returned]:
         leaves, rebuild = arguments_of((args, kwargs))
         if not leaves or not all(map(holds_records, leaves)):
             raise MixesError("it is called on something without an axis of records")
         regions: list[Region] = []
-        returned = _Returned()
+        whole: list[Returned] = []
+        layers = _Layers(self._returned)
         for rows in (None, 1):
 
             def run(*tensors, rows=rows):
                 new_args, new_kwargs = rebuild(tensors)
                 values = [tf.identity(value) for _, value in weights]
-                runner = returned.note if rows is None else returned.give_back
+                runner = layers.note if rows is None else layers.give_back
                 region = Region(
                     (new_args, new_kwargs),
                     values,
@@ -222,7 +238,13 @@ class Blocks:
                 )
                 pairs = [(v, value) for (v, _), value in zip(weights, values, strict=True)]
                 try:
-                    self.run(region, pairs, call, new_args, new_kwargs)
+                    whole.append(
+                        Returned.by(
+                            lambda *args, **kwargs: self.run(region, pairs, call, args, kwargs),
+                            new_args,
+                            new_kwargs,
+                        )[1]
+                    )
                 finally:
                     asked.extend([] if region.asks_for is None else [region.asks_for])
                     reads.extend([] if region.borrows is None else [region.borrows])
@@ -243,53 +265,40 @@ class Blocks:
             raise MixesError("it draws random numbers, and has weights of its own")
         if weights and regions[0].parts_records:
             raise MixesError("it parts records into rows, and has weights of its own")
-        return regions[0]
+        return regions[0], whole[0]
 
 
-class _Returned:
-    """What the layers in a block return for a batch, given back for a batch of one: what they do
-    with one is not the block's own doing, and is looked at where they run.
+class _Layers:
+    """The layers in a block. What they return for a batch is given back for a batch of one: what
+    they do with one is not the block's own doing, and is looked at where they run.
+
+    Args:
+        known: What layers return, by what calls that are alike share. Others are added.
     """
 
-    def __init__(self) -> None:
-        self._outputs: list[Any] = []
+    def __init__(self, known: dict[str, Returned]) -> None:
+        self._known = known
+        self._returned: list[Returned] = []
         self._given = 0
 
     def note(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        with noting_detached((args, kwargs)) as detached:
-            outputs = call(*args, **kwargs)
-        tensors, rebuild = tensors_of(outputs)
-        arguments = tensors_of((args, kwargs))[0]
-        # A layer may return what it is called on, as dropout at rate zero does, or attach it.
-        place = {id(tensor): i for i, tensor in enumerate(arguments)}
-        specs = [place.get(id(t), (t.dtype, t.shape)) for t in tensors]
-        hold = [i for i, tensor in enumerate(arguments) if holds_records(tensor)]
-        of_records = min(hold, default=len(arguments))
-        self._outputs.append((specs, rebuild, of_records, detached))
+        likeness = _likeness(layer, call, args, kwargs)
+        if not isinstance(layer, keras.Operation):
+            likeness = None  # Of a function, `call` is another one each time.
+        if likeness in self._known:
+            self._returned.append(self._known[likeness])
+            return self._returned[-1].again(args, kwargs)
+        outputs, returned = Returned.by(call, args, kwargs)
+        if likeness is not None and returned.are_records:
+            self._known[likeness] = returned
+        self._returned.append(returned)
         return outputs
 
     def give_back(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._given == len(self._outputs):
+        if self._given == len(self._returned):
             raise MixesError("it calls more layers with a batch of one")
-        specs, rebuild, of_records, detached = self._outputs[self._given]
         self._given += 1
-        detach((args, kwargs), detached)
-        # One row, or the rows of one record.
-        arguments = tensors_of((args, kwargs))[0]
-        rows = arguments[of_records].shape[0] if of_records < len(arguments) else None
-        return rebuild(
-            [
-                arguments[spec]
-                if isinstance(spec, int)
-                else tf.compat.v1.placeholder(spec[0], _of_rows(spec[1], rows))
-                for spec in specs
-            ]
-        )
-
-
-def _of_rows(shape: tf.TensorShape, rows: int | None) -> tf.TensorShape:
-    """Returns the shape that a tensor has for so many rows, given that for any number of them."""
-    return tf.TensorShape([rows, *shape[1:]]) if shape.rank and shape[0] is None else shape
+        return self._returned[self._given - 1].again(args, kwargs)
 
 
 def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
@@ -304,6 +313,7 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     attributes = getattr(block, "__dict__", {})  # Of functions in a layer there are none.
     numbers = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
     configuration = {name: value for name, value in configuration.items() if name != "name"}
+    weights = [tuple(variable.shape) for variable in getattr(block, "weights", ())]
     leaves, _ = flatten_with_attached((args, kwargs))
     called_with = [
         (leaf.dtype, tuple(leaf.shape)) if tf.is_tensor(leaf) else leaf for leaf in leaves
@@ -312,7 +322,7 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     first = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves))) if tf.is_tensor(leaf)}
     same = [first.get(id(leaf)) for leaf in leaves]
     layout = tf.nest.map_structure(lambda leaf: None, (args, kwargs))
-    return repr((type(block), configuration, numbers, called_with, same, layout))
+    return repr((type(block), configuration, numbers, weights, called_with, same, layout))
 
 
 def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:
@@ -329,7 +339,7 @@ def _carried_over(like: Any, trial: Trial, block: Any) -> Trial | None:
         return None
     ids = {id(one): id(other) for one, other in zip(of_like, of_block, strict=True)}
     steps = trial.steps.of_other_layers(ids)
-    return None if steps is None else Trial(steps, weights, frozenset())
+    return None if steps is None else Trial(steps, weights, frozenset(), trial.returned)
 
 
 def in_words(error: Exception) -> str:

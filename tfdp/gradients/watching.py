@@ -99,6 +99,7 @@ def _watched_call(
     no_block = None if rule is not None else why_no_block(operation, recording.own(operation))
     partial = None if rule is not None else _rule_but_for_activation(recording, operation)
     functions = None if rule is not None else OwnFunctions.of(recording, operation)
+    may_be_block = rule is None and partial is None and functions is None and no_block is None
     if treats_rows_alike is None and (partial is not None or functions is not None):
         treats_rows_alike = False  # A part of its code is tried, and not all.
 
@@ -127,7 +128,13 @@ def _watched_call(
 
             def tried(*args, **kwargs):
                 before = len(recording.scope.losses)
-                outputs = with_values(code(*args, **kwargs))
+                outputs = None
+                if may_be_block:
+                    outputs = recording.blocks.outputs_of(
+                        operation, without_losses, args, kwargs, recording.value_of
+                    )
+                if outputs is None:
+                    outputs = with_values(code(*args, **kwargs))
                 del recording.scope.losses[before:]  # It is tried out where it runs.
                 # What is the same for all records is computed for each, or repeated.
                 of_one = {id(t) for t in tensors_of(outputs)[0] if t.shape.rank and t.shape[0] == 1}
