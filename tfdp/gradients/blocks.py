@@ -14,6 +14,7 @@ that is like them.
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -305,8 +306,12 @@ def _likeness(block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> s
     """Returns what calls of blocks share that do the same, by all that is known beforehand; None
     where that cannot be told.
     """
+    configuration: dict[str, Any] = {"": id(call)}
     try:
-        configuration = block.get_config() if isinstance(block, keras.Operation) else {"": id(call)}
+        if isinstance(block, keras.Operation):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Of lambdas Keras says what loading them takes.
+                configuration = block.get_config()
     except ERRORS:  # It has arguments that Keras cannot put down.
         return None
     # Numbers may have been set after the block was made.
