@@ -189,8 +189,15 @@ class Blocks:
         kwargs: Any,
         value_of: Callable[[Any], tf.Tensor],
     ) -> Any:
-        """Returns tensors for what a block returns which is called by one that is being tried out;
-        None where its own trial, or its code, does not say. Arguments are those of `tried`.
+        """Returns tensors for what a block returns that another calls which is being tried out; None
+        where its own trial does not say.
+
+        Args:
+            block: As for `tried`.
+            call: As for `tried`.
+            args: Of the call.
+            kwargs: Of the call.
+            value_of: As for `tried`.
         """
         trial = self.tried(block, call, args, kwargs, value_of)
         if trial is None or not trial.returned.are_records:
