@@ -189,8 +189,8 @@ class Blocks:
         kwargs: Any,
         value_of: Callable[[Any], tf.Tensor],
     ) -> Any:
-        """Returns tensors for what a block returns that another calls which is being tried out; None
-        where its own trial does not say.
+        """Returns tensors for what a block returns while one that calls it is tried out; None where
+        its own trial does not say.
 
         Args:
             block: As for `tried`.
