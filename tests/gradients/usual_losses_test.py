@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.gradients import ModelLoss
+from tfdp.gradients import ModelLoss, UnsupportedModelError
 from tfdp.gradients.engines import bookkeeping
 from tfdp.gradients.usual_losses import losses_of_records
 
@@ -204,6 +204,13 @@ NOT_TAKEN = {
     "classes of another axis": (SPARSE(), labels(2), probabilities(3)),
     "no parts": (MSE(), logits(0, 2), logits(0, 2)),
     "a mask": (MSE(), logits(2, 3), masked(logits(2, 3))),
+    "a weight": (losses.Huber(delta=keras.Variable(0.5)), logits(3), logits(3)),
+    "a weight's value": (losses.Huber(delta=tf.Variable(0.5)), logits(3), logits(3)),
+    "a tensor": (losses.Huber(delta=tf.constant(0.5)), logits(3), logits(3)),
+    "weights in a list": (
+        losses.CategoricalFocalCrossentropy(alpha=[keras.Variable(0.5), 0.5, 0.5]),
+        *(one_hot(), probabilities(3)),
+    ),
     "an array": (MSE(), logits(3), logits(3).tolist()),
 }
 
@@ -213,6 +220,36 @@ def test_leaves_others_to_single_records(name):
     loss, y, y_pred = NOT_TAKEN[name]
     y_pred = y_pred if isinstance(y_pred, list) or tf.is_tensor(y_pred) else tf.constant(y_pred)
     assert losses_of_records(loss, tf.constant(y), y_pred) is None
+
+
+def test_takes_options_that_are_numbers_or_arrays():
+    for alpha in (0.5, [0.5] * 3, np.float32([0.5] * 3)):
+        loss = losses.CategoricalFocalCrossentropy(alpha=alpha, from_logits=True)
+        assert losses_of_records(loss, tf.constant(one_hot()), tf.constant(logits(3))) is not None
+
+
+class Scale(keras.layers.Layer):
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, inputs):
+        return inputs * self.weight
+
+
+def test_weight_that_is_an_option_keeps_its_gradient():
+    inputs, scale = keras.Input((4,)), Scale()
+    model = keras.Model(inputs, scale(keras.layers.Dense(3)(inputs)))
+    loss = ModelLoss(model, losses.Huber(delta=scale.weight))
+    query = tfdp.GaussianSumQuery(l2_norm_clip=100.0, stddev=0.0)
+    batch, variables = (logits(4), 5 * logits(3)), model.trainable_variables
+    found, expected = (
+        sums(tfdp.clipped_gradient_sum(loss, variables, batch, query, engine=engine))
+        for engine in ("auto", "loop")
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UnsupportedModelError, match="outside of the layers that own them"):
+        tfdp.clipped_gradient_sum(loss, variables, batch, query, engine="bookkeeping")
 
 
 def test_leaves_weights_of_parts_to_single_records():

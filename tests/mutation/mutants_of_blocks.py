@@ -585,6 +585,14 @@ BLOCKS = in_folder(
         "tests/gradients/usual_losses_test.py::test_leaves_others_to_single_records",
     ),
     (
+        "weights_in_losses_have_no_gradient",
+        "a weight that is an option of a loss gets no gradient through it",
+        "tfdp/gradients/usual_losses.py",
+        "if not all(map(_is_fixed, tf.nest.flatten(options))):",
+        "if False:",
+        "tests/gradients/usual_losses_test.py",
+    ),
+    (
         "losses_along_the_records",
         "a loss along the axis of records is computed for the batch",
         "tfdp/gradients/usual_losses.py",

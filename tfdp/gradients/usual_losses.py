@@ -8,6 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdp.gradients.keras_internals import function_of_loss, mask_of
@@ -55,6 +56,8 @@ def losses_of_records(
     function, options = function_of_loss(loss)
     if not any(function is known for known in _KNOWN):
         return None
+    if not all(map(_is_fixed, tf.nest.flatten(options))):
+        return None
     if options.get("axis", -1) != -1 or options.get("ignore_class") is not None:
         return None
     if loss.reduction not in (*_MEANS, "sum") or loss.dtype not in ("float32", "float64"):
@@ -76,6 +79,11 @@ def losses_of_records(
             exist = (targets > -1) & (targets < predictions.shape[-1])
             targets = tf.where(exist, targets, tf.zeros([], targets.dtype))
         return _reduced(loss.call(targets, predictions), exist, sample_weight, loss.reduction)
+
+
+def _is_fixed(option: Any) -> bool:
+    """Returns whether an option is neither a tensor nor a weight, which needs its gradient."""
+    return option is None or isinstance(option, (bool, int, float, str, np.ndarray, np.generic))
 
 
 def _go_together(y: Any, y_pred: Any, of_classes: bool) -> bool:
