@@ -14,6 +14,7 @@ from tests.gradients.problems import (
     normal,
     problem,
 )
+from tfdp.gradients import UnsupportedModelError
 from tfdp.gradients.returned import Returned
 
 L, K = keras.layers, keras.ops
@@ -246,3 +247,40 @@ def test_layers_that_run_record_by_record_are_no_reason_for_the_block_around(mak
     block, *parts = how_it_runs(model)
     assert block == "block, on the batch" and len(parts) == 2
     assert all(part.startswith(f"record by record: {reason}") for part in parts)
+
+
+class Columns(L.Layer):
+    """A layer without weights whose configuration does not say what it returns."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.columns = list(columns)
+
+    def get_config(self):
+        return {}
+
+    def call(self, inputs):
+        return tf.gather(inputs, self.columns, axis=-1)
+
+
+class TakesColumns(L.Layer):
+    def __init__(self, second):
+        super().__init__()
+        self.first, self.second, self.dense = Columns([0, 2]), Columns(second), L.Dense(4)
+
+    def call(self, inputs):
+        return self.dense(K.concatenate([self.first(inputs), self.second(inputs)], axis=-1))
+
+
+@pytest.mark.parametrize("second", [[1], [1, 2, 3]])
+def test_a_block_that_misjudges_what_layers_return_is_right(second):
+    model = model_of(lambda: TakesColumns(second), (BATCH, 4))
+    assert_engines_agree(*problem(model, normal(BATCH, 4)))
+    assert how_it_runs(model)[0].startswith("record by record: its code fails")
+
+
+def test_a_block_whose_layers_only_seem_alike_is_refused():
+    model = model_of(lambda: TakesColumns([1, 3]), (BATCH, 4))
+    loss, variables, examples = problem(model, normal(BATCH, 4))
+    with pytest.raises(UnsupportedModelError, match="than another of its configuration"):
+        by_engine(loss, variables, examples, tfdp.GaussianSumQuery(0.3, 1.0), "bookkeeping")

@@ -181,29 +181,6 @@ class Blocks:
                 self.reasons[id(block)] = f"{where}{in_words(error)}"
                 return None
 
-    def outputs_of(
-        self,
-        block: Any,
-        call: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        value_of: Callable[[Any], tf.Tensor],
-    ) -> Any:
-        """Returns tensors for what a block returns while one that calls it is tried out; None where
-        its own trial does not say.
-
-        Args:
-            block: As for `tried`.
-            call: As for `tried`.
-            args: Of the call.
-            kwargs: Of the call.
-            value_of: As for `tried`.
-        """
-        trial = self.tried(block, call, args, kwargs, value_of)
-        if trial is None or not trial.returned.are_records:
-            return None
-        return trial.returned.again(args, kwargs)
-
     def _lent(self, block: Any, known: Sequence[Any]) -> dict[int, Any]:
         """Returns weights of layers in a block that its own code may read, by the identity of what
         they read as. Those that are frozen are none.
@@ -290,9 +267,9 @@ class _Layers:
         self._given = 0
 
     def note(self, layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        likeness = _likeness(layer, call, args, kwargs)
-        if not isinstance(layer, keras.Operation):
-            likeness = None  # Of a function, `call` is another one each time.
+        # Of a function, `call` is another one each time.
+        is_known = isinstance(layer, keras.Operation)
+        likeness = _likeness(layer, call, args, kwargs) if is_known else None
         if likeness in self._known:
             self._returned.append(self._known[likeness])
             return self._returned[-1].again(args, kwargs)

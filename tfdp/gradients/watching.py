@@ -130,9 +130,11 @@ def _watched_call(
                 before = len(recording.scope.losses)
                 outputs = None
                 if may_be_block:
-                    outputs = recording.blocks.outputs_of(
+                    trial = recording.blocks.tried(
                         operation, without_losses, args, kwargs, recording.value_of
                     )
+                    if trial is not None and trial.returned.are_records:
+                        outputs = trial.returned.again(args, kwargs)
                 if outputs is None:
                     outputs = with_values(code(*args, **kwargs))
                 del recording.scope.losses[before:]  # It is tried out where it runs.
