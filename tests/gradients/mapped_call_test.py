@@ -182,21 +182,30 @@ def test_gradients_come_through_logits_of_a_layer_that_hands_on_a_mask(
 
 
 class Changes(L.Layer):
-    """A layer to whose output Keras attaches logits the first time."""
+    """A layer to whose output other logits belong after some calls."""
 
-    def __init__(self):
+    def __init__(self, first, then):
         super().__init__()
-        self.dense, self.calls = L.Dense(3), 0
+        self.dense, self.calls, self.functions = L.Dense(3), 0, (first, then)
 
     def call(self, inputs):
         self.calls += 1
         logits = self.dense(inputs + 0 * tf.reduce_mean(inputs))
-        return keras.activations.softmax(logits) if self.calls < 6 else tf.nn.softmax(logits)
+        return self.functions[self.calls >= 6](logits)
 
 
-def test_a_layer_that_attaches_something_else_when_it_is_called_again_is_refused():
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (keras.activations.softmax, tf.nn.softmax),
+        (tf.nn.softmax, tf.nn.softplus),
+        (tf.nn.softmax, tf.nn.sigmoid),
+        (tf.nn.softplus, tf.nn.softmax),
+    ],
+)
+def test_a_layer_that_attaches_something_else_when_it_is_called_again_is_refused(first, then):
     inputs = keras.Input((4,))
-    layer = Changes()
+    layer = Changes(first, then)
     model = keras.Model(inputs, layer(inputs))
     loss = tfdp.gradients.ModelLoss(model, keras.losses.categorical_crossentropy)
     examples = (tf.ones([4, 4]), tf.one_hot([0, 1, 2, 0], 3))

@@ -593,6 +593,22 @@ BLOCKS = in_folder(
         "tests/gradients/usual_losses_test.py",
     ),
     (
+        "logits_hidden_from_losses",
+        "a loss takes rounded probabilities where Keras takes logits from the graph",
+        "tfdp/gradients/attached.py",
+        "    if not operations:",
+        "    if True:",
+        "tests/gradients/engines/bookkeeping_test.py::test_loss_finds_the_logits_in_the_graph_as_in_keras",
+    ),
+    (
+        "other_logits_when_called_again",
+        "a layer that makes other probabilities when it is called again gets wrong gradients",
+        "tfdp/gradients/attached.py",
+        "None if tensor is original else original.op.type",
+        "None",
+        "tests/gradients/mapped_call_test.py",
+    ),
+    (
         "losses_along_the_records",
         "a loss along the axis of records is computed for the batch",
         "tfdp/gradients/usual_losses.py",

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.keras_internals import ATTACHED
+from tfdp.gradients.keras_internals import ATTACHED, LOGITS, OF_LOGITS
 from tfdp.gradients.mapping import holds_records
 
 
@@ -43,6 +43,39 @@ def flatten_with_attached(
         return tf.nest.pack_sequence_as(structure, values)
 
     return [*(flat[i] for i in at), *(tensor for _, _, tensor in attached)], rebuild
+
+
+def flatten_with_logits(
+    structure: Any, at: Sequence[int] | None = None
+) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """As `flatten_with_attached`, with logits in the place of probabilities that an operation of
+    TensorFlow made of them. It makes them again: losses of Keras look for it.
+    """
+    flat, rebuild = flatten_with_attached(structure, at)
+    leaves = tf.nest.flatten(structure)
+    at = range(len(leaves)) if at is None else at
+    operations = {i: _takes_logits(leaves[place]) for i, place in enumerate(at)}
+    operations = {i: operation for i, operation in operations.items() if operation is not None}
+
+    def rebuild_with_operations(tensors):
+        leaves = tf.nest.flatten(rebuild(tensors))
+        for i, operation in operations.items():
+            made = OF_LOGITS[operation.type](tensors[i])
+            copy_attached(leaves[at[i]], made)
+            leaves[at[i]] = made
+        return tf.nest.pack_sequence_as(structure, leaves)
+
+    if not operations:
+        return flat, rebuild
+    of_logits = [operations[i].inputs[0] if i in operations else t for i, t in enumerate(flat)]
+    return of_logits, rebuild_with_operations
+
+
+def _takes_logits(leaf: Any) -> tf.Operation | None:
+    """Returns the operation that made probabilities of logits that are not attached to them."""
+    if not tf.is_symbolic_tensor(leaf) or getattr(leaf, LOGITS, None) is not None:
+        return None
+    return leaf.op if leaf.op.type in OF_LOGITS else None
 
 
 def records_of(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
@@ -90,6 +123,22 @@ def places_of(structure: Any) -> dict[tuple[int, str | None], tf.Tensor]:
         **{(i, None): flat[i] for i in at},
         **{place: tensor for place, tensor in attached.items() if tensor is not None},
     }
+
+
+def with_logits(
+    structure: Any,
+) -> tuple[dict[Any, tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Returns the tensors that `flatten_with_logits` gives for those in a structure, by where they
+    are, as in `places_of`, and by what makes probabilities of them; and what rebuilds it.
+    """
+    places = places_of(structure)
+    at = [i for i, name in places if name is None]
+    tensors, rebuild = flatten_with_logits(structure, at)
+    found = {
+        (place, None if tensor is original else original.op.type): tensor
+        for (place, original), tensor in zip(places.items(), tensors, strict=True)
+    }
+    return found, rebuild
 
 
 @contextlib.contextmanager

@@ -29,7 +29,10 @@ HOST_OPERATIONS = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 # What Keras attaches to a tensor for layers and losses that come later: the mask of padded steps,
 # and the logits from which a softmax or sigmoid was computed.
 MASK = "_keras_mask"
-ATTACHED = (MASK, "_keras_logits")
+LOGITS = "_keras_logits"
+ATTACHED = (MASK, LOGITS)
+# Keras' losses take the logits of a tensor that has none attached from the operation that made it.
+OF_LOGITS = {"Softmax": tf.nn.softmax, "Sigmoid": tf.nn.sigmoid}
 # What a class has whose body is empty, or that is exported or decorated as Keras' classes are.
 OF_EMPTY_CLASSES = frozenset(
     {
@@ -487,8 +490,8 @@ def _attaches_masks() -> bool:
 
 
 def _attaches_logits() -> bool:
-    return hasattr(keras.ops.softmax(tf.ones([1, 2])), ATTACHED[1]) or hasattr(
-        keras.activations.softmax(tf.ones([1, 2])), ATTACHED[1]
+    return hasattr(keras.ops.softmax(tf.ones([1, 2])), LOGITS) or hasattr(
+        keras.activations.softmax(tf.ones([1, 2])), LOGITS
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.gradients.attached import places_of, records_of, tensors_of, with_values
+from tfdp.gradients.attached import records_of, tensors_of, with_logits, with_values
 from tfdp.gradients.blocks import Trial
 from tfdp.gradients.effects import refuse_side_effects_of_batch
 from tfdp.gradients.functions_on_rows import OwnFunctions
@@ -369,13 +369,14 @@ def _record_by_record(
                     forget_losses(operation)
                 outputs = with_values(layer(*record_args, **record_kwargs))
             recording.refuse_lost_gradients(values, repr(operation.name))
-            found, losses = places_of(outputs), scope.losses
+            found, of_found = with_logits(outputs)
+            losses = scope.losses
             if not is_layer:
                 recording.scope.losses.extend(losses)  # Nobody knows whose they are.
             elif not again:
                 owners[:] = [owner_of_loss(operation, loss) for loss in losses]
             if not again:
-                layout[:] = [tensors_of(outputs)[1]]
+                layout[:] = [of_found]
                 places[:] = found
             if not set(places) <= found.keys() or is_layer and len(losses) != len(owners):
                 raise UnsupportedModelError(

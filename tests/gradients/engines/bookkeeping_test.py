@@ -268,6 +268,58 @@ def test_loss_finds_the_logits_that_keras_hangs_on_outputs(loss_name, activation
     assert_engines_agree(loss, model.trainable_variables, examples)
 
 
+class Ends(L.Layer):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, inputs):
+        return self.function(inputs)
+
+
+# Where a model takes an operation of TensorFlow, for which nothing is attached.
+ENDS = {
+    "code": lambda function: [L.Dense(3), Ends(function)],
+    "lambda": lambda function: [L.Dense(3), L.Lambda(function)],
+    "activation": lambda function: [L.Dense(3, activation=function)],
+    "layer": lambda function: [L.Dense(3), L.Activation(function)],
+    "record by record": lambda function: [
+        L.Dense(3),
+        Ends(lambda x: function(x + 0 * tf.reduce_mean(x))),
+    ],
+    "something after": lambda function: [L.Dense(3), Ends(lambda x: function(x) + 0.0)],
+}
+
+
+@pytest.mark.parametrize("kind", ["BinaryCrossentropy", "CategoricalCrossentropy"])
+@pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.sigmoid])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("way", ["for the batch", "for records", "of two outputs"])
+def test_loss_finds_the_logits_in_the_graph_as_in_keras(kind, function, end, way):
+    keras.utils.set_random_seed(1)
+    outputs = inputs = keras.Input((4,))
+    for layer in ENDS[end](function):
+        outputs = layer(outputs)
+    of_keras = getattr(keras.losses, kind)()
+    chosen = {
+        "for the batch": of_keras,
+        "for records": lambda y, found: of_keras(y, found),
+        "of two outputs": lambda y, found: of_keras(y, found["a"]) + of_keras(y, found["b"]),
+    }[way]
+    if way == "of two outputs":
+        outputs = {"b": L.Dense(3, activation="softmax")(inputs), "a": outputs}
+    model = keras.Model(inputs, outputs)
+    loss = ModelLoss(model, chosen)
+    # Where probabilities saturate, losses from logits and from probabilities differ.
+    y = tf.constant(np.eye(3, dtype="float32")[[0, 1, 2, 1]])
+    query = tfdp.GaussianSumQuery(l2_norm_clip=1e4, stddev=1.0)
+    found, expected = (
+        by_engine(loss, model.trainable_variables, (30 * normal(4), y), query, engine)
+        for engine in ("bookkeeping", "loop")
+    )
+    assert_sums_agree(found, expected)
+
+
 def test_dropout_differs_between_records():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((50,)), L.Dropout(0.5), L.Dense(1, use_bias=False)])

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.gradients import rules as rules  # Registers them.
-from tfdp.gradients.attached import flatten_with_attached
+from tfdp.gradients.attached import flatten_with_logits
 from tfdp.gradients.engines.batched import BatchGradients
 from tfdp.gradients.example import one_number
 from tfdp.gradients.keras_internals import forget_losses
@@ -105,7 +105,7 @@ def _record_losses(
     Gradients are taken record by record, too: XLA cannot tell which numbers are shapes in the
     backward pass of a function that it does not see as a whole, and would compile every step anew.
     """
-    flat, reattach = flatten_with_attached(outputs)
+    flat, reattach = flatten_with_logits(outputs)
     if not all(map(holds_records, flat)):
         raise UnsupportedModelError(
             "The model returns a tensor without an axis of records in front. Use "
